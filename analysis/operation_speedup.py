@@ -16,7 +16,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.result import Result
 from analysis.roofs import find_roofs
-from analysis.sides import KEPT, Sides, apart, mean_in_words, tidy
+from analysis.sides import KEPT, Sides, mean_in_words, tidy
 from analysis.statistics.dependence import geometric_mean, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from paradnn.core.errors import NotEnoughData
@@ -97,7 +97,7 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
         edges = ", ".join(f"{ridge:.3g}" for ridge in ridges)
         gain = f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': {mean_in_words(*of.gain)}"
         yield f"{gain}; ridge at {edges} FLOP/B."
-    yield from apart(of.operations, sides, "operation types")
+    yield from sides.apart(of.operations, "operation types")
 
 
 def operation_speedup(

@@ -5,13 +5,13 @@ What every comparison of two sides adds to its numbers: selection, power, sessio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.columns import find_column
 from analysis.format import short, told_apart
-from analysis.lazy import pd
+from analysis.lazy import drawing, pd
 from analysis.options import Options, option, unit_option
 from analysis.result import Result, joined
 from analysis.statistics.contrast import MARGIN
@@ -80,6 +80,74 @@ class Sides:
         """The ids of the ok runs of both."""
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
+    def join_on(self, names: Sequence[str] | None) -> list[str] | None:
+        """The columns that `--on` names, with or without `model.`; None for none given, ConfigError for no column.
+
+        What one side alone has is left to the method, which says which side.
+        """
+
+        def column(name: str) -> str:
+            holder = next((side for side in (self.a, self.b) if name in side or f"model.{name}" in side), self.a)
+            return find_column(holder, name, "--on")
+
+        return None if names is None else [column(name) for name in names]
+
+    def apart(self, pairs: pd.DataFrame, what: str = "points") -> Iterator[str]:
+        """What sets the sides apart beside what they were chosen by, and what has no pair."""
+        attrs, (a, b), metric = pairs.attrs, self.called, pairs.attrs["metric"]
+        both = {"a": (a, self.a), "b": (b, self.b)}
+        given = f"device {self.name_a} {self.name_b}"
+        if differ := {name: values for name, values in attrs["differ"].items() if name not in given}:
+            yield f"{a} and {b} also differ in {_each(differ)}: the ratios include these effects."
+        if metric in LEVELLED.values():
+            yield f"Speeds are at one speed of the machine, whose own was measured beside every run ({metric})."
+        source, protocol = (
+            [sorted(set(side[column].dropna())) if column in side else [] for _, side in both.values()]
+            for column in ("source", "protocol_id")
+        )
+        if all(source) and source[0] != source[1]:
+            shown = " / ".join(", ".join(part) for part in source)
+            yield f"They were not timed in the same way: source {shown}, see docs/published-data.md."
+        elif all(protocol) and protocol[0] != protocol[1]:
+            yield "They were not timed by the same protocol (measure.*)."
+        for key, (name, _) in both.items():
+            if count := attrs[f"unusable_{key}"]:
+                yield f"{count} ok runs of {name} hold no {metric} above zero."
+        if attrs["disjoint"]:
+            yield f"No value is shared in {_each(attrs['disjoint'])}: choose runs that agree there."
+        alone = [f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone" for key in both if attrs["alone"][key]]
+        told = f" ({'; '.join(alone)})" if alone else ""
+        yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
+        for name, count in attrs["mixed"].items():
+            points = counted(count, "point")
+            yield f"Left out: {points} of both with runs that differ in {name} on one side alone; choose one {name}."
+        for name, side in both.values():
+            failed = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
+            if len(failed):
+                listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
+                yield f"Of the runs of {name} {failed.sum()} have no measurement ({listed})."
+
+    def compared(
+        self,
+        cells: pd.DataFrame,
+        families: pd.DataFrame,
+        asked: PairedOptions,
+        said: Iterable[str],
+        picture: Callable[[], drawing.Figure],
+        keep: Sequence[str] = (),
+    ) -> Compared:
+        """The result of a comparison of the sides; of the columns that say nothing those of `keep` are shown."""
+        return Compared(
+            cells=cells,
+            families=families,
+            asked=asked,
+            numbers=tidy(cells, [*KEPT, *keep]),
+            sentences=[*said],
+            picture=picture,
+            sources=self.sources,
+            pooled=self.pooled,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Compared(Result):
@@ -120,58 +188,9 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
     return Sides(chosen[0], chosen[1], called[0], called[1], pooled)
 
 
-def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:
-    """The columns that `--on` names, with or without `model.`; None for none given, ConfigError for no column.
-
-    What one side alone has is left to the method, which says which side.
-    """
-
-    def column(name: str) -> str:
-        holder = next((side for side in (sides.a, sides.b) if name in side or f"model.{name}" in side), sides.a)
-        return find_column(holder, name, "--on")
-
-    return None if names is None else [column(name) for name in names]
-
-
 def is_speed(metric: str) -> bool:
     """Whether "faster" says what "better" is of a metric."""
     return registered(metric).unit in _SPEED_UNITS or "utilization" in metric
-
-
-def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[str]:
-    """What sets the sides apart beside what they were chosen by, and what has no pair."""
-    attrs, (a, b) = pairs.attrs, sides.called
-    both = {"a": (a, sides.a), "b": (b, sides.b)}
-    given = f"device {sides.name_a} {sides.name_b}"
-    if differ := {name: values for name, values in attrs["differ"].items() if name not in given}:
-        yield f"{a} and {b} also differ in {_each(differ)}: the ratios include these effects."
-    if attrs["metric"] in LEVELLED.values():
-        yield f"Speeds are at one speed of the machine, whose own was measured beside every run ({attrs['metric']})."
-    source, protocol = (
-        [sorted(set(side[column].dropna())) if column in side else [] for _, side in both.values()]
-        for column in ("source", "protocol_id")
-    )
-    if all(source) and source[0] != source[1]:
-        shown = " / ".join(", ".join(part) for part in source)
-        yield f"They were not timed in the same way: source {shown}, see docs/published-data.md."
-    elif all(protocol) and protocol[0] != protocol[1]:
-        yield "They were not timed by the same protocol (measure.*)."
-    for key, (name, _) in both.items():
-        if count := attrs[f"unusable_{key}"]:
-            yield f"{count} ok runs of {name} hold no {attrs['metric']} above zero."
-    if attrs["disjoint"]:
-        yield f"No value is shared in {_each(attrs['disjoint'])}: choose runs that agree there."
-    alone = [f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone" for key in both if attrs["alone"][key]]
-    told = f" ({'; '.join(alone)})" if alone else ""
-    yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
-    for name, count in attrs["mixed"].items():
-        points = counted(count, "point")
-        yield f"Left out: {points} of both with runs that differ in {name} on one side alone; choose one {name}."
-    for name, side in both.values():
-        failed = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
-        if len(failed):
-            listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
-            yield f"Of the runs of {name} {failed.sum()} have no measurement ({listed})."
 
 
 def _each(values: Mapping[str, tuple[str, str]]) -> str:

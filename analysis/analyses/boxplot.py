@@ -16,7 +16,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Result, pooled_within, require_runs
-from analysis.sides import apart, choose_sides, side_option
+from analysis.sides import choose_sides, side_option
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.statistics.pairing import pair
 from analysis.store.frame import aggregate_replicates, families, units
@@ -90,7 +90,7 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)
     what = f"speedup of {sides.name_a} over {sides.name_b}"
     quantity = _Quantity(what, what, "{:.3g}x".format, is_ratio=True)
-    words = [f"Speedups are in {metric}, of points that were measured on both sides.", *apart(pairs, sides)]
+    words = [f"Speedups are in {metric}, of points that were measured on both sides.", *sides.apart(pairs)]
     answer = _answer(boxes, quantity, by, sides.sources, sides.pooled)
     return replace(answer, sentences=[*answer.sentences, *words])
 

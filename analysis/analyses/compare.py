@@ -14,26 +14,13 @@ from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import option
 from analysis.registry import analysis
-from analysis.sides import (
-    KEPT,
-    Compared,
-    PairedOptions,
-    Sides,
-    apart,
-    choose_sides,
-    is_speed,
-    join_on,
-    mean_of,
-    no_verdict,
-    sources_of,
-    tidy,
-)
+from analysis.sides import Compared, PairedOptions, Sides, choose_sides, is_speed, mean_of, no_verdict, sources_of
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, equivalent, judge
 from analysis.statistics.dependence import MINIMUM_POINTS, Unit
 from analysis.statistics.pairing import pair
 from analysis.store.frame import families
 
-_KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
+_KEPT = ("a_count", "b_count", "p_value", "p_adjusted", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +70,10 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
     ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
     """
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
-    on = join_on(options.on, sides)
+    on = sides.join_on(options.on)
     found = compare_points(sides.a, sides.b, options.metric, on, options.rate, options.margin, options.unit)
-    return Compared(
-        **found._asdict(),
-        asked=options,
-        numbers=tidy(found.cells, _KEPT),
-        sentences=[*_told(found, sides, options)],
-        picture=lambda: _draw(found, sides, options.metric),
-        sources=sides.sources,
-        pooled=sides.pooled,
-    )
+    told = _told(found, sides, options)
+    return sides.compared(*found, options, told, lambda: _draw(found, sides, options.metric), _KEPT)
 
 
 def _told(found: ComparedPoints, sides: Sides, asked: CompareOptions) -> Iterator[str]:
@@ -107,7 +87,7 @@ def _told(found: ComparedPoints, sides: Sides, asked: CompareOptions) -> Iterato
         yield _tests(found.cells, asked, word, names)
         samples = dict.fromkeys(found.families.loc[found.families["points"] > 0, "sample"])
         yield f"Intervals are 95%; those of means are over {'; '.join(samples)}. {sources_of(found.cells)}"
-    yield from apart(found.cells, sides)
+    yield from sides.apart(found.cells)
 
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:

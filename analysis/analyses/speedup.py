@@ -20,21 +20,7 @@ from analysis.operation_speedup import operations_over
 from analysis.options import option
 from analysis.registry import analysis
 from analysis.result import Result
-from analysis.sides import (
-    KEPT,
-    Compared,
-    PairedOptions,
-    Sides,
-    apart,
-    choose_sides,
-    is_speed,
-    join_on,
-    mean_of,
-    no_verdict,
-    side_option,
-    sources_of,
-    tidy,
-)
+from analysis.sides import PairedOptions, Sides, choose_sides, is_speed, mean_of, no_verdict, side_option, sources_of
 from analysis.statistics.contrast import Contrast, adjusted
 from analysis.statistics.dependence import Unit, levels_of
 from analysis.statistics.pairing import pair, require_like_sessions
@@ -110,22 +96,14 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     there, SchemaError for heterogeneous runs of a side.
     """
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
-    on = join_on(options.on, sides)
+    on = sides.join_on(options.on)
     if options.operations:
         return operations_over(sides, on, options.store)
     numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
     found = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
-    return Compared(
-        cells=found.pairs,
-        families=found.families,
-        asked=options,
-        numbers=tidy(found.pairs, KEPT),
-        sentences=[*_told(found, sides, options.metric)],
-        picture=lambda: _draw(found, sides, options),
-        sources=sides.sources,
-        pooled=sides.pooled,
-    )
+    told = _told(found, sides, options.metric)
+    return sides.compared(found.pairs, found.families, options, told, lambda: _draw(found, sides, options))
 
 
 def _told(found: Speedup, sides: Sides, metric: str) -> Iterator[str]:
@@ -144,7 +122,7 @@ def _told(found: Speedup, sides: Sides, metric: str) -> Iterator[str]:
         yield from no_verdict(found.pairs)
     yield from map(_fit, found.fits)
     yield from (f"{lacking}: no regression." for lacking in found.lacking)
-    yield from apart(found.pairs, sides)
+    yield from sides.apart(found.pairs)
 
 
 def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:

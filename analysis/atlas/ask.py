@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import itertools
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -259,7 +258,3 @@ def _list() -> None:
         names = ({getattr(group, name) for group in groups} for name in ("kind", "precision", "engine"))
         kinds, numbers, engines = (", ".join(sorted(each)) for each in names)
         say(f"{device}: {kinds} in {numbers}; {engines}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ is not, 3 where nothing is known.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +136,3 @@ def _causes(run: Mapping[Any, Any], share: float) -> Iterator[str]:
 
 def _rate(value: float) -> str:
     return f"{short(value, digits=3)} examples/s"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
