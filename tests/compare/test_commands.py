@@ -18,9 +18,9 @@ import yaml
 import paradnn.compare
 from paradnn.compare import __main__ as command
 from paradnn.compare import gate
-from paradnn.compare.arguments import read_arguments
+from paradnn.compare.arguments import COMMAND_MINUTES, read_arguments
 from paradnn.compare.commands import Command, OutputMetric, Terms, Turns, program_of, run_once
-from paradnn.compare.verdict import Rule, SpeedEstimate
+from paradnn.compare.verdict import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
 from tests.conftest import ROOT
@@ -121,6 +121,11 @@ def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
     assert len(order) == 40
     assert all(set(rounds[at : at + 2]) == {"a", "b"} for at in range(0, 20, 2))
     assert {"".join(rounds[at : at + 2]) for at in range(0, 20, 2)} == {"ab", "ba"}  # and not always the same
+
+
+def test_the_slower_side_says_how_many_runs_a_visit_has() -> None:
+    turns = turns_of("true", "sleep 0.2", rule=Forever(most=1))
+    assert [len(visits[0]) for visits in turns.visits] == [1, 1]
 
 
 def test_a_side_that_fails_now_and_then_is_compared_without_these_rounds(tmp_path: Path) -> None:
@@ -278,6 +283,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_functions_are_called_block_by_block_in_processes_of_their_own(clock: Path) -> None:
     answer = paradnn.compare("clock.py:one", "clock.py:two")
     assert (answer.ratio, answer.verdict, answer.rounds) == (pytest.approx(2.0), "faster", 5)
+    assert (answer.rule, answer.terms.minutes) == (Rule(most=COMMAND_ROUNDS), 2)
     assert str(answer).startswith("clock.py:one is 2.0000 times as fast as clock.py:two")
     calls = [line.split() for line in (clock / "log").read_text().splitlines()]
     processes = {name: {process for who, process in calls if who == name} for name in ("one", "two")}
@@ -329,3 +335,6 @@ def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
     first, second = read_arguments(["framework=jax '+framework.env.JAX_X=a b'", "framework=tensorflow"]).sides
     assert first[1] == ["framework=jax", "+framework.env.JAX_X=a b"]
     assert second[1] == ["framework=tensorflow"]
+    for words, most, minutes in ((["a=1", "a=2"], Rule.most, 0), (["one", "other"], COMMAND_ROUNDS, COMMAND_MINUTES)):
+        request = read_arguments(words)
+        assert (request.rule, request.minutes or 0) == (Rule(most=most), minutes)

@@ -98,9 +98,10 @@ def test_the_training_list_is_the_spreadsheet() -> None:
     assert Counter(found) == sheet
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_bytes_are_operands_and_result_once(precision: str) -> None:
-    width = {"float32": 4, "bfloat16": 2}[precision]
+@pytest.mark.parametrize(
+    ("precision", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2), ("int8", 1), ("int8_dynamic", 4)]
+)
+def test_bytes_are_operands_and_result_once(precision: str, width: int) -> None:
     found = costs("gemm", precision=precision, m=3, n=5, k=7)
     assert found == Costs(0, 0, 2 * 3 * 5 * 7, 0, 210, width * (21 + 35 + 15), width * (21 + 35 + 15))
     # 2 images of 3 x 9 x 8, filters of 3 x 5, stride 2 x 1, padding 1 x 2: the output is 5 x 8.

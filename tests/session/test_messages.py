@@ -68,6 +68,8 @@ FAULTS = [
     (changed("answer.measurement.timing.blocks", [0.5, "nan"]), 'measurement.timing.blocks[1]="nan" is not finite'),
     (changed("answer.phases.build", 10**400), "answer.phases.build=1000"),
     (changed("answer.input.alone.0.examples", 0), "input: there is no part of the pipeline alone that took time"),
+    (changed("answer.input.free_step_seconds", []), "input: there are no pairs of step times"),
+    (changed("answer.input.fed_step_seconds", [0.0]), "input: there are no pairs of step times"),
     (changed("extra", 3), "result.extra=3 is not known"),
     (changed("answer.phases.build", "long"), 'result.answer.phases.build="long" is not a number'),
     (changed("answer.measurement", None), "result.answer: the outcome is ok, but nothing was measured"),

@@ -230,6 +230,8 @@ def test_metrics_of_real_input_are_worked_out_by_hand() -> None:
     assert found["input_cpu_ms_per_example"] == pytest.approx(4)
     # Of a device that works while the host waits: half of a step that takes twice as long.
     assert balance_metrics(INPUT, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
+    faster = replace(INPUT, fed_step_seconds=[0.09] * 6)  # by chance
+    assert balance_metrics(faster, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == 0
 
 
 ENVIRONMENT = Environment("V100", {}, {}, {"host": "box"})

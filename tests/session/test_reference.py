@@ -88,6 +88,18 @@ def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
     assert abs(np.median(np.log([entry["step_time_at_reference_ms"] / 1e3 for entry in entries]))) < own / 4
 
 
+def test_one_process_is_brought_to_the_reference_speed_by_its_own_blocks() -> None:
+    """A machine at 90% of its best that wanders by 5%, and with it the steps."""
+    random = np.random.default_rng(0)
+    kernels = 0.05 * random.standard_normal((20, 1))
+    steps, middle = kernels + 0.001 * random.standard_normal((20, 1)), float(kernels.mean())
+    entry = at_reference(steps, kernels, [middle], middle + math.log(0.9), batch_size=64)
+    assert (entry["reference_speed"], entry["reference_own"]) == pytest.approx((0.9, 0.0))
+    assert entry["step_time_at_reference_ms"] == pytest.approx(900 * math.exp(middle), rel=1e-3)
+    assert entry["examples_per_second_at_reference"] == pytest.approx(64e3 / entry["step_time_at_reference_ms"])
+    assert half(entry) < 0.005
+
+
 def timing(blocks: int, kernel: dict[str, float], between: int = 1) -> Timing:
     references = [References(-1, kernel), *(References(at, kernel) for at in range(0, blocks + 1, between))]
     return Timing(10, [], [], [0.1] * blocks, True, "", None, references=references)
