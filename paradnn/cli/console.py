@@ -4,6 +4,7 @@ Names, tags and reasons in a store are written by others. An escape sequence amo
 the window or hide a line; on the way out each control sign becomes a word that can be read.
 """
 
+import os
 import re
 import sys
 import time
@@ -66,6 +67,10 @@ class Screen(Console):
         """The segments of what is shown; those that drive the terminal are rich's own."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    def on_broken_pipe(self) -> None:
+        """Who reads, such as head, has seen enough: the command goes on to its end, and its own exit code."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def standard_output() -> Screen:

@@ -26,6 +26,7 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
 
     @wraps(main)
     def run(*arguments: P.args, **named: P.kwargs) -> int:
+        code = 0
         try:
             if signal.getsignal(signal.SIGINT) is paradnn.end_quietly:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,7 +40,6 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
         except BrokenPipeError:
             # The reader, such as head, has seen enough. Python would complain once more when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         except OSError as error:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 raise

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from paradnn import check
+from paradnn.cli.command import run_command
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.console import Screen, Ticker, say, visible
 from paradnn.cli.help import known_keys
+from paradnn.cli.overrides import keys_of
 from paradnn.cli.program import program
+from paradnn.config.groups import options_of
 from paradnn.config.point import Tracking
 from paradnn.core.errors import ParadnnError
 from paradnn.platform.findings import Finding
@@ -63,6 +66,12 @@ def test_a_fault_is_one_line(fault: BaseException, code: int, line: str, capsys:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_fault_of_this_tool_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train"])
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda _: 1 // 0)
+
+
 def test_no_word_of_a_store_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     bad = "fc\x1b]0;owned\x07\x9b2J\r\u202e\udc80 Ω\tx\nrow"
     assert visible(bad) == "fc\\x1b]0;owned\\x07\\x9b2J\\r\\u202e\\udc80 Ω\tx\nrow"
@@ -78,7 +87,8 @@ def test_every_command_has_a_page_of_its_own_and_a_version() -> None:
     for command in COMMANDS:
         page = run(["paradnn.__main__", "help", command])
         assert (page.returncode, len(page.stdout.splitlines()) > 4) == (0, True), command
-    assert run(["paradnn.__main__", "check", "--version"]).stdout == "paradnn 0.1.0\n"
+    done = run(["paradnn.__main__", "check", "--version"])
+    assert (done.returncode, done.stdout) == (0, "paradnn 0.1.0\n")
 
 
 def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +106,8 @@ def test_help_explains_every_key_and_group() -> None:
     names = [key for key in known_keys() if not key.endswith(".name") and key not in groups]
     keys = [key for key in names if not any(other.startswith(f"{key}.") for other in names)]
     assert [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", text, re.M)] == []
+    of_models = {f"model.{key}" for name in options_of("model") for key in keys_of("model", name)}
+    assert of_models <= set(known_keys())
     options = [path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"]
     assert [name for name in options if name not in text] == []
 

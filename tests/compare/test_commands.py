@@ -188,11 +188,15 @@ def test_the_screen_and_the_file_say_the_same(tmp_path: Path, call: Call) -> Non
 
 
 def test_the_file_is_written_though_nobody_reads_the_words(tmp_path: Path) -> None:
+    """And the exit code stays that of the answer, by whichever way a command prints."""
     words = ["compare", "--json", "a.json", "--metric", "([0-9]+)", "--rounds", "5", "--most", "5", "echo 2", "echo 3"]
+    printed = "from paradnn.cli.program import program; raise SystemExit(program(lambda: print('x') or 3)())"
     read, write = os.pipe()
     os.close(read)  # as that of `| head` is after some lines
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "paradnn", *words], cwd=tmp_path, stdout=write, env=environ, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    for asked, code in ((["-m", "paradnn", *words], 0), (["-c", printed], 3)):
+        ended = subprocess.run([sys.executable, *asked], cwd=tmp_path, stdout=write, env=environ, check=False)
+        assert ended.returncode == code
     os.close(write)
     assert json.loads((tmp_path / "a.json").read_text())["ratio"] == pytest.approx(1.5)
 
