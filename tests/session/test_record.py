@@ -4,10 +4,12 @@ point that is measured in several processes asks of each, and when it has enough
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.point import Measure, Platform, Point, costs_of, read_point
@@ -16,13 +18,14 @@ from paradnn.core.messages import Compilation, Contention, InputMeasurement, Mea
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.hardware_peaks import ceilings_identity
-from paradnn.session.measured import Summarised, narrow_enough, summarise
+from paradnn.session.measured import Summarised, contradictions, narrow_enough, summarise
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.record import precision_tags, priced
 from paradnn.store.runs import Claim, Record
 from paradnn.workloads.serve import Server
 from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.step import balance_metrics, compiling_metrics
+from tests.config.test_points import point as asked
 from tests.session.records import answered, recorded, timing
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
@@ -59,6 +62,9 @@ def test_the_processor_time_of_a_step_stands_beside_its_time() -> None:
     """Of 500 ms a step the processes took 75% of two cores; of one that was stopped for half of it, half as much."""
     assert record(QUIET).metrics["processor_time_ms"] == pytest.approx(750.0)
     assert record(replace(QUIET, own_cpu_fraction=0.375)).metrics["processor_time_ms"] == pytest.approx(375.0)
+    assert record(QUIET).description.endswith("500.000 ms a step, steady.")
+    unsteady = recorded(asked("model=fc"), answered(timing([0.5] * 6, steady=False, steady_reason="a drift")))
+    assert unsteady.description.endswith("500.000 ms a step, not steady: a drift.")
 
 
 def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None:
@@ -67,6 +73,18 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     assert "single steps" not in record(QUIET, latencies=[0.6]).tags["checks"]
     busy = {"latency": replace(QUIET, reason="it was busy")}
     assert "single steps" not in record(QUIET, latencies=[1.1], beside=busy).tags["checks"]
+
+
+CHECKS = yaml.safe_load(Path(__file__).with_name("contradictions.yaml").read_text())
+
+
+@pytest.mark.parametrize(("words", "metrics", "said"), CHECKS, ids=[f"{row[0]} {row[1]}" for row in CHECKS])
+def test_what_contradicts_itself_is_said(words: str, metrics: dict[str, float], said: str | None) -> None:
+    costs = costs_of(asked(words))
+    answer = answered(timing([0.5] * 6), {"parameters": metrics.get("parameters", costs.parameters)}).answer
+    assert answer
+    problems = contradictions(asked(words), costs, metrics, answer)
+    assert "".join(problems).startswith(said) if said else problems == []
 
 
 # Compile time from the seconds of steps, by hand.

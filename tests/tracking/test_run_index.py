@@ -19,7 +19,7 @@ from paradnn import ui
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
-from paradnn.core.errors import StoreError
+from paradnn.core.errors import StoreAwayError, StoreError, StoreRefusalError
 from paradnn.core.messages import Answer, ArrayRate, PeakRates, ProductRate
 from paradnn.core.words import without_secrets
 from paradnn.families.fc import FullyConnected
@@ -31,10 +31,11 @@ from paradnn.session.workers import WorkerPool
 from paradnn.store import sql
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, RunIndex, owner_tag
+from paradnn.store.client import store_errors
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
 from paradnn.store.reader import open_reader
-from paradnn.store.runs import EXPIRES, OWNER, Claim, SweepRun
+from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
 from paradnn.worker.peak_rates import ARRAY_BYTES
 from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import Store
@@ -126,6 +127,43 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
         assert set(entry.tags) == {*tags_of(entry.identity), "outcome", "device", OWNER, EXPIRES} - {"schema_version"}
         assert index.running() == []
+
+
+@pytest.mark.parametrize(
+    ("own", "known", "held"),
+    [
+        ({"outcome": "ok"}, {}, False),  # it is being measured
+        ({"outcome": "ok"}, {"outcome": "crash"}, False),
+        ({"outcome": "ok"}, {"outcome": "ok", "extras": "profile"}, True),
+        ({"outcome": "ok", "extras": "profile"}, {"outcome": "ok"}, False),
+        ({"outcome": "timeout", "limits_id": "a"}, {"outcome": "timeout", "limits_id": "a"}, True),
+        ({"outcome": "timeout", "limits_id": "a"}, {"outcome": "timeout", "limits_id": "b"}, False),
+    ],
+)
+def test_a_run_holds_another_that_adds_nothing(own: dict[str, str], known: dict[str, str], held: bool) -> None:
+    assert Record("", "ok", None, {}, {}, own, {}, 0, 0).is_held_by(known) is held
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind", "remedy"),
+    [
+        ("UNAUTHENTICATED", "who", StoreRefusalError, "not logged in, or a wrong user or password"),
+        ("PERMISSION_DENIED", "Invalid Host header", StoreRefusalError, "start the server with --allowed-hosts"),
+        ("PERMISSION_DENIED", "no", StoreRefusalError, "MLFLOW_TRACKING_USERNAME"),
+        ("REQUEST_LIMIT_EXCEEDED", "slowly", StoreAwayError, "slowly"),
+        ("INVALID_PARAMETER_VALUE", "odd", StoreError, "odd"),
+        ("", "database is locked", StoreAwayError, "locked"),
+        ("", "database or disk is full", StoreError, "free some space"),
+    ],
+)
+def test_what_a_store_answers_is_told(code: str, text: str, kind: type, remedy: str) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import ErrorCode
+
+    with pytest.raises(StoreError, match=remedy) as said, store_errors("here"):
+        raise MlflowException(text, ErrorCode.Value(code)) if code else sqlite3.OperationalError(text)
+    assert type(said.value) is kind
+    assert str(said.value).startswith("here: ")
 
 
 def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
