@@ -13,6 +13,7 @@ from paradnn.config.groups import store_options
 from paradnn.config.identity import digest, point_id, protocol_id, request_of, texts
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure, Point, costs_of, read_point, read_settings
+from paradnn.config.price import load_prices
 from paradnn.config.space import plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import memory_bytes
@@ -56,12 +57,15 @@ def test_what_cannot_be_is_one_line(base: str, words: str, message: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="speed=3: no such key"):
         read_settings({"speed": 3})
     for price in ("0", "-1", "nan", "inf", "cheap"):
         with pytest.raises(ConfigError, match="is no price; write for example"):
             read_settings({"price": {"per_hour": {"V100": price}}})
+        (table := tmp_path / "prices.yaml").write_text(f"per_hour: {{V100: '{price}'}}")
+        with pytest.raises(ConfigError, match=f"^price={table}: .* is no price; write for example"):
+            load_prices(str(table), "price")
 
 
 TABLES = yaml.safe_load(Path(__file__).with_name("points.yaml").read_text())

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from paradnn.designs.choice import choose, first_points, median_error
+from paradnn.designs.choice import choose, first_points, median_error, strain
 from paradnn.designs.frontier import excluded, fitting
+from paradnn.forecast.process import LeftOut
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -71,6 +72,12 @@ def test_the_expected_error_is_that_of_a_simulation() -> None:
     assert median_error(np.array([0.01])) == pytest.approx(0.006745, rel=0.001)
     assert median_error(np.array([])) == 0
     assert median_error(np.zeros(3)) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("count", "factor", "strained"), [(4000, 3.0, 3.0), (4000, 0.5, 1.0), (7, 9.0, 1.0)])
+def test_errors_that_are_larger_than_stated_are_seen(count: int, factor: float, strained: float) -> None:
+    drawn = np.random.default_rng(2).standard_t(9, count)
+    assert strain(LeftOut(factor * 0.1 * drawn, np.full(count, 0.1), 9.0)) == pytest.approx(strained, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(12))
