@@ -45,18 +45,7 @@ NO_TPU = pytest.mark.skipif(not WITHOUT_TPU, reason="may have a TPU")
 HERE, NOWHERE = Point(FullyConnected()), Point(FullyConnected(), platform=Platform("tpu"))
 
 
-@pytest.mark.parametrize(
-    ("hosts", "key", "message"),
-    [
-        ("10.0.0.2:5000", "", "PARADNN_HOSTS_KEY='': PARADNN_HOSTS is set without it; give it the value"),
-        ("node2", "x", "PARADNN_HOSTS=node2: 'node2' is no host:port; write what each server says"),
-        ("node2:5000,", "x", "PARADNN_HOSTS=node2:5000,: '' is no host:port; write"),
-        ("node2:70000", "x", "PARADNN_HOSTS=node2:70000: 'node2:70000' is no host:port; write"),
-        ("[fe80::2%eth0]:5000", "x", "PARADNN_HOSTS=[fe80::2%eth0]:5000: '[fe80::2%eth0]:5000' is no host:port; write"),
-        ("::1:5000", "x", "PARADNN_HOSTS=::1:5000: '::1:5000' is no host:port; write"),
-        ("node2:5000,[2001:db8::3]:65535", "x", "hosts=4: this session has 3; "),
-    ],
-)
+@pytest.mark.parametrize(("hosts", "key", "message"), yaml.safe_load(TABLE.with_name("hosts.yaml").read_text()))
 def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         require_hosts([4], {HOSTS: hosts, KEY: key})

@@ -25,6 +25,9 @@ from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
 from tests.conftest import ROOT
 
+TABLES, REFUSED = (
+    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text()) for name in ("tables", "refusals")
+)
 SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]
 Call = Callable[[Any, Sequence[object]], tuple[int, str, str]]
 
@@ -75,34 +78,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("ls -l 'a b'", ["ls", "-l", "a b"]),
-        ("python3 -c 'print(1 > 0)'", ["python3", "-c", "print(1 > 0)"]),
-        ("ls | wc", ["/bin/sh", "-c", "ls | wc"]),
-        ("A=1 ls", ["/bin/sh", "-c", "A=1 ls"]),
-        ("ls $HOME", ["/bin/sh", "-c", "ls $HOME"]),
-        ('ls "$HOME"', ["/bin/sh", "-c", 'ls "$HOME"']),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), TABLES["programs"])
 def test_a_shell_is_started_only_for_what_needs_one(text: str, words: list[str]) -> None:
     assert program_of(text) == words
 
 
-@pytest.mark.parametrize(
-    ("pattern", "printed", "value"),
-    [
-        ("speed: ([0-9.]+)", "speed: 3\nspeed: 4.5\n", 4.5),
-        ("json:a.rate", 'log\n{"a": {"rate": 7}}\n', 7.0),
-        ("json:rows.1", '{"rows": [1, 2]}', 2.0),
-        ("json:a", '{"a": "fast"}', None),
-        ("json:a", "{" * 100_000, None),
-        ("speed: ([0-9.]+)", "nothing", None),
-        ("speed: (.+)", "speed: nan", None),
-        ("speed: (.+)", "speed: -1", None),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "printed", "value"), [*TABLES["metrics"], ("json:a", "{" * 100_000, None)])
 def test_the_metric_is_what_was_printed_last(pattern: str, printed: str, value: float | None) -> None:
     assert OutputMetric(pattern).value(printed) == value
 
@@ -246,9 +227,6 @@ def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
         git("tag", name)
     words = ["--base", base, "--head", head, "--minutes", "0.01", "--", "sh", "program.sh"]
     assert call(gate.main, words)[0] == code
-
-
-REFUSED = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 
 
 @pytest.mark.parametrize(

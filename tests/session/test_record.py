@@ -75,7 +75,8 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     assert "single steps" not in record(QUIET, latencies=[1.1], beside=busy).tags["checks"]
 
 
-CHECKS = yaml.safe_load(Path(__file__).with_name("contradictions.yaml").read_text())
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
+CHECKS = TABLES["contradictions"]
 
 
 @pytest.mark.parametrize(("words", "metrics", "said"), CHECKS, ids=[f"{row[0]} {row[1]}" for row in CHECKS])
@@ -94,22 +95,13 @@ TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
 FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "programs", "fed", "expected"),
-    [
-        ([3.0, 0.2], [1, 0], None, (2.9, 1, 1)),
-        ([3.0, 0.1, 1.0, 0.2], [2, 0, 1, 0], None, (3.8, 3, 3)),
-        ([0.5], [0], None, (0.4, 1, 0)),  # what a first step costs that compiles nothing
-        ([0.05], [0], None, (0.0, 1, 0)),
-        ([3.0, 0.2], [1, 0], FED, (2.95, 1, 1)),  # of a step that waits for its input only what it computes
-    ],
-)
+@pytest.mark.parametrize(("seconds", "programs", "fed", "expected"), TABLES["compiling"])
 def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
-    seconds: list[float], programs: list[int], fed: InputMeasurement | None, expected: tuple[float, int, int]
+    seconds: list[float], programs: list[int], fed: bool, expected: list[float]
 ) -> None:
     measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, TIMING, None, "none")
-    metrics = compiling_metrics(measurement, fed)
-    assert tuple(metrics.values()) == pytest.approx(expected)
+    metrics = compiling_metrics(measurement, FED if fed else None)
+    assert [*metrics.values()] == pytest.approx(expected)
 
 
 def test_precision_is_that_of_the_operands() -> None:
@@ -176,19 +168,7 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
     return OpenPoint(point, None, None, None, {}, None, results=[answered(timing([value] * 10)) for value in seconds])
 
 
-@pytest.mark.parametrize(
-    ("seconds", "settings", "complete"),
-    [
-        ([1.0], {}, True),
-        ([1.0], {"processes": 2}, False),
-        ([1.0, 1.1], {"processes": 2}, True),
-        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02}, False),
-        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02, "max_processes": 2}, True),
-        ([1.0, 1.001, 1.002], {"processes": 2, "relative_interval": 0.02}, False),
-        ([1.0, 1.001, 1.002, 1.003], {"processes": 2, "relative_interval": 0.02}, True),
-        ([1.0], {"relative_interval": 0.02}, True),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "settings", "complete"), TABLES["complete"])
 def test_when_a_point_has_enough_processes(seconds: list[float], settings: dict[str, Any], complete: bool) -> None:
     assert planted(*seconds, **settings).is_complete is complete
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from paradnn.core.messages import Contention, Timing
 from paradnn.worker.measure import Watch, single_latencies
@@ -20,28 +21,16 @@ from tests.processes import in_fresh_process
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
 BEFORE = Counters(10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0)
 AFTER = Counters(12.0, 2, own=8.0, idle=101.0, steal=1.0, counted=304.0, switches=30, throttled=0.0)
-#: Fields of AFTER that differ; what of the time was the point's own, others', stolen; and what is said of it.
-CASES = [
-    ({}, (0.75, 0.0, 0.0), None),
-    (
-        {"own": 6.0, "idle": 100.0, "steal": 2.0},
-        (0.25, 0.5, 0.25),
-        "other processes took 1.0 of 2 cores; the hypervisor took 25% of the cores' time (steal)",
-    ),
-    ({"throttled": 0.5}, (0.75, 0.0, 0.0), "the control group's CPU quota stopped the point for 25% of the time"),
-    # Counters that stand still, or are not there, say nothing.
-    ({"own": 5.0, "idle": 100.0, "counted": 300.0}, (0.0, None, None), None),
-    ({"idle": None, "steal": None, "counted": None}, (0.75, None, None), None),
-]
+CASES = yaml.safe_load(Path(__file__).with_name("contention.yaml").read_text())
 
 
 @pytest.mark.parametrize(("changed", "shares", "reason"), CASES)
 def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign(
-    changed: dict[str, Any], shares: tuple[float | None, ...], reason: str | None
+    changed: dict[str, Any], shares: list[float | None], reason: str | None
 ) -> None:
     seen = between(BEFORE, replace(AFTER, **changed))
     found = (seen.own_cpu_fraction, seen.foreign_cpu_fraction, seen.steal_fraction)
-    assert found == pytest.approx(shares)
+    assert found == pytest.approx(tuple(shares))
     assert (seen.involuntary_switches_per_second, seen.reason) == (10.0, reason)
     assert ContentionWatch().stop() is None
 
