@@ -156,6 +156,11 @@ def as_numbers(column: pd.Series) -> pd.Series | None:
     return None
 
 
+def is_number(column: pd.Series) -> bool:
+    """Whether a column holds numbers, of which truths are none."""
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+
+
 _SCENARIOS = choices("scenario")[1:]
 _SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
 _NEVER = ("model.name", "platform.index", PRICE)

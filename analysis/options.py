@@ -27,7 +27,7 @@ def unit_option() -> Any:
     """What every analysis takes whose intervals are over points."""
     return option(
         "crossed",
-        "what is taken as a sample: models and batch sizes (crossed, the default), models at these batch sizes "
+        "what is taken as a sample: models and batch sizes (crossed), models at these batch sizes "
         "(model), or each point as if it stood alone (point)",
     )
 
@@ -90,7 +90,9 @@ class Argument(NamedTuple):
                 more["required"] = self.default is dataclasses.MISSING
             elif self.default is None:
                 more["nargs"] = "?"
-        parser.add_argument(self.name if positional else self.flag, help=self.how["help"], **more)
+        known = self.default not in (dataclasses.MISSING, None, False, ()) and not positional
+        default = f" (default: {','.join(self.default) if self.several else self.default})" if known else ""
+        parser.add_argument(self.name if positional else self.flag, help=self.how["help"] + default, **more)
 
 
 def arguments(cls: type[Arguments]) -> list[Argument]:
@@ -246,5 +248,5 @@ class Selection(StoreChoice):
     )
     unfinished: bool = option(False, "also runs that have no outcome", group=_RUNS)
     reader: Literal["auto", "sql", "api"] = option(
-        "auto", "how the store is read (default: its tables where it has any, else MLflow's search)", group=_RUNS
+        "auto", "how the store is read; auto: by its tables where it has any, else by MLflow's search", group=_RUNS
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from analysis.columns import find_column
 from analysis.format import short, told_apart
 from analysis.lazy import drawing, pd
-from analysis.options import Options, option, unit_option
+from analysis.options import Options, column_option, option, unit_option
 from analysis.result import Result, joined
 from analysis.statistics.contrast import MARGIN
 from analysis.statistics.pairing import LEVELLED, sampling
@@ -41,17 +41,14 @@ class PairedOptions(Options):
 
     unit: Literal["crossed", "model", "point"] = unit_option()
     margin: float = option(
-        MARGIN, "differences up to this are called the same, where that is shown (default: 0.05)", metavar="D", above=0
+        MARGIN, "differences up to this are called the same, where that is shown", metavar="D", above=0
     )
-    metric: str = option(
-        "examples_per_second", "what to compare (default: examples_per_second)", metavar="M", names="columns"
-    )
-    on: tuple[str, ...] | None = option(
+    metric: str = column_option("examples_per_second", "what to compare", "M")
+    on: tuple[str, ...] | None = column_option(
         None,
         "hyperparameters that identify a point, such as nodes,batch_size (default: the whole configuration, but for "
         "what sets A and B apart)",
-        metavar="X,Y",
-        names="columns",
+        "X,Y",
     )
 
 

@@ -42,9 +42,7 @@ class BoxplotOptions(Options):
     """Which metric, and over which groups."""
 
     metric: str | None = column_option(None, "a metric (default: FLOPS utilisation, else what runs have)", "NAME")
-    by: tuple[str, ...] = column_option(
-        ("family",), "a box for each value; A,B for each pair of values (default: family)"
-    )
+    by: tuple[str, ...] = column_option(("family",), "a box for each value; A,B for each pair of values")
     a: tuple[str, ...] = side_option("A", "boxes of the speedups of A over --b in the metric: ")
     b: tuple[str, ...] = side_option("B")
     unit: Literal["crossed", "model", "point"] = unit_option()

@@ -1,6 +1,8 @@
-"""`claims`: the paper's fourteen observations, or a user's own claims, as checks over the runs.
+"""`claims`: the paper's fourteen observations, or those of a YAML file, as checks over the runs.
 
-Claims as a forest plot: the number of each check with its interval, beside the range that the claim asks for.
+A check is supported where the 95% interval of its number lies on the claimed side, refuted where it lies on the other,
+and undecided where it holds both. A claim is refuted where any check is, supported where all checks with data are; what
+has no data is named. Kinds of check and a file: analysis/claims/kinds.csv and analysis/claims/observations.yaml.
 """
 
 from __future__ import annotations
@@ -54,11 +56,6 @@ def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], poole
     ClaimsOptions,
     name="claims",
     summary="claims about platforms, each supported, refuted or not enough data",
-    description="Check claims over the runs: the fourteen observations of the paper, or those of a YAML file.\n"
-    "A check is supported where the 95% interval of its number lies on the claimed side, refuted\n"
-    "where it lies on the other, and undecided where it holds both. A claim is refuted where any\n"
-    "check is, supported where all checks with data are; what has no data is named. Kinds of check\n"
-    "and the layout of a file: analysis/claims/kinds.csv and analysis/claims/observations.yaml.",
     example="python -m analysis claims --only 1,3",
     one_protocol=True,
     gate="queries",

@@ -1,7 +1,8 @@
 """`compare`: two platforms, environments, versions or sweeps, cell by cell, with a verdict for each family.
 
-Every ratio comes with its interval and its source; a test is made only where the replicates can carry one, and over
-all tests the share of false discoveries is held. Each family gets one verdict, which may be that nothing is shown.
+A and B are conditions as in --where, several joined by ' & '. Every ratio comes with its interval and its source; a
+test is made only where there are three replicates on both sides, and over all tests the share of false discoveries is
+held. Each family gets one verdict: A faster, B faster, no difference shown, or not enough data.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ class CompareOptions(PairedOptions):
         positional=True,
         names="conditions",
     )
-    rate: float = option(
-        0.05, "share of false ones among the differences found (default: 0.05)", metavar="Q", above=0, below=1
-    )
+    rate: float = option(0.05, "share of false ones among the differences found", metavar="Q", above=0, below=1)
 
 
 class ComparedPoints(NamedTuple):
@@ -54,10 +53,6 @@ class ComparedPoints(NamedTuple):
 @analysis(
     CompareOptions,
     summary="A against B: each cell with interval and test, and a verdict for each family",
-    description="Pair the points that two sides both measured: platforms, environments, versions or sweeps.\n"
-    "A and B are conditions as in --where, several joined by ' & '. Each ratio has its interval,\n"
-    "a test where there are three replicates on both sides, false discoveries held over all cells;\n"
-    "each family has a verdict: A faster, B faster, no difference shown, or not enough data.",
     example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --figure compare.png",
     section="pair",
     order=160,

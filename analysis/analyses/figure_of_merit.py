@@ -1,5 +1,5 @@
-"""`figure-of-merit`: one number for each platform over a stated suite, the harmonic mean of its rates, and how many
-times another's that is.
+"""`figure-of-merit`: one number for each platform over a suite, which --where and --family state: the harmonic mean of
+its rates, and how many times another's that is.
 
 Work done one unit after the other at rates x_1 .. x_n takes sum(1 / x_i), so that n / sum(1 / x_i) is the rate of the
 whole; the arithmetic mean of rates, or of ratios, is the rate of nothing (Smith, Characterizing computer performance
@@ -31,17 +31,14 @@ from paradnn.core.words import counted
 class FigureOfMeritOptions(Options):
     """Which rate, of which sides, against which."""
 
-    metric: str = column_option("examples_per_second", "a rate (default: examples_per_second)", "M")
-    by: str = column_option("device", "what sets the sides apart (default: device), as software.name")
+    metric: str = column_option("examples_per_second", "a rate", "M")
+    by: str = column_option("device", "what sets the sides apart, as software.name")
     baseline: str | None = option(None, "the side that is 1 (default: the first by name)", metavar="SIDE")
 
 
 @analysis(
     FigureOfMeritOptions,
     summary="one number for each platform over a stated suite: the harmonic mean of its rates",
-    description="The harmonic mean of a rate over the points that all sides measured, which is the rate of doing\n"
-    "one after the other, and its ratio to a baseline's, with intervals. State the suite with --where and\n"
-    "--family.",
     example="python -m analysis figure-of-merit --by device --baseline V100 --where mode=train",
     draws=False,
 )

@@ -1,8 +1,10 @@
-"""`frontier`: what no other choice beats in cost against latency, or accuracy, or throughput; and which to choose.
+"""`frontier`: what no other choice of platform and configuration for the same work beats in cost against latency (a
+quantile of served queries, the median of closed runs), or accuracy, or throughput without prices; with --limit also
+which to choose.
 
 A choice beats another where it is no worse in any quantity and better in one (Pareto dominance): another surely does,
 none can, or it depends on the true values within the intervals. All intervals of a task hold at once with 95%
-(Bonferroni). Where the sessions of two choices cannot be told from them, times may differ by ALLOWANCE between them.
+(Bonferroni). Where the sessions of two choices cannot be told from them, times may differ by a tenth between them.
 """
 
 from __future__ import annotations
@@ -70,10 +72,6 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     FrontierOptions,
     summary="what no other choice beats in cost, latency, throughput or accuracy, and which to choose",
-    description="Put choices of platform and configuration that do the same work beside each other: cost against\n"
-    "latency (a quantile of served queries, the median of closed runs), cost against accuracy of what\n"
-    "learns; throughput in place of cost without prices. Each choice is on the frontier, beaten or, as\n"
-    "far as the intervals say, undecided. With --limit it says which to take.",
     example="python -m analysis frontier --price V100=2 --limit latency_p99_ms=15 --figure frontier.png",
     gate="queries",
     section="all",

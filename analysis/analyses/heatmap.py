@@ -41,7 +41,7 @@ from paradnn.families import FAMILIES
 class HeatmapOptions(Options):
     """Two hyperparameters and a metric."""
 
-    x: str = column_option("batch_size", "hyperparameter across (default: batch_size)", "A")
+    x: str = column_option("batch_size", "hyperparameter across", "A")
     y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B", names="columns")
     metric: str | None = metric_option("what to show")
 

@@ -36,7 +36,7 @@ class InfeedOptions(Options):
     """From where on a wait counts."""
 
     threshold: float = option(
-        0.1, "share of the step above which a model is input-bound (default: 0.1)", metavar="SHARE", above=0, below=1
+        0.1, "share of the step above which a model is input-bound", metavar="SHARE", above=0, below=1
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 

@@ -32,7 +32,7 @@ _CURVES = 12
 class LatencyOptions(Options):
     """Which quantile."""
 
-    quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option("p99", "of the latency (default: p99)")
+    quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option("p99", "of the latency")
 
 
 class Curve(NamedTuple):

@@ -20,7 +20,7 @@ from analysis.analyses.memory import RAN_OUT, size_of
 from analysis.columns import FamilyGroup, GroupKey, choose_metric, find_metric, groups, of_groups
 from analysis.labels import not_recorded
 from analysis.lazy import np, past, pd
-from analysis.options import Options, option
+from analysis.options import Options, column_option, metric_option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
@@ -56,18 +56,9 @@ _SPARSE = 0.1  # of a space that is predicted at the least, for the report to sa
 class PredictOptions(Options):
     """What is predicted, and the axes of its map."""
 
-    metric: str | None = option(
-        None,
-        "what to predict (default: flops_utilization, else flops_per_second, else examples_per_second)",
-        metavar="M",
-        names="columns",
-    )
-    x: str | None = option(
-        None, "hyperparameter across the map (default: batch_size where it varies)", metavar="A", names="columns"
-    )
-    y: str | None = option(
-        None, "hyperparameter up the map (default: the one with the most values)", metavar="B", names="columns"
-    )
+    metric: str | None = metric_option("what to predict")
+    x: str | None = column_option(None, "hyperparameter across the map (default: batch_size where it varies)", "A")
+    y: str | None = column_option(None, "hyperparameter up the map (default: the one with the most values)", "B")
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -81,8 +72,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     PredictOptions,
     summary="every point of a space, measured or predicted with an interval",
-    description="Fit the step time of the measured runs and predict every point of the grid that their values span.\n"
-    "Points that were left out say how far to trust it.",
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
     order=25,

@@ -39,10 +39,8 @@ _LINE = "#555555"
 class ScalingOptions(Options):
     """Which rate, over which count of devices."""
 
-    metric: Literal["examples_per_second", "flops_per_second"] = option(
-        "examples_per_second", "a rate (default: examples_per_second)"
-    )
-    by: str = column_option("devices", "what counts the devices (default: devices), such as platform.threads")
+    metric: Literal["examples_per_second", "flops_per_second"] = option("examples_per_second", "a rate")
+    by: str = column_option("devices", "what counts the devices, such as platform.threads")
 
 
 class FamilyScaling(NamedTuple):

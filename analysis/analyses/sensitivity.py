@@ -1,9 +1,10 @@
 """`sensitivity`: what a metric depends on, as standardised regression weights with intervals.
 
 The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ... with everything on one
-scale and reads the signed weights as sensitivities. Here each weight comes with an interval that allows for unequal
-scatter and for values that each have an effect of their own, and with a verdict: none on what went along with the
-session that measured it. One fit for each family and device; columns that cannot have a weight are named instead.
+scale and reads the signed weights as sensitivities: of +0.5, one standard deviation more of the hyperparameter brings
+half of one more of the metric. Here each weight comes with an interval that allows for unequal scatter and for values
+that each have an effect of their own, and with a verdict: none on what went along with the session that measured it.
+One fit for each family and device; columns that cannot have a weight, constant or collinear, are named instead.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class SensitivityOptions(Options):
     on: tuple[str, ...] | None = column_option(
         None, "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)", "A,B"
     )
-    log_scale: Literal["none", "both"] = option("none", "take logarithms of both sides (default: none)")
+    log_scale: Literal["none", "both"] = option("none", "take logarithms of both sides")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
@@ -92,9 +93,6 @@ class Fit(GroupKey):
 @analysis(
     SensitivityOptions,
     summary="what a metric depends on: regression weights with intervals",
-    description="Fit a metric on the hyperparameters by least squares, everything standardised, one fit for each\n"
-    "model family on each device. A weight of +0.5: one standard deviation more of the hyperparameter\n"
-    "brings half a standard deviation more of the metric. Constant and collinear columns are named.",
     example="python -m analysis sensitivity --family fc --log-scale both --figure weights.png",
     section="system",
     order=50,

@@ -2,7 +2,7 @@
 
 The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version over the first,
 and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has its median, and both have
-intervals.
+intervals; baselines are the oldest version, float32 and graph. A 90th percentile has an upper end from 36 points on.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ class SoftwareOptions(Options):
 @analysis(
     SoftwareOptions,
     summary="speedup of software versions, precisions and compile modes, with 90th percentiles",
-    description="Pair every value of software.name or version.tensorflow, precision and compile with its\n"
-    "baseline (the oldest version, float32, graph), and give the median and the 90th percentile of\n"
-    "each family's speedups, with intervals. A 90th percentile has an upper end from 36 points on.",
     example="python -m analysis software --by version.tensorflow --baseline 2.18.0",
     section="system",
     order=100,

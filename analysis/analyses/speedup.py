@@ -1,8 +1,8 @@
 """`speedup`: how much faster A is than B, over which points, and what that depends on (paper, Figures 8 to 10).
 
-Starts from `pairing.pair`, so that every ratio is of one point on both sides. Out come the share of points where A
-wins, the geometric mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
-hyperparameters, which shows where A pays.
+Every ratio is of one point on both sides. Out come the share of points where A wins, the geometric mean and the
+quartiles of the speedup for each family, and a regression of its logarithm on the hyperparameters, which shows where A
+pays. With --operations it compares operation by operation, and gives the gain in memory bandwidth that this implies.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analysis.analyses.sensitivity import encode, weight_in_words
-from analysis.columns import find_column, hyperparameters
+from analysis.columns import find_column, hyperparameters, is_number
 from analysis.format import short
 from analysis.labels import labelled, term_label
 from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
-from analysis.options import option
+from analysis.options import column_option, option
 from analysis.registry import analysis
 from analysis.result import Result
 from analysis.sides import PairedOptions, Sides, choose_sides, is_speed, mean_of, no_verdict, side_option, sources_of
@@ -39,14 +39,10 @@ class SpeedupOptions(PairedOptions):
 
     a: tuple[str, ...] = side_option("A")
     b: tuple[str, ...] = side_option("B")
-    x: str = option(
-        "parameters", "what the speedup is drawn against (default: parameters)", metavar="X", names="columns"
-    )
-    colour: str | None = option(
-        None, "hyperparameter that colours the marks, such as batch_size", metavar="C", names="columns"
-    )
-    terms: tuple[str, ...] | None = option(
-        None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y", names="columns"
+    x: str = column_option("parameters", "what the speedup is drawn against", "X")
+    colour: str | None = column_option(None, "hyperparameter that colours the marks, such as batch_size", "C")
+    terms: tuple[str, ...] | None = column_option(
+        None, "hyperparameters of the regression (default: all that vary)", "X,Y"
     )
     operations: bool = option(False, "compare the operations of profiled runs")
 
@@ -80,10 +76,6 @@ class Speedup(NamedTuple):
 @analysis(
     SpeedupOptions,
     summary="how much faster A is than B, point by point, and what that depends on",
-    description="Pair the points that A and B both measured. Gives the share of points where A wins, the\n"
-    "geometric mean and the quartiles of the speedup, and which hyperparameters it depends on.\n"
-    "With --operations it compares operation by operation, and gives the gain in memory bandwidth\n"
-    "that this implies.",
     example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes --figure speedup.png",
     section="pair",
     order=170,
@@ -99,7 +91,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     on = sides.join_on(options.on)
     if options.operations:
         return operations_over(sides, on, options.store)
-    numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
+    numbers = [name for name in sides.a.columns if is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
     found = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
     told = _told(found, sides, options.metric)
@@ -144,10 +136,6 @@ def _fit(fit: SpeedupFit) -> str:
     baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
     held_out = f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}"
     return f"{fit.family}: {'; '.join(words)}. {held_out}.{baseline}"
-
-
-def _is_number(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def pair_points(
@@ -202,7 +190,7 @@ def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> drawing.Figure
     if len(names) > _PANELS:
         raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
     x = find_column(pairs, asked.x, "--x")
-    if not _is_number(pairs[x]):
+    if not is_number(pairs[x]):
         raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
     colour = find_column(pairs, asked.colour, "--colour") if asked.colour else None
     shades = drawing.colouring(pairs[colour], colour) if colour else None

@@ -1,7 +1,8 @@
 """`time-to-accuracy`: how long training to an accuracy takes, over seeds, batch sizes and platforms.
 
 A score is MLPerf Training's: the fastest and the slowest of the runs are left out, the rest averaged; a run that did
-not reach its target is slower than any that did. Two runs or one are averaged as they are.
+not reach its target is slower than any that did. Two runs or one are averaged as they are. Platforms are set against
+each other over the settings that both have; --price adds what it costs.
 """
 
 from __future__ import annotations
@@ -66,9 +67,6 @@ def _draw(scores: pd.DataFrame) -> drawing.Figure:
 @analysis(
     TimeToAccuracyOptions,
     summary="time, epochs and cost to an accuracy, over seeds, batch sizes and platforms",
-    description="Score the runs with task=learn as MLPerf does: over seeds, without the fastest and the slowest.\n"
-    "Gives time and epochs to the target with intervals for each setting, and platforms against each\n"
-    "other over the settings that both have. --price adds what it costs.",
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
 def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Result:

@@ -170,7 +170,7 @@ class ReportOptions(Options):
     """Where the page goes, and what an hour costs."""
 
     price: tuple[str, ...] = price_option("adds the cost of a million examples")
-    out: str = option("report.html", "the page to write (default: report.html)", metavar="FILE")
+    out: str = option("report.html", "the page to write", metavar="FILE")
 
 
 def _report(options: ReportOptions, selection: Selection) -> None:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from analysis import drawing
 from analysis.analyses.heatmap import MEMORY
+from analysis.columns import is_number
 from analysis.format import short
 from analysis.labels import label, labelled
 from analysis.report.page import embed
@@ -97,18 +98,14 @@ def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
                 heading = f"95% interval of {label(before)}" if before else "95% interval"
                 yield heading, [_NONE if none else Cell("\u00a0to\u00a0".join(ends)) for none, *ends in texts]
         elif name not in upper.values():
-            before, is_number = name, _is_number(values)
+            before, numeric = name, is_number(values)
             yield (
                 labelled(name),
                 [
-                    _NONE if pd.isna(value) else Cell(text, float(value) if is_number else None, name in _IDS)
+                    _NONE if pd.isna(value) else Cell(text, float(value) if numeric else None, name in _IDS)
                     for value, text in zip(values, _words(values), strict=True)
                 ],
             )
-
-
-def _is_number(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
 def _words(values: pd.Series) -> list[str]:
