@@ -156,7 +156,7 @@ class TensorFlowStep(Step):
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         for _ in range(steps):
-            output = function(*itertools.chain.from_iterable(take()))
+            output = function(*map(tf.constant, itertools.chain.from_iterable(take())))  # arrays: 50 us more
         value = wait_for(output)
         return float(value) if self._training else None
 

@@ -61,8 +61,8 @@ def fitted_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
     return found
 
 
-#: The share of the time that may go into writing: of an epoch that is shorter than nine writes, the next is waited for.
-_SHARE = 0.1
+#: The share of the time that may go into writing: of an epoch that is shorter than 49 writes, the next is waited for.
+_SHARE = 0.02
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MessageError)
 
 
