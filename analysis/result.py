@@ -34,10 +34,10 @@ class Highlight(NamedTuple):
 class Result:
     """What an analysis found: numbers, sentences, and where there is something to draw what draws it.
 
-    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers. `sources` are the ids
-    of the runs it rests on; `pooled` says what differed among runs that were pooled on demand, and is empty where they
-    were homogeneous; `quality` what the gate left out or flagged, None where runs pass none; `set_aside` which group of
-    heterogeneous runs it is about, and how to see the others. A subclass may hold more of what was found.
+    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers (None: nothing).
+    `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
+    and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none;
+    `set_aside` which group of heterogeneous runs it is about, and how to see the others. A subclass may hold more.
     """
 
     sources: tuple[str, ...]
@@ -48,7 +48,7 @@ class Result:
     sentences: Sequence[Paragraph | str] = ()
     picture: Callable[[], drawing.Figure] | None = None
     stands_out: Highlight | None = None
-    rows: Sequence[tuple[str, pd.DataFrame]] = ()
+    rows: Sequence[tuple[str, pd.DataFrame]] | None = ()
 
     @property
     def table(self) -> pd.DataFrame:

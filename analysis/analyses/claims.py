@@ -47,6 +47,7 @@ def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], poole
         numbers=table(verdicts),
         sentences=[*said, Paragraph(summary(verdicts))],
         picture=lambda: draw_claims(verdicts),
+        rows=None,  # the sentences have every number
         sources=sources,
         pooled=pooled,
     )

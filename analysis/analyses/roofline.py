@@ -65,8 +65,8 @@ def _headline(points: pd.DataFrame, unit: Unit) -> Highlight | None:
     memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, levels_of(known, unit))
     share, low, high, of_roof = (short(value, share=True) for value in (*memory, known["share"].median()))
     words = (
-        f"memory bounds {share} of {len(known)} models (95% interval {low} to {high}); in the median they reach "
-        f"{of_roof} of their roof."
+        f"memory, not arithmetic, sets the limit of {share} of {counted(len(known), 'model')} (95% interval {low} to "
+        f"{high}); in the median they reach {of_roof} of their limit."
     )
     return Highlight("What limits it", words)
 

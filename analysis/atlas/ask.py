@@ -36,7 +36,7 @@ from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.layers import COMPUTE_BYTES
-from paradnn.core.words import counted, did_you_mean
+from paradnn.core.words import did_you_mean
 from paradnn.store.files import write_json
 
 _HERE = "here"
@@ -182,7 +182,7 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     device = str(runs["device"].iloc[-1])
     runs = runs[runs["device"].eq(device) & runs["run_id"].ne(without)]
     if len(runs) < 3:
-        return Expectation(device, point, why=f"{counted(len(runs), 'other run')} in the store, of three that it takes")
+        return Expectation(device, point, why=f"of three runs that it takes the store has {len(runs)}")
     times = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
     rates = past.rates_of(runs, times)
     model = StepTimeModel.fit(past.table_of(runs, rates), times, past.noise_of(runs))

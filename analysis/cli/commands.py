@@ -19,7 +19,7 @@ from analysis.cli.output import FigureOutput, Output, deliver, named, write_csv
 from analysis.options import Arguments, Options, Selection, StoreChoice, add_arguments, option, read_arguments
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
-from paradnn.cli.console import Ticker, say
+from paradnn.cli.console import Ticker, say, si
 from paradnn.core.errors import ConfigError
 from paradnn.core.tables import rows
 from paradnn.core.words import counted
@@ -87,8 +87,8 @@ def _export(options: ExportOptions, selection: Selection) -> None:
         from analysis.store.write import export_bundle
 
         count = export_bundle(frame, path, selection.store, selection.experiment or ("paradnn",))
-        size, chosen = path.stat().st_size / 1e6, f"{len(frame):,} of them chosen"
-        print(f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({size:.1f} MB)")
+        size, chosen = path.stat().st_size, f"{len(frame):,} of them chosen"
+        print(f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({si(size)}B)")
         print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
         return
     from analysis.store.frame import units

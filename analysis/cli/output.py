@@ -174,10 +174,10 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
 
 def show(result: Result) -> None:
     """Print the table, or its maps, and the findings in words."""
-    screen, grids = standard_output(), list(result.rows)
+    screen, grids = standard_output(), result.rows or ()
     for title, cells in grids:
         _print_table(screen, cells, [], title)
-    if not grids and len(result.table):
+    if result.rows == () and len(result.table):
         cells = result.table.head(_ROWS)
         _print_table(screen, _texts(cells), [*cells.select_dtypes("number")])
         if len(result.table) > _ROWS:

@@ -157,7 +157,7 @@ def _headlines(chapters: Sequence[Chapter], named: Callable[[Population], str]) 
         if found is not None and counts[section.name] < (2 if found.topic == DEPENDS else 1):
             counts[section.name] += 1
             words = named(one) + found.words
-            if "roof" in found.words and are_busy(one.rows):
+            if section.name == "roofline" and are_busy(one.rows):
                 words += " The peaks were measured beside other work and are too low."
             yield KeyFinding(found.topic, words[0].upper() + words[1:], section.anchor)
 

@@ -70,7 +70,7 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
         folder = folder_of(settings)
         found = (Journal(folder), partial(_in_files, folder)) if folder.is_dir() else ()
         return History(str(folder), *found)
-    address = locate(settings.uri)
+    address = locate(settings.uri, write=False)
     try:
         reader = open_reader(address, way, pooled=True)
     except NoStoreError:

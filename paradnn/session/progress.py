@@ -170,10 +170,8 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
         name = "examples_per_second_at_reference"
         low, high = (metrics.get(end) for end in interval_names(name))
         ends = f" (95% CI {rounded(low)} .. {rounded(high)})" if low and high else ""
-        yield (
-            "machine",
-            f"at {metrics['reference_speed']:.0%} of its best, where it were {rounded(metrics[name])} examples/s{ends}",
-        )
+        best = f"{metrics['reference_speed']:.0%} of its best"
+        yield "machine", f"at {best}, where it were {rounded(metrics[name])} examples/s{ends}"
     if "flops_utilization" in metrics:
         yield "utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
     if "infeed_gain" in metrics:
@@ -187,7 +185,10 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
         made = f"{metrics['conversion_seconds']:.2f} s to {si(metrics['artefact_bytes'])}B"
         yield "conversion", f"{made}, outputs within {metrics['conversion_error']:.2g} of the model's"
     if leading := [key for key in metrics if key.startswith("op_share.")][:4]:
-        yield "time goes to", ", ".join(f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading)
+        shares = [f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading]
+        if (idle := metrics.get("profile_unexplained_share")) is not None:
+            shares.append(f"no operation {idle:.0%}")
+        yield "time goes to", ", ".join(shares)
     if tags.get("profile", "ok") != "ok":
         yield "profile", tags["profile"]
     notes = [tags.get("interval_reason")]

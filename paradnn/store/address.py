@@ -95,13 +95,13 @@ def address_of(uri: str | None = None) -> StoreAddress:
         raise StoreError(f"no tracking store can be at {without_secrets(uri)[:200]}: {reason[:200]}") from None
 
 
-def locate(uri: str | None) -> StoreAddress:
-    """The store as `address_of` finds it, its folder made; raises StoreError where it cannot be."""
+def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
+    """The store as `address_of` finds it, to `write` with its folder made; raises StoreError where it cannot be."""
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
         remedy = "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
         raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")
-    if path := address.database:
+    if write and (path := address.database):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             writable = not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)

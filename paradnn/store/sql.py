@@ -64,8 +64,13 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
                     f"no tracking store at {address.public}: measure first with python -m paradnn.train, import with "
                     "python -m analysis import-archive, or name another with --store"
                 )
-            path = quote(str(Path(url.database).absolute()))
-            url = url.set(database=f"file:{path}", query={**url.query, "mode": "rw", "uri": "true"})
+            path = Path(url.database).absolute()
+            # Where nothing can be made beside it, which a write-ahead log takes, it is read as a file that stays.
+            left = any(Path(f"{path}{end}").is_file() for end in ("-wal", "-journal"))
+            opened = {"mode": "rw", "uri": "true"}
+            if not left and not os.access(path.parent, os.W_OK):
+                opened["immutable"] = "1"
+            url = url.set(database=f"file:{quote(str(path))}", query={**url.query, **opened})
         # A writer holds a SQLite database for a moment: wait for it rather than fail.
         engine = sa.create_engine(url, connect_args={"timeout": 60} if sqlite else {}, **options)
     except SQLAlchemyError as error:

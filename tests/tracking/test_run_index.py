@@ -153,6 +153,17 @@ def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
         connection.exec_driver_sql("DELETE FROM experiments")
 
 
+def test_what_may_not_be_written_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one with a write-ahead log SQLite needs a file beside it, which cannot be made where a link to itself is."""
+    _, run_id = recorded(store)
+    store.query("VACUUM INTO ?", str(tmp_path / "mlflow.db"))
+    (copy := Store(tmp_path)).query("PRAGMA journal_mode = WAL")
+    (tmp_path / "mlflow.db-shm").symlink_to("mlflow.db-shm")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert list(load(copy.uri)["run_id"]) == [run_id]
+    assert [one.run_id for one in open_history(Tracking(uri=copy.uri)).past({"d"}, 10)] == [run_id]
+
+
 def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -> None:
     """Its journal is rolled back, which an opening for reading alone could not do."""
     _, run_id = recorded(store)
