@@ -320,3 +320,5 @@ def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
     for words, most, minutes in ((["a=1", "a=2"], Rule.most, 0), (["one", "other"], COMMAND_ROUNDS, COMMAND_MINUTES)):
         request = read_arguments(words)
         assert (request.rule, request.minutes or 0) == (Rule(most=most), minutes)
+    for words in ([], ["one"], ["one", "one"]):
+        assert read_arguments(["--null", *words]).words == words[:1]

@@ -13,7 +13,7 @@ from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
-from paradnn.compare.text import round_table
+from paradnn.compare.text import round_table, sentence
 from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, SpeedVerdict, estimate, false_alarms
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
@@ -238,6 +238,7 @@ def test_the_verdict_is_the_intervals(low: float, high: float, verdict: str) -> 
     found = SpeedEstimate((math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10)
     assert found.verdict(0.02) == verdict
     assert found.inverse().verdict(0.02) == {"faster": "slower", "slower": "faster"}.get(verdict, verdict)
+    assert low != 1.0004 or "1.0004 .. 1.0500" in sentence(found, LABELS, 0.02), "an end is not rounded onto 1"
 
 
 @pytest.mark.parametrize(("mean", "half"), [(0.01, 0.03), (0.0, 0.05), (0.03, 0.04), (-0.015, 0.02)])
