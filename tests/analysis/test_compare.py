@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
 from analysis.statistics.contrast import Contrast, Verdict, adjusted, equivalent
+from analysis.statistics.dependence import Component
 from analysis.statistics.pairing import Sampling
 from tests.analysis.test_pairing import side
 
@@ -113,6 +115,20 @@ def test_the_same_within_a_margin() -> None:
     assert compare_points(*sides, margin=0.001).families["verdict"].iloc[0] == Verdict.NOT_SHOWN
 
 
+def test_what_sessions_add_widens_a_share_and_a_quantile_and_moves_neither() -> None:
+    """Ratios from 0.9 to 1.3, of which sessions may have moved all by a tenth: as many then lie above 1 or below."""
+    ratios = np.geomspace(0.9, 1.3, 40)
+    pairs = pd.DataFrame({"speedup": ratios, "family": "fc", "comparable": True, "model.nodes": range(40)})
+    alone, shifted = Contrast(pairs, Sampling()), Contrast(pairs, Sampling(between=(Component(0.0025, 1e9),)))
+    value, low, high = alone.share()
+    least, most = ((np.log(ratios) > 0.05 * stats.norm.ppf(end)).mean() for end in (0.975, 0.025))
+    ends = value - np.hypot(value - low, value - least), min(value + np.hypot(high - value, most - value), 1.0)
+    assert [*shifted.share()] == pytest.approx([value, *ends])
+    value, low, high = np.log(alone.quantile())
+    ends = (value - np.hypot(value - low, 0.098), value + np.hypot(high - value, 0.098))
+    assert np.log(shifted.quantile()) == pytest.approx([value, *ends], abs=1e-4)
+
+
 def test_bounds_as_by_hand() -> None:
     def of(ratios: list[float], missing: tuple[int, int] = (0, 0)) -> dict[str, float]:
         pairs = pd.DataFrame({"speedup": ratios, "family": "fc", "comparable": True})
@@ -123,3 +139,5 @@ def test_bounds_as_by_hand() -> None:
     assert (found["median_least"], found["median_most"]) == (0.5, 4.0)
     assert [found["mean_least"], found["mean_most"]] == pytest.approx([(4 / 16) ** 0.2, (4 * 16) ** 0.2])
     assert of([2.0])["share_least"] == 1
+    even = of([0.5, 2.0, 4.0], (1, 0))  # whose middle lies between two
+    assert (even["median_least"], even["median_most"]) == (0.5, 4.0)

@@ -134,9 +134,9 @@ def mixed(*parts: pd.DataFrame) -> pd.DataFrame:
 JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]] = {
     "what failed, was not measured or is on one side alone": (
         side([[1.0], [2], [3], [4]], outcome=["oom_device", "ok", "ok", "ok"]),
-        side([[2.0], [2], [2]], "B", examples_per_second=[2.0, np.nan, 2.0]),
+        side([[2.0], [2], [2], [2]], "B", examples_per_second=[2.0, np.nan, 2.0, 0.0]),
         [1.5],
-        {"unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 1},
+        {"unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 2},
     ),
     "what sets the sides apart": (
         side([[3.0], [4]], precision="bfloat16", seed=1, **{"measure.min_seconds": 1.0, THREADS: 2}),

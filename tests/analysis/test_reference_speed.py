@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.statistics.sessions import family_slope
 from benchmarks.worlds import COMPARE, Store, plant
 from paradnn.session.measured import mean_interval
 from paradnn.session.reference import at_reference
@@ -65,3 +66,10 @@ def test_sessions_are_compared_at_one_speed_of_one_machine(
         store.plant(pd.concat([side(random, "A", **first), side(random, "B", **second)]))  # type: ignore[arg-type]
         times += question.hears(store)
     assert times >= math.floor(least * draws)
+
+
+def test_what_no_run_saw_of_the_speed_moves_nothing() -> None:
+    unknown = pd.DataFrame({"reference_slope_seen": [np.nan], "reference_slope_error": [np.nan]})
+    assert family_slope(unknown) == (0.0, 0.0)
+    three = pd.DataFrame({"reference_slope_seen": [0.4, 0.6, np.nan], "reference_slope_error": [0.1, 0.1, 0.1]})
+    assert family_slope(three) == pytest.approx((0.5, 0.1))
