@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.analyses.claims import answered
 from analysis.claims.evaluate import ClaimVerdict, Data, judge, table
@@ -41,7 +42,6 @@ def answer(
 
 YES, NO, UNSURE = "supported", "refuted", "not enough data"
 SPEED = "metric: examples_per_second"
-TREND = f"{{kind: trend, {SPEED}, "
 TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
@@ -76,54 +76,23 @@ def scaled(fraction: float) -> pd.DataFrame:
 
 
 RANKED = side("tpu", POINTS, BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE)
-RANKING, COMPARE = f"{{kind: ranking, {SPEED}, larger: ", f"{{kind: compare, {TPU_GPU}, "
-RATIO, SCALING = f"{{kind: ratio, {TPU_GPU}, quantile: ", "{kind: scaling, at_least: 0.1}"
 FREE = side("gpu", POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1}), 100 * NOISE)
 APART = pd.concat([side("tpu", POINTS, 300 * NOISE), FREE], ignore_index=True)
-#: A check, runs, what is answered.
-ANSWERED: list[tuple[str, pd.DataFrame, str]] = [
-    *(
-        (f"{TREND}of: model.nodes, direction: {direction}}}", steep(exponent), expected)
-        for direction, exponent, expected in (
-            ("rises", 0.5, YES),
-            ("falls", 0.5, NO),
-            ("rises", -0.5, NO),
-            ("falls", -0.5, YES),
-            ("rises", 0.0, UNSURE),
-        )
-    ),
-    (f"{TREND}{TPU_GPU}, of: batch_size, direction: rises}}", two_sides(BATCH**0.2), YES),
-    (f"{TREND}{TPU_GPU}, of: batch_size, direction: rises}}", two_sides(BATCH**-0.2), NO),
-    (f"{RANKING}batch_size, than: model.layers}}", RANKED, YES),  # sizes, whatever the signs
-    (f"{RANKING}model.layers, than: batch_size}}", RANKED, NO),
-    (f"{RANKING}batch_size, than: [model.layers, model.nodes]}}", RANKED, UNSURE),
-    (f"{COMPARE}at_least: 0.5}}", won(0.9), YES),
-    (f"{COMPARE}at_least: 0.5}}", won(0.1), NO),
-    (f"{COMPARE}at_most: 0.5}}", won(0.1), YES),
-    (f"{COMPARE}at_least: 0.5}}", won(0.5), UNSURE),
-    (f"{COMPARE}between: [0.22, 0.78]}}", won(0.5), YES),
-    (f"{COMPARE}at_least: 0.5, margin: 4}}", won(0.9), NO),
-    (f"{COMPARE}at_most: 0.5, margin: 4}}", won(0.1), YES),
-    (f"{COMPARE}at_least: 0.5, margin: 4}}", lost(won(0.9), 8), NO),  # whatever the eight would have given
-    (f"{COMPARE}at_least: 0.5, margin: 2}}", lost(won(0.6), 8), UNSURE),
-    (f"{RATIO}0.5, at_least: 1.8}}", two_sides(2 * FLAT / 100), YES),
-    (f"{RATIO}0.5, at_least: 2.2}}", two_sides(2 * FLAT / 100), NO),
-    (f"{RATIO}0.5, at_least: 2}}", two_sides(2 * FLAT / 100), UNSURE),
-    (f"{RATIO}0.5, between: [1.8, 2.2]}}", two_sides(2 * FLAT / 100), YES),
-    (f"{RATIO}0.9, at_least: 1.9}}", two_sides(2 * FLAT / 100), YES),
-    (f"{RATIO}0.5, paired: false, at_least: 2.5}}", APART, YES),
-    (f"{RATIO}0.5, paired: false, at_least: 4}}", APART, NO),
-    (f"{{kind: threshold, {SPEED}, at_least: 90}}", two_sides(FLAT / 100), YES),
-    (f"{{kind: threshold, {SPEED}, at_most: 90}}", two_sides(FLAT / 100), NO),
-    (SCALING, scaled(0.3), YES),
-    (SCALING, scaled(0.05), NO),
-    (SCALING, scaled(0.1), UNSURE),
-]
+#: Planted runs, by the names of answered.yaml.
+FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
+    "steep": steep,
+    "scaled": scaled,
+    "faster": lambda by: two_sides(by * FLAT / 100),
+}
+FRAMES |= {"ranked": lambda: RANKED, "apart": lambda: APART, "with_batch": lambda exponent: two_sides(BATCH**exponent)}
+FRAMES |= {"won": lambda share, missing=0: lost(won(share), int(missing)) if missing else won(share)}
+ANSWERED = yaml.safe_load(Path(__file__).with_name("answered.yaml").read_text())["rows"]
 
 
-@pytest.mark.parametrize(("check", "frame", "expected"), ANSWERED, ids=[f"{row[0]}, {row[2]}" for row in ANSWERED])
-def test_a_check_is_answered_by_what_was_planted(check: str, frame: pd.DataFrame, expected: str) -> None:
-    assert answer(check, frame, pool=True)[0] == expected
+@pytest.mark.parametrize(("check", "planted", "expected"), ANSWERED, ids=[f"{row[0]}, {row[1]}" for row in ANSWERED])
+def test_a_check_is_answered_by_what_was_planted(check: dict[str, object], planted: str, expected: str) -> None:
+    name, *numbers = planted.split()
+    assert answer(json.dumps(check), FRAMES[name](*map(float, numbers)), pool=True)[0] == expected
 
 
 def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
@@ -214,7 +183,10 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
 
 @pytest.mark.parametrize(("check", "missing"), refusals("lacking"))
 def test_what_is_missing_is_said(check: str, missing: str) -> None:
-    assert answer(RATIO + "0.5, at_least: 2.5}", APART)[1] == "no point was measured on both sides, of 64 and 64 runs"
+    assert (
+        answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", APART)[1]
+        == "no point was measured on both sides, of 64 and 64 runs"
+    )
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
 
 

@@ -19,20 +19,9 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import Unavailable
 from paradnn.families.parts.given import _plain_archive, exported_workload
 from tests.conftest import ROOT, Store, run
+from tests.worker.families import SMALL
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
-#: Options that make a model small, by family; `vit` has an operation that ONNX lacks.
-SMALL: dict[str, dict[str, Any]] = {
-    "fc": {"layers": 2, "nodes": 256, "input_size": 64, "output_size": 10},
-    "residual": {"filters": 4, "image_size": 32, "output_size": 10},
-    "bottleneck": {"filters": 4, "image_size": 32, "output_size": 10},
-    "rnn": {"embedding_size": 16},
-    "lstm": {"embedding_size": 16},
-    "gru": {"embedding_size": 16},
-    "transformer": {"layers": 1, "width": 32, "heads": 2, "sequence_length": 8, "vocab_size": 50},
-    "gpt": {"layers": 1, "width": 32, "heads": 2, "sequence_length": 8, "vocab_size": 50},
-    "vit": {"layers": 1, "width": 32, "heads": 2, "image_size": 32, "patch": 8, "output_size": 10},
-}
 CPU = {"name": "cpu", "threads": 1, "index": 0}
 POINT = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": 4, "seed": 1, "platform": CPU}
 

@@ -10,27 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from paradnn.workloads.endpoint import Client, Endpoint, EndpointRequest, Requests
 from tests.conftest import Store, run, succeeded
 
 FIRST, EACH, TOKENS = 0.03, 0.002, 5
-#: What a server may do in place of answering, by the name of the model that is asked for: a status and a body, or what
-#: `_Answers` does; and what is said of it.
-INSTEAD: dict[str, tuple[int, bytes, str]] = {
-    "busy": (429, b'{"error": "slow down"}', 'status 429 Too Many Requests: {"error": "slow down"}'),
-    "failing": (500, b"", "status 500 Internal Server Error"),
-    "garbage": (200, b"data: {]\n\n", "JSONDecodeError"),
-    "cut": (200, b'data: {"choices": [{"delta": {"con', "JSONDecodeError"),
-    "empty": (200, b"data: [DONE]\n\n", "the answer held no token"),
-    "odd": (200, b'data: {"choices": [{"delta": 3}]}\n\n', "has no attribute 'get'"),
-    "sorry": (200, b'data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
-    "hangup": (0, b"", "RemoteDisconnected"),
-    "late": (0, b"", "TimeoutError: timed out"),
-    "broken": (0, b"", "the answer broke off"),
-    "endless": (0, b"", "the answer goes on after 20 tokens"),
-    "dripping": (0, b"", "the answer did not end before the point had to"),
-}
+INSTEAD = yaml.safe_load(Path(__file__).with_name("instead.yaml").read_text())
 #: A server may answer so many requests before it begins with that, of a model called later-...
 SANE = 10
 
@@ -59,7 +45,7 @@ class _Answers(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if (status := INSTEAD.get(kind, (0,))[0]) > 0:
-            self._whole(status, INSTEAD[kind][1])
+            self._whole(status, INSTEAD[kind][1].encode())
             return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
