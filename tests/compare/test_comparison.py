@@ -194,17 +194,7 @@ def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
     return [0.05 + 0.01 * value for value in values]
 
 
-@pytest.mark.parametrize(
-    ("n", "missing", "last"),
-    [
-        (5, 0.000625, False),
-        (20, 0.0025, False),
-        (160, 0.004, False),
-        (5, 0.0025, True),
-        (20, 0.01, True),
-        (40, 0.012, True),
-    ],
-)
+@pytest.mark.parametrize(("n", "missing", "last"), TABLES["levels"])
 def test_alternating_rounds_have_students_interval_at_the_looks_own_level(n: int, missing: float, last: bool) -> None:
     logs = [0.05 + (-1) ** index * (0.01 + 0.0001 * index) for index in range(n)]
     expected = stats.ttest_1samp(logs, 0).confidence_interval(1 - missing)
