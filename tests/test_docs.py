@@ -40,6 +40,12 @@ def test_the_reference_has_all_that_the_package_offers() -> None:
     assert named <= set(re.findall(r"^::: (.*)", reference, re.MULTILINE))
 
 
+def test_what_the_site_is_made_of_is_there() -> None:
+    (copied,) = re.findall(r"cp -r --parents (.*?)build/docs\n", (ROOT / "Makefile").read_text(), re.DOTALL)
+    missing = [name for name in copied.replace("\\", " ").split() if not (ROOT / name).exists()]
+    assert missing in ([], ["report.html"])  # which `make demo` writes
+
+
 def test_every_link_between_pages_leads_to_a_file() -> None:
     pages = [
         ROOT / "README.md",
