@@ -21,7 +21,7 @@ from paradnn.cli.console import standard_output
 from paradnn.cli.parser import Parser, number
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, StoreError
-from paradnn.core.words import counted, did_you_mean
+from paradnn.core.words import counted, did_you_mean, rounded
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, Owner, RunIndex
 from paradnn.store.reader import Reader, open_reader
@@ -167,7 +167,7 @@ def view(progress: Progress) -> RenderableType:
         table.add_row(f"and {len(running) - _ROWS:,} more", "running")
     for row in done[: -_ROWS - 1 : -1]:  # with their speed, or why they have none
         outcome, speed = row.tags["outcome"], row.metrics.get("examples_per_second")
-        said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
+        said = _line(row.tags.get("reason", "")) if speed is None else Text(rounded(speed), justify="right")
         table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
     heads = [Text(title, style="bold"), Text(": ".join(filter(None, (points, ", ".join(state)))))]
     shown = Group(*heads, Text(_expectation(progress)))

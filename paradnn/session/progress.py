@@ -212,6 +212,8 @@ def describe_sweep(summary: Summary) -> None:
         console.print("\n".join(f"{family}: {count} {outcome}" for (family, outcome), count in sorted(counts.items())))
     done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
     lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
+    if summary.skipped and not rows:
+        lines.append("python -m analysis report shows what it holds")
     for command in dict.fromkeys(row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags):
         ratios = [row.metrics["flops_utilization"] for row in rows if row.tags.get("ceilings_remedy") == command]
         over = f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured matmul peak"
@@ -252,7 +254,8 @@ def _verdict(row: RecordedPoint) -> str:
     if (own := next(filter(None, words), None)) and own.verdict:
         return f"{own.verdict}{_contended(row)}"
     rate = headline(row.metrics)
-    return f"{rate} ± {rate.relative()}{_contended(row)}" if rate else row.outcome
+    known = f" ± {rate.relative()}" if rate and rate.ends else ", no interval"
+    return f"{rate}{known}{_contended(row)}" if rate else row.outcome
 
 
 def _contended(row: RecordedPoint) -> str:
