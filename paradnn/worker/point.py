@@ -64,7 +64,7 @@ class PointRun:
                 work.measure(self)
             self.note(outcome="ok")
         except Exception as error:
-            outcome, reason = _ending_of(error, self.framework, self.phases.current)
+            outcome, reason = _ending_of(error, self.framework, self.phases.current, self.request["model"].get("build"))
             self.note(outcome=outcome, reason=reason)
         if self.answered.peak_memory_bytes is None:
             self.note_own_memory()
@@ -177,14 +177,18 @@ class PointRun:
         return statistics.median(timing.blocks) / timing.steps_per_block
 
 
-def _ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
-    """Outcome and one-line reason of what was raised in `phase`."""
+def _ending_of(error: Exception, framework: Framework, phase: str, build: str | None) -> tuple[str, str]:
+    """Outcome and one-line reason of what was raised in `phase`, with the line of the user's own file, if in one."""
     if isinstance(error, Ended):
         return error.outcome, str(error)
     # The exception's type and the first line of its message, which names the operation; in bold below one of Keras'.
     lines = [line for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
     lines = lines[len(lines) > 1 and lines[0].startswith("Exception encountered when calling") :]
     reason = f"{phase}: {type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
+    for place in traceback.extract_tb(error.__traceback__)[::-1]:
+        if build and build.startswith(f"{place.filename}:"):
+            reason += f" ({place.filename.rpartition('/')[2]}, line {place.lineno})"
+            break
     if isinstance(error, MemoryError):
         return "oom_host", reason
     traceback.print_exc()

@@ -146,7 +146,7 @@ def test_functions_that_are_wrong_end_in_an_outcome(file: Path, store: Store) ->
         found[build.rpartition(":")[2]] = each["outcome"], each.get("reason", "")
     assert found["nothing"][1].startswith("models.py:nothing returns nothing: return a Keras model")
     assert found["number"][1].startswith("models.py:number returns int: ")
-    assert found["raises"] == ("crash", "build: ValueError: no such thing")
+    assert found["raises"] == ("crash", "build: ValueError: no such thing (models.py, line 15)")
     assert "set model.input_shape" in found["shapeless"][1]
     assert "several outputs: set mode=inference" in found["several"][1]
     assert "no weights to train: set mode=inference" in found["frozen"][1]
