@@ -149,12 +149,12 @@ class Engine(TensorFlow):
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["mode"] != "inference":
-            raise Unavailable(f"framework={self.name} runs models and trains none: set mode=inference")
+            raise Unavailable(f"framework={self.name} runs forward passes alone: set mode=inference")
         if point["compile"] != "graph":
             raise Unavailable(f"framework={self.name} has one way to compile: set compile=graph")
         precision = point["precision"]
-        if precision not in ("float32", *self.precisions):
-            raise Unavailable(f"framework={self.name} has no precision={precision}; it has {self.precisions}")
+        if precision not in (known := ("float32", *self.precisions)):
+            raise Unavailable(f"framework={self.name} has no precision={precision}: set one of {', '.join(known)}")
         source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(workload, batch[0], self._threads)
         self._step = EngineStep(self, source, precision)
         if "keep" in point:
@@ -180,7 +180,7 @@ class Engine(TensorFlow):
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+    def refusing(self, *errors: type[Exception], precision: str = "float32") -> Iterator[None]:
         """Unavailable where one of these is raised, with the line of it that names an operation, or its first."""
         try:
             yield
@@ -189,7 +189,8 @@ class Engine(TensorFlow):
             # OpenVINO begins with where in its own source that is.
             lines = [line for line in said if not line.startswith(("Exception from", "Check '"))] or said
             named = [line.rpartition("error: ")[2] for line in lines if "error: " in line or "No conversion" in line]
-            raise Unavailable(f"{self.title} cannot run this model: {[*named, *lines][0][:200]}") from error
+            reason = f"{self.title} cannot run this model: {[*named, *lines][0][:200]}"
+            raise Unavailable(f"{reason}{_remedy(precision)}") from error
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
@@ -226,7 +227,7 @@ class EngineStep(Step):
         error = largest_error(session.outputs(), self._source.expected())
         if not error <= (most := _TOLERANCE[self._precision]):
             differs = f"differs from Keras' by {error:.2g} of the largest output, over {most:g}"
-            raise Unavailable(f"what {self._engine.title} computes {differs}")
+            raise Unavailable(f"what {self._engine.title} computes {differs}{_remedy(self._precision)}")
         self._conversion = Conversion(seconds, float(len(self._artefact)), error)
         self._session = session
         return session
@@ -270,6 +271,11 @@ class EngineStep(Step):
 
     def conversion(self) -> Conversion | None:
         return self._conversion
+
+
+def _remedy(precision: str) -> str:
+    """What helps where a model is not what it should be in this precision."""
+    return "" if precision == "float32" else ": set precision=float32"
 
 
 def largest_error(found: Sequence[Any], expected: Sequence[Any]) -> float:

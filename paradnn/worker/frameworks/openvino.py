@@ -43,7 +43,7 @@ class OpenVino(Engine):
         if traces:
             settings["PERF_COUNT"] = True
         core = openvino.Core()
-        with self.refusing(RuntimeError):
+        with self.refusing(RuntimeError, precision=precision):
             model = core.read_model(artefact)
             compiled = core.compile_model(model, "CPU", settings)
         request = compiled.create_infer_request()
