@@ -15,7 +15,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.core.messages import NoProfile, Profile
 from paradnn.families import model_of
 from paradnn.session.workers import WorkerKey, WorkerPool
-from tests.conftest import Store, process
+from tests.conftest import ROOT, Store, process
 from tests.worker import families
 from tests.worker.families import BATCH, MODELS, RMSPROP
 from tests.worker.test_devices import check_memory
@@ -157,6 +157,24 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
     timing = result.answer.measurement.timing
     assert "compiled" not in timing.steady_reason
     assert max(timing.blocks) < recurrent.seconds[1]
+
+
+def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_path: Path) -> None:
+    """Probes take ten seconds of a C++ compiler: they are in the folder that all points share."""
+    code = (
+        "import os, torch; from paradnn.worker.frameworks.torch import _compiled;"
+        "_compiled(torch.sin, 'graph', torch.device('cpu'), 'default')(torch.ones(64));"
+        "print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    )
+    own = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+    environ = {**WorkerKey(sys.executable, "torch", None, "cpu", ()).environ(), **own}
+    done = subprocess.check_output([sys.executable, "-c", code], env=environ, cwd=tmp_path, text=True)
+    of_point = {path.read_text() for path in Path(done.strip()).rglob("*.cpp")}
+    of_all = {path.read_text() for path in tmp_path.rglob("*.cpp")} - of_point
+    assert any("sin" in text for text in of_point)
+    assert not any("_chk_kernel" in text for text in of_point)
+    assert all("_chk_kernel" in text for text in of_all)
+    assert of_all
 
 
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])

@@ -27,6 +27,7 @@ import torch
 import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
+from torch._inductor import cpu_vec_isa
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -289,6 +290,9 @@ def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
         raise Unavailable(f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}")
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise Unavailable("torch.compile on a GPU needs the package triton")
+    if device.type == "cpu":
+        # What the processor has is found out by compiling for it, some ten seconds: once a machine, not in each folder.
+        cpu_vec_isa.pick_vec_isa()
     # Every point compiles again, as the other frameworks do; the folder goes with the worker's.
     # Importing PyTorch names a folder for all processes: another one is the user's choice, or this point's already.
     shared = default_cache_dir()
