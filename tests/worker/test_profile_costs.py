@@ -145,6 +145,17 @@ def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
         assert (cost.category, cost.product_flops) == ("convolution", 2 * 8 * 4 * 4 * 32 * 8 * 8 * 3)
 
 
+def test_what_has_no_known_size_has_no_known_cost() -> None:
+    with tf.Graph().as_default() as graph:
+        images, rows = (tf.compat.v1.placeholder(tf.float32, [None, *sizes]) for sizes in ((8, 8, 3), (4,)))
+        tf.raw_ops.Conv2D(input=images, filter=tf.ones([3, 3, 3, 4]), strides=[1] * 4, padding="SAME", name="forward")
+        tf.raw_ops.MatMul(a=rows, b=rows, transpose_a=True, name="gradient")
+    costs = GraphCosts(graph.as_graph_def(add_shapes=True))
+    for name, kind in (("forward", "Conv2D"), ("gradient", "MatMul")):
+        cost = costs.cost(name, kind)
+        assert (cost.flops, cost.bytes, cost.product_flops) == (None, None, 0.0)
+
+
 def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
     """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for each."""
     convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
