@@ -156,7 +156,7 @@ def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store)
     assert "1 skipped" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
     *stopped, whole = sorted(store.runs(), key=lambda run: run["outcome"] == "ok")
     short, long = (Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0))
-    usual, again = ResumePolicy(True, ()), ResumePolicy("retry", ("timeout",))
+    usual, again = (ResumePolicy(resume, ("timeout",)) for resume in (True, "retry"))
     assert [
         [policy.accepts(asked, run) for policy in (usual, again) for asked in (short, long)]
         for run in (*stopped, whole)

@@ -43,12 +43,11 @@ def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, An
     return request_of(read_point(config | fed))
 
 
-def feed(request: dict[str, Any], slow: float = 0.0) -> Feed:
+def feed(request: dict[str, Any], *targets: ArraySpec) -> Feed:
     """The feed of a request, for a workload of its shapes without its model."""
     inputs = (ArraySpec((SIZE, SIZE, 3), "float32"),)
-    targets = (ArraySpec((), "int32", request["model"]["output_size"]),)
-    workload = BuiltModel(None, inputs, targets, lambda *_: None)  # type: ignore[arg-type]
-    return Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None)
+    labels = (ArraySpec((), "int32", request["model"]["output_size"]),)
+    return Feed(request, BuiltModel(None, inputs, targets or labels, lambda *_: None))  # type: ignore[arg-type]
 
 
 def batches(source: Feed, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -149,6 +148,13 @@ def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
     )
     assert np.ptp(centre, axis=0).max() < 1e-3
     assert centre[0, :, 0, 0].mean() == pytest.approx(255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2, abs=4)
+
+
+def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None:
+    source = feed(point(path=str(folder)), ArraySpec((7, 4), "float32"), ArraySpec((7,), "int32", 5))
+    first, second = ([target.numpy() for target in source.take()[1]] for _ in range(2))
+    assert [target.shape for target in first] == [(8, 7, 4), (8, 7)]
+    assert all((one == other).all() for one, other in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize(
