@@ -1,4 +1,4 @@
-"""What a registry finds in a folder and behind entry points of other packages; counts in words, and which was meant."""
+"""What a registry finds in a folder and behind entry points of other packages; counts and reasons in words."""
 
 import sys
 from dataclasses import dataclass
@@ -76,3 +76,12 @@ def test_one_is_no_plural() -> None:
 def test_numbers_are_rounded_without_exponents() -> None:
     said = {33_706.7: "33,710", 12_345_678: "12,350,000", 652.34: "652.3", 9_999.6: "10,000", 0.012345: "0.01235"}
     assert {each: rounded(each) for each in said} == said
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"), [("no such file\nin ...", "it: no such file; try"), ("", "it: OSError; try")]
+)
+def test_a_reason_is_the_first_line_or_the_kind_of_fault(said: str, reason: str) -> None:
+    with pytest.raises(Unavailable) as caught, refused("it", OSError, remedy="; try"):
+        raise OSError(said)
+    assert str(caught.value) == reason

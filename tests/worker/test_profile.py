@@ -3,8 +3,10 @@ costs."""
 
 import functools
 import math
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -197,6 +199,23 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     assert none.joules() is None
     assert none.source.startswith("unavailable: ")
     assert meters.open_meter("tpu", 0).source.startswith("unavailable: ")
+
+
+@pytest.mark.parametrize(("given", "board"), [(None, 1), ("3,5", 5), ("GPU-a,GPU-b", "GPU-b"), ("3", None)])
+def test_energy_is_of_the_board_that_the_framework_sees(given: str | None, board: Any, monkeypatch: Any) -> None:
+    """The second of those that are given; NVML, which sees all boards of the host, is planted."""
+    asked: list[Any] = []
+    planted = {"nvmlInit": lambda: None, "nvmlDeviceGetTotalEnergyConsumption": lambda _: 1000 * len(asked)}
+    planted |= dict.fromkeys(("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID"), asked.append)
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**planted))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    meter = meters.open_meter("gpu", 1)
+    assert (meter.source == "nvml", asked) == (board is not None, [board] * (board is not None))
+    meter.start()
+    asked += [0, 0]
+    assert meter.joules() == (2.0 if board else None)
 
 
 def test_kernels_of_one_launch_are_one_execution() -> None:
