@@ -12,7 +12,7 @@ import pytest
 from analysis.cli import COMMANDS, main
 from analysis.store.frame import units
 from analysis.store.load import load
-from tests.analysis.conftest import copy_of, refusals
+from tests.analysis.conftest import TABLES, copy_of, refusals
 from tests.conftest import ROOT
 
 
@@ -29,20 +29,10 @@ def test_runs_counts_what_the_store_holds_and_says_so(store: str, capsys: pytest
     assert out.endswith("4 runs, 4 of them measured\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        (["--platform", "cpu", "--outcome", "ok"], 25),
-        (["--device", "Test CPU, 2 cores", "--since", "2025-10-09T09:00"], 24),
-        (["--tag", "sweep_id=s1", "--where", "batch_size>=48", "--where", "model.layers=1,2"], 6),
-        (["--where", "precision!=float32", "--reader", "api"], 2),
-        (["--where", "device=Test CPU, 2 cores"], 30),
-        (["--experiment", "other", "--experiment", "paradnn"], 35),
-    ],
-)
-def test_options_choose_runs(store: str, options: list[str], count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "count"), TABLES["chosen"])
+def test_options_choose_runs(store: str, options: str, count: int, tmp_path: Path) -> None:
     path = tmp_path / "frame.csv"
-    assert main(["export", str(path), "--store", store, *options]) == 0
+    assert main(["export", str(path), "--store", store, *shlex.split(options)]) == 0
     assert len(pd.read_csv(path)) == count
 
 

@@ -14,6 +14,7 @@ from analysis.sides import Compared
 from analysis.statistics.contrast import Contrast, Verdict, adjusted, equivalent
 from analysis.statistics.dependence import Component
 from analysis.statistics.pairing import Sampling
+from tests.analysis.conftest import TABLES
 from tests.analysis.test_pairing import side
 
 
@@ -36,17 +37,7 @@ def test_false_discoveries_are_held_as_by_hand_and_false_terms_as_statsmodels_ha
     np.testing.assert_allclose(adjusted(known), multipletests(known, method="holm")[1])
 
 
-@pytest.mark.parametrize(
-    ("ratio", "replicates", "verdict", "basis"),
-    [
-        ([1.5, 1.4, 1.3], 3, Verdict.A_BETTER, "tests"),
-        ([0.5, 0.4, 0.3], 3, Verdict.B_BETTER, "tests"),
-        ([1.5, 0.5, 1.5], 3, Verdict.NOT_SHOWN, "tests"),
-        ([1.5, 1.4, 1.3], 2, Verdict.NOT_ENOUGH, "nothing"),
-        ([1.5], 1, Verdict.NOT_ENOUGH, "nothing"),
-        ([1.5] * 8, 2, Verdict.A_BETTER, "points"),
-    ],
-)
+@pytest.mark.parametrize(("ratio", "replicates", "verdict", "basis"), TABLES["few"])
 def test_few_points_need_replicates(ratio: list[float], replicates: int, verdict: str, basis: str) -> None:
     found = compare_points(*planted(ratio, len(ratio), replicates, seed=7, noise=0.01))
     row = found.families.iloc[0]

@@ -13,6 +13,7 @@ from analysis.result import Result
 from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
 from analysis.statistics.dependence import levels_of
 from paradnn.core.errors import ConfigError
+from tests.analysis.conftest import TABLES
 
 PEAK, BANDWIDTH = 8e12, 4e11  # ridge point at 20 FLOP/B
 
@@ -65,15 +66,7 @@ def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
     assert list(verdict([2.4, 2.5, 12.4, 12.5], single)) == ["memory-bound", *["at the ridge"] * 2, "compute-bound"]
 
 
-@pytest.mark.parametrize(
-    ("device", "precision", "peak", "bandwidth", "source"),
-    [
-        ("Spec", "float32", 3e12, 2400e9, "specification"),
-        ("Half", "float32", 1e12, None, "peak: specification, bandwidth: unknown"),
-        ("Spec", "float16", None, 2400e9, "peak: unknown, bandwidth: specification"),
-        ("Nobody's", "float32", None, None, "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("device", "precision", "peak", "bandwidth", "source"), TABLES["sheets"])
 def test_without_measured_ceilings_the_specification_or_nothing(
     device: str, precision: str, peak: float | None, bandwidth: float | None, source: str
 ) -> None:

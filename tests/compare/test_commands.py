@@ -296,15 +296,7 @@ def test_what_no_other_process_can_import_is_wrong_input() -> None:
         paradnn.compare(lambda: None, "true")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["compile=graph", "compile=xla", "--", "model=fc", "batch_size=16,64"],
-        ["compile=graph", "compile=xla", "model=fc", "batch_size=16,64"],
-        ["--rounds", "7", "compile=graph", "compile=xla", "model=fc", "--most=9", "batch_size=16,64"],
-        ["compile=graph", "compile=xla", "overrides=model=fc batch_size=16,64"],
-    ],
-)
+@pytest.mark.parametrize("words", TABLES["typed"])
 def test_the_first_two_words_are_the_sides_and_the_rest_is_common(words: list[str]) -> None:
     request = read_arguments(words)
     assert [label for label, _ in request.sides] == ["compile=graph", "compile=xla"]

@@ -8,6 +8,7 @@ import pytest
 
 from paradnn.core.registry import Registry
 from paradnn.core.words import counted, rounded
+from paradnn.core.workload import Unavailable, refused
 
 THING = "from tests.core.test_registry import Thing\n"
 

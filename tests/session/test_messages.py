@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from paradnn.config.outcome import PointResult
 from paradnn.core import messages
@@ -61,23 +62,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return content
 
 
-FAULTS = [
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
+FAULTS = [(changed(path, value), fault) for path, value, fault in TABLES["faults"]]
+FAULTS += [
     (changed("id", ...), "result.id is missing"),
-    (changed("answer.measurement.timing.blocks", []), "measurement.timing: there is no block of steps that took time"),
-    (changed("answer.measurement.timing.blocks", [0.5, 1e-320]), "measurement.timing: there is no block"),
-    (changed("answer.measurement.timing.blocks", [0.5, "nan"]), 'measurement.timing.blocks[1]="nan" is not finite'),
     (changed("answer.phases.build", 10**400), "answer.phases.build=1000"),
-    (changed("answer.input.alone.0.examples", 0), "input: there is no part of the pipeline alone that took time"),
-    (changed("answer.input.free_step_seconds", []), "input: there are no pairs of step times"),
-    (changed("answer.input.fed_step_seconds", [0.0]), "input: there are no pairs of step times"),
-    (changed("extra", 3), "result.extra=3 is not known"),
-    (changed("answer.phases.build", "long"), 'result.answer.phases.build="long" is not a number'),
-    (changed("answer.measurement", None), "result.answer: the outcome is ok, but nothing was measured"),
-    (changed("answer.measurement.parameters", 1.5), "result.answer.measurement.parameters=1.5 is not an integer"),
-    (changed("answer.measurement.timing.steady", 1), "result.answer.measurement.timing.steady=1 is not true or false"),
-    (changed("answer.measurement.timing.calibration.0.steps", True), "calibration[0].steps=true is not an integer"),
-    (changed("answer.profile.operations.data", [[1]]), "profile.operations: a row does not have the 2 columns"),
-    (changed("answer.profile.product_types", ["x"]), 'profile.product_types=["x"] is not an object'),
     ({"event": "other"}, 'event="other" is not one of ready, refused'),
 ]
 #: A worker that sends its command line's lines: before the request, and after it.
