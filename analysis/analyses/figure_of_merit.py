@@ -67,6 +67,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         raise NotEnoughData(f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where")
     missing = ", ".join(f"{count} of {name}" for name, each in points.items() if (count := len(each) - len(suite)))
     points = {name: each.loc[suite.index] for name, each in points.items()}
+    single = ", ".join(f"{count} of {name}" for name, each in points.items() if (count := int(each["single"].sum())))
     used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
     apart: dict[str, str] = {}
     rows = [_row(first, suite, points[first], points[first], ())]
@@ -85,6 +86,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
             *_means(rows, units([metric]).get(metric, "")),
             *([f"Left out, since not every side measured them: {missing}."] if missing else []),
             "95% intervals hold the errors of the measurements; the suite is as it was stated.",
+            *(f"In {single} points they lack the spread between processes." for single in [single] if single),
             *(f"No interval of {name} holds what time does to it: {reason}." for name, reason in apart.items()),
         ],
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
@@ -128,12 +130,13 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
 
 def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
     """By point: rate; the mean of its logarithm over runs (log), the standard error of that, NaN where unknown, and its
-    degrees of freedom; run_ids."""
+    degrees of freedom; run_ids; whether that is the error within a single process."""
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
     stated = runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
     rate = runs[metric].astype("float64")
     own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
+    own["single"] = ~(stated[2] > 1)
     table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
     found = table.groupby(keys, dropna=False, sort=True).agg(
         rate=("rate", "median"),
@@ -142,12 +145,14 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
         own=("own", "mean"),
         freedom=("freedom", "min"),
         count=("rate", "size"),
+        single=("single", "all"),
         run_ids=("run_ids", list),
     )
     # Replicates say more than the runs do of themselves.
     several = found["count"] > 1
     error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
-    return found.assign(error=error, freedom=(found["count"] - 1).where(several, found["freedom"]))
+    single = ~several & found["single"] & error.notna()
+    return found.assign(error=error, freedom=(found["count"] - 1).where(several, found["freedom"]), single=single)
 
 
 def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:

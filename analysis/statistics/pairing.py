@@ -29,6 +29,7 @@ columns without a common value; `mixed`, column -> points left out since nothing
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from typing import Any
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import MINIMUM_POINTS, Component, combined
-from analysis.statistics.sessions import Design, Standing, arrange, family_slope, level, sessions_of, steps
+from analysis.statistics.sessions import BY_CHANCE, Design, Standing, arrange, family_slope, level, sessions_of, steps
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.metric import interval_names
@@ -115,7 +116,8 @@ def pair(
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
     one, two = kept if all(map(len, kept)) else usable
     found = _match(one, two, on)
-    sampled, units, used, moved = _sampled(found, metric)
+    missing, lost = _missing(a, b, metric, found.keys)
+    sampled, units, used, moved = _sampled(found, metric, lost)
     found = replace(found, runs=_scaled(found.runs, metric, np.exp(-moved)))
     sides = [_by_point(found, used & (found.side == number), metric, units, sampled) for number in (0, 1)]
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
@@ -128,7 +130,6 @@ def pair(
     result = result.sort_values(
         found.keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
     )
-    missing = _missing(a, b, metric, found.keys)
     result.attrs = {
         "metric": metric,
         "sampling": {
@@ -258,6 +259,7 @@ class _Match:
 
 
 _Sampled = dict[str, Sampling]
+_Lost = dict[str, Design]
 #: Points (their numbers) whose runs on a side, 0 or 1, differ in a column that says what was computed, or where.
 _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
@@ -332,7 +334,7 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
             yield name
 
 
-def _sampled(found: _Match, metric: str) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
+def _sampled(found: _Match, metric: str, lost: _Lost) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
     """By family how its paired runs stand in time, and how much their sessions scatter; then of each run the session
     that counts as one measurement, None for a run that is one by itself, which runs stand in a comparison, and what
     the machine's steps moved the logarithms of sides that were measured together by."""
@@ -351,7 +353,7 @@ def _sampled(found: _Match, metric: str) -> tuple[_Sampled, np.ndarray, np.ndarr
         apart = ~np.isin(point, point[arrangement.used])
         used[mine] = arrangement.used | apart
         units[mine] = arrangement.units if arrangement.design.comparable else None
-        design = arrangement.design
+        design = lost.get(str(name), arrangement.design)
         if design.standing is Standing.TOGETHER and "start_time" in rows:
             times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
             for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
@@ -524,18 +526,30 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
     return table.astype(dict.fromkeys(("a_count", "b_count", "a_units", "b_units"), "int64"))
 
 
-def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> dict[str, tuple[int, int]]:
-    """Family -> points that both sides tried and A alone has a value of, and B alone."""
-    if not all(name in side for name in (*keys, "outcome") for side in (a, b)):
-        return {}
+def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]) -> tuple[dict[str, tuple[int, int]], _Lost]:
+    """Family -> points that both sides tried and A alone has a value of, and B alone; and the design of those of which
+    one side lacks replicates of its points oftener than the other (Fisher's exact test): those that failed, and numbers
+    below the highest that are not there. What is left of that side may be what was fast."""
+    if not all(name in side for name in (*on, "outcome") for side in (a, b)):
+        return {}, {}
     tried = [side[side["outcome"].notna()] for side in (a, b)]
-    code = _stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+    code = _stacked(tried[0], tried[1], on).groupby(on, sort=False, dropna=False).ngroup().to_numpy()
     family = pd.concat([side["family"] for side in tried]).fillna("").to_numpy()
     has = np.concatenate([is_ok(side).to_numpy() & _positive(side[metric]) for side in tried])
-    by = [pd.Series(family, name="family"), pd.Series(code), np.repeat(["a", "b"], [len(side) for side in tried])]
-    wide = pd.Series(has).groupby(by).any().unstack().reindex(columns=["a", "b"]).dropna().astype(bool)
+    side = np.repeat(["a", "b"], [len(side) for side in tried])
+    number = pd.concat([one.get("replicate", pd.Series(-1, one.index)) for one in tried]).fillna(-1).to_numpy()
+    runs = pd.DataFrame({"family": family, "code": code, "side": side, "kept": has, "number": number.astype("int64")})
+    points = runs.groupby(["family", "code", "side"]).agg({"kept": "sum", "number": "max"})
+    wide = points["kept"].gt(0).unstack().reindex(columns=["a", "b"]).dropna().astype(bool)
     sums = pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}).groupby("family").sum()
-    return {str(name): (int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}
+    points["lost"] = (points.pop("number") + 1 - points["kept"]).clip(lower=0)
+    measured: Any = points[points["kept"] > 0].groupby(["family", "side"]).sum().unstack()
+    lost = {}
+    for name, row in measured.reindex(columns=list(itertools.product(("kept", "lost"), "ab"))).dropna().iterrows():
+        counts = row.to_numpy(dtype="int64").reshape(2, 2)
+        if stats.fisher_exact(counts).pvalue < BY_CHANCE:
+            lost[str(name)] = Design(Standing.LOST, (int(counts[1, 0]), int(counts[1, 1])))
+    return {str(name): (int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}, lost
 
 
 def _carried(name: str, found: _Match) -> np.ndarray[Any, Any]:

@@ -35,8 +35,8 @@ _SURE = 0.01  # p of chance, over all places, below which a step of the machine'
 _MOST_STEPS, _PLACES = 8, 200  # that are looked for in a session, and places at which one may be
 _OF_A_STEP = 3  # degrees of freedom of a step whose place is looked for (Ninomiya, Stat. Probability Letters 72, 2005)
 _UNLIKE = 0.1  # of a side's runs that one host may measure more than of the other's
+BY_CHANCE = 0.01  # p below which an order, or what is lost of one side, is not taken for chance
 _TINY = 1e-300
-_MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
 # How far from even the order of A and B may be: P(a run of A stands before one of B) is 0.5 where they are mixed. It is
 # what chance does to random orders in one of a hundred, within these limits.
 _CHANCE, _LEAST_UNEVEN, _MOST_UNEVEN = 2.6, 0.1, 0.25
@@ -52,6 +52,7 @@ class Standing(StrEnum):
     HOSTS = "hosts of their own"
     APART = "at different times"
     PROTOCOLS = "different protocols"
+    LOST = "replicates of one side lost"
     UNKNOWN = "time not recorded"
 
 
@@ -85,10 +86,15 @@ class Design:
                 "each"
             ),
             Standing.APART: (
-                "one side was measured before the other, each in few blocks, or at a time of day of its own: a drift "
-                "of the machine cannot be told from their difference"
+                "one side was measured before the other, in few blocks or always right before it at the same point, or "
+                "at a time of day of its own: a drift of the machine, or what the first left in its caches, cannot be "
+                "told from their difference"
             ),
             Standing.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
+            Standing.LOST: (
+                f"of the points that both measured, A lacks {self.sessions[0]} replicates and B {self.sessions[1]}, "
+                "which failed or are not in the store: those that are left may be the fast ones"
+            ),
             Standing.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
         return f"{reason}; {REMEDY}"
@@ -168,11 +174,17 @@ def arrange(
     protocols = [set(one["protocol_id"].dropna()) if "protocol_id" in one else set() for one in (a, b)]
     if all(protocols) and not protocols[0] & protocols[1]:
         return Arrangement(Design(Standing.PROTOCOLS, counts), none, every)
-    table = pd.DataFrame({"point": point, "block": blocks, "side": side})
+    table = pd.DataFrame({"point": point, "block": blocks, "side": side, "log": 0.0 if logs is None else logs})
     within = (table.groupby(["point", "block"])["side"].transform("nunique") == 2).to_numpy()
     inside, whole = len(set(point[within])), len(set(point))
     if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
-        return Arrangement(Design(Standing.TOGETHER, counts), none, within)
+        if _follows(runs, point, side, sessions):
+            return Arrangement(Design(Standing.APART, counts), none, every)
+        # A side has a worker of its own in each session, whose luck shifts all of its runs there.
+        means = table[within].groupby(["point", "block", "side"])["log"].mean().unstack("side")
+        ratios = (means[0] - means[1]).reset_index(name="log")
+        shared = session_component(*(ratios[name].to_numpy() for name in ("log", "point", "block")))
+        return Arrangement(Design(Standing.TOGETHER, counts), none, within, () if shared is None else (shared,))
     hosts = [set(one["host"].dropna()) if "host" in one else set() for one in (a, b)]
     units, turns = blocks, False
     if "start_time" in runs:
@@ -297,9 +309,22 @@ def _blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.nd
         place = pd.Series(mine).groupby([times[mine], side[mine]]).cumcount().to_numpy()
         mine = np.asarray(mine)[np.lexsort((side[mine], place, times[mine]))]
         changes = np.concatenate([[0], np.cumsum(np.diff(side[mine]) != 0)])
-        if not (_in_turn(side[mine], changes[-1] + 1, times[mine]) or _overlapping(runs.iloc[mine], side[mine])):
+        if not _in_turn(side[mine], changes[-1] + 1, times[mine]):
             found[mine] = [f"{name} block {change}" for change in changes]
     return found
+
+
+def _follows(runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: np.ndarray) -> bool:
+    """Whether the same side comes second oftener than chance lets it (sign test) where a point is measured on both, one
+    right after the other: it then finds what the first left in caches."""
+    start = runs.get("start_time", pd.Series(pd.NaT, runs.index))
+    table = pd.DataFrame({"session": sessions, "start": start, "end": runs.get("end_time", start), "point": point})
+    table = table.assign(side=side).drop_duplicates(["session", "start"], keep=False).sort_values(["session", "start"])
+    first = table.groupby("session").shift()
+    after = (first["point"] == table["point"]) & (first["side"] != table["side"]) & ~(first["end"] > table["start"])
+    drawn = "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
+    second = table["side"][after & (not drawn)]
+    return len(second) > 0 and stats.binomtest(int(second.sum()), len(second)).pvalue < BY_CHANCE
 
 
 def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -325,21 +350,6 @@ def _in_turn(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
     error = np.sqrt((mean - 1) * (mean - 2) / (n + m - 1)) if n + m > 2 else 0.0
     few = blocks < min(4, n + m) or (blocks + 0.5 - mean) < stats.norm.ppf(0.01) * error
     return not few and _even(times[side == 0].astype("int64"), times[side == 1].astype("int64"))
-
-
-def _overlapping(runs: pd.DataFrame, side: np.ndarray) -> bool:
-    """Whether processes of both sides took turns: of most runs, half of the time is that of a run of the other side,
-    and both have several processes."""
-    if not {"processes", "end_time"} <= set(runs.columns) or len(runs) ** 2 > _MOST_PAIRS:
-        return False
-    start, end = (
-        runs[name].to_numpy(dtype="datetime64[ns]").astype("int64").astype(float) for name in ("start_time", "end_time")
-    )
-    several = (runs["processes"].fillna(1) > 1).to_numpy() & runs["end_time"].notna().to_numpy()
-    common = np.minimum.outer(end, end) - np.maximum.outer(start, start)
-    turns = 2 * common >= np.maximum.outer(end - start, end - start)
-    turns &= several[:, None] & several & (side[:, None] != side)
-    return bool(min(turns.any(axis=1)[side == one].mean() for one in (0, 1)) >= 0.8)
 
 
 def _even(a: np.ndarray, b: np.ndarray) -> bool:

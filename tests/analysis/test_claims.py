@@ -247,6 +247,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Pa
                     [["MatMul", 0.6]],
                     version__tensorflow=version,
                     environment_id=f"env-{version}",
+                    sweep_order="random",
                     point_id=f"p-{layers}-{batch}-{devices}",
                 )
     return uri

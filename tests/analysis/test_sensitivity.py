@@ -145,6 +145,16 @@ def apart(**columns: Any) -> pd.DataFrame:
     return sweep(draw, len(grid), **{name: grid[name] for name in grid}, **columns).assign(flops_utilization=speed)
 
 
+def test_the_last_axis_of_a_given_order_is_told_from_a_machine_that_slows_each_time_anew() -> None:
+    draw = np.random.default_rng(0)
+    speed = 100 * np.exp(-0.02 * np.tile(np.arange(6), 6) + draw.normal(0, 0.005, 36))
+    axes = {"model.layers": np.repeat(np.arange(1, 7), 6), "model.nodes": np.tile(2 ** np.arange(5, 11), 6)}
+    frame = sweep(draw, 36, **axes, batch_size=32, sweep_id="s", examples_per_second=speed)
+    for place, verdict in ((np.arange(36), "none (order)"), (draw.permutation(36), "depends")):
+        found = weights_of(frame.assign(start_time=pd.to_datetime(place, unit="m")), metric="examples_per_second")
+        assert found.loc["model.nodes", "verdict"] == verdict
+
+
 def test_what_went_along_with_a_session_has_no_verdict_and_other_slopes_are_those_within_sessions() -> None:
     frame = apart(sweep_id="s", host="h")
     larger = frame["model.layers"] > 4

@@ -10,6 +10,7 @@ import yaml
 from scipy import stats
 
 from analysis.analyses.compare import compare_points
+from analysis.statistics.pairing import sampling
 from analysis.statistics.sessions import Design, Standing, arrange, session_component, sessions_of, steps
 from tests.analysis.test_pairing import side
 
@@ -17,8 +18,8 @@ START = pd.Timestamp("2026-01-01", tz="UTC")
 
 
 def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
-    """How sides of one point stand."""
-    return arrange(a, b).design
+    """How sides stand, of one point unless they name some."""
+    return arrange(a, b, pd.concat([a, b])["point"].to_numpy() if "point" in a else None).design
 
 
 def at(hours: list[float], sweep: list[str] | str | None = None, **columns: object) -> pd.DataFrame:
@@ -67,16 +68,29 @@ def test_how_sides_stand_in_time(row: dict[str, Any]) -> None:
     assert ("python -m paradnn.compare" in design.text()) != design.comparable
 
 
-def test_sides_of_one_sweep_stand_together_where_chance_ordered_them_or_processes_took_turns() -> None:
+def test_sides_of_one_sweep_stand_together_where_chance_ordered_them() -> None:
     """One point a side always begins before the other; so do three of three in a tenth of all random orders."""
     a, b = (at(hours, "s", host="h", sweep_order="random") for hours in ([0, 1, 2], [3, 4, 5]))
     assert design_of(a, b).comparable
     assert not design_of(a.assign(sweep_order="given"), b).comparable
-    a, b = (at([hours], "s", host="h", processes=5) for hours in (0.0, 0.02))
-    a, b = (side.assign(end_time=side["start_time"] + pd.Timedelta(minutes=3)) for side in (a, b))
-    assert design_of(a, b).comparable
-    assert not design_of(a, b.assign(host="i")).comparable
-    assert not design_of(a.assign(processes=1), b).comparable
+
+
+def test_a_side_that_lacks_more_of_its_replicates_gets_no_verdict() -> None:
+    """They failed, or were deleted, and those that are left may be the fast ones; what both lack is chance."""
+    a, b = planted(1, 1, together=True)
+    kept, first = b[b["replicate"].gt(0)], b["replicate"].eq(0)
+    for other in (kept, b.assign(outcome=b["outcome"].mask(first, "timeout"))):
+        found = compare_points(a, other).cells
+        assert "A lacks 0 replicates and B 12" in sampling(found, "fc").design.text()
+    assert compare_points(a[a["replicate"].gt(0)], kept).cells["comparable"].all()
+
+
+@pytest.mark.parametrize(("luck", "verdict"), [([0.3, 0.1, -0.1, 0.1], "no difference shown"), ([0.1] * 4, "A better")])
+def test_how_the_ratio_differs_from_session_to_session_counts(luck: list[float], verdict: str) -> None:
+    """A worker of each side, with a memory layout of its own, in each of four sessions of both."""
+    a, b = planted(1, 4, together=True)
+    a["examples_per_second"] *= np.exp(np.tile(luck, 12))
+    assert compare_points(a, b).families["verdict"].tolist() == [verdict]
 
 
 def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
@@ -105,11 +119,8 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
             inside = random.normal(0, 0.03, (600, 5))
             half = stats.t.ppf(0.975, 4) * inside.std(axis=1, ddof=1) / np.sqrt(5) if processes == 5 else 0.003
             frame = side(100 * np.exp(inside.mean(axis=1))[:, None], name).assign(processes=processes)
-            rate = frame["examples_per_second"]
-            frame["examples_per_second_low"], frame["examples_per_second_high"] = (
-                rate * np.exp(-half),
-                rate * np.exp(half),
-            )
+            for end, sign in (("low", -1), ("high", 1)):
+                frame[f"examples_per_second_{end}"] = frame["examples_per_second"] * np.exp(sign * half)
             sides.append(frame)
         cells = compare_points(*sides).cells
         found = cells[cells["tested"]]
