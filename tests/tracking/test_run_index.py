@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,7 +32,7 @@ from paradnn.session.record import run_tags
 from paradnn.session.workers import WorkerPool
 from paradnn.store import sql
 from paradnn.store.address import address_of
-from paradnn.store.claims import Entry, RunIndex, owner_tag
+from paradnn.store.claims import Entry, Owner, RunIndex, owner_tag
 from paradnn.store.client import store_errors
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
@@ -45,6 +46,7 @@ from tests.processes import started, wait_for
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
+GOOD = json.loads(owner_tag())
 POINT = Point(FullyConnected())
 RATES = PeakRates(
     [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)], [ArrayRate(ARRAY_BYTES, 1e11, 1e11, 1e11, 5)]
@@ -190,6 +192,13 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
         assert entry.is_abandoned()
 
 
+@pytest.mark.parametrize(("changed", "seconds", "gone"), TABLES["owners"])
+def test_an_owner_is_gone_where_its_process_or_its_time_is(changed: dict[str, Any], seconds: float, gone: bool) -> None:
+    here = str(GOOD["boot"]).partition("/")[2]
+    given = {key: value.format(here=here) if isinstance(value, str) else value for key, value in changed.items()}
+    assert Owner(**(GOOD | given)).is_gone(time.time() + seconds) is gone
+
+
 @pytest.mark.parametrize(
     "uri", ["x" * 5000, f"sqlite:////tmp/{'x' * 300}.db", "~nobody-of-that-name/x.db", "http://[", "postgresql://h:p/d"]
 )
@@ -206,7 +215,6 @@ def test_passwords_are_not_shown_whatever_they_hold(text: str, shown: str) -> No
 
 LONG = "[" * 100_000
 OWNERS = ["garbage{", "{}", "[]", "null", "7", '"x"', LONG, '{"host": 1}', "\x00", "9" * 5000]
-GOOD = json.loads(owner_tag())
 OWNERS += [json.dumps(GOOD | change) for change in ({"pid": "1"}, {"pid": 10**30}, {"pid": -1}, {"started": "NaN"})]
 OWNERS += [json.dumps(GOOD | change) for change in ({"boot": 7}, {"host": []}, {"pid": None}, {"more": 1})]
 BAD_TAGS = [{OWNER: text} for text in OWNERS]
