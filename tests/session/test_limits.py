@@ -92,6 +92,8 @@ def exceeded(store: Store, command: list[str]) -> None:
     for point in points:
         ratio = store.values("latest_metrics", point["run_id"])["flops_utilization"]
         assert float(point["ceilings_note"].partition(" times the measured")[0]) == pytest.approx(ratio, rel=1e-6)
+    succeeded(remedy.split()[2:], store)
+    assert len(store.runs("ceilings")) == 2, "the remedy measures again"
 
 
 def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
