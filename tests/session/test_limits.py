@@ -19,7 +19,7 @@ from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, overrun_tags
 from paradnn.session.workers import WorkerPool
-from paradnn.store.journal import Journal
+from paradnn.store.journal import Journal, read_record
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import SHORT, TINY, Store, run, succeeded
 
@@ -148,6 +148,8 @@ def test_ceilings_of_a_busy_minute_are_marked_and_replaced(tmp_path: Path, monke
     assert (found.contended, quiet.asked[0], len(quiet.asked[1]["matmul"])) == (None, None, 1)
     assert found.flops_per_second == {"float32": pytest.approx(math.sqrt(4e11 * 4.2e11))}
     metrics, tags = tracker.fetch(found.run_id)
+    record = read_record(tracker.path_of(found.run_id)).record
+    assert 0 <= record.end_time - record.start_time < 3_600_000
     low, high = (metrics[f"peak_flops_per_second_{end}.float32"] for end in ("low", "high"))
     assert low < found.flops_per_second["float32"] < high
     assert (tags["contended"], metrics["processes"]) == ("false", 3)
