@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from paradnn.core.workload import WORKLOADS
-from paradnn.worker.chance import fewest_to_pass, quantile_ranks
+from paradnn.worker.chance import events_factor, fewest_to_pass, quantile_ranks
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
 from paradnn.workloads.serve.load import (
@@ -222,6 +222,18 @@ def test_quantiles_lie_between_their_ranks_with_95_percent() -> None:
         covered = stats.binom.cdf(high, count, share) - stats.binom.cdf(low, count, share)
         assert 0.95 <= covered < 0.985
     assert quantile_ranks(100, 0.99)[1] is None  # no value is surely above it
+
+
+@pytest.mark.parametrize("alike", [1, 20])
+def test_events_that_come_together_are_worth_fewer(alike: int) -> None:
+    """As the sample variances of 8, 16 and 32 parts say, each with Student's quantile for the normal one."""
+    events = np.repeat(np.random.default_rng(0).random(1280 // alike) < 0.3, alike)
+    share, found = events.mean(), [1.0]
+    for count in (8, 16, 32):
+        student = stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975)
+        counts = events.reshape(count, -1).sum(axis=1)
+        found.append(student**2 * counts.var(ddof=1) / (1280 / count * share * (1 - share)))
+    assert events_factor(np.cumsum(events).tolist()) == pytest.approx(max(found), rel=1e-3)
 
 
 #: 99% of the queries within 1 ms, with a confidence of 99%.
