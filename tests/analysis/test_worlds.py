@@ -3,28 +3,16 @@ what is there is found."""
 
 import os
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 from scipy import stats
 
 from benchmarks.worlds import WORLDS, rates
 
-#: What every run of the tests draws once; before, each went wrong in nearly every draw.
-_QUICK = (
-    "hosts",
-    "slow block",
-    "creep",
-    "protocols",
-    "one lost",
-    "mostly",
-    "daily",
-    "in order",
-    "sloped",
-    "channel, one",
-)
-#: And these, in which all that a command concludes is decided by chance alone, or by what is there.
-_QUICK += ("choices", "seeds", "stepped", "creep", "memory", "levels, claim", "scattered", "cells", "power, sessions")
+_QUICK = [*chain(*yaml.safe_load(Path(__file__).with_name("quick_worlds.yaml").read_text()))]
 
 
 def check(world: str, draws: int, database: Path, folder: Path) -> None:

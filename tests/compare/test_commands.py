@@ -144,16 +144,9 @@ def test_commits_stand_in_worktrees_that_are_gone_afterwards(repository: Path) -
     assert len(listed.stdout.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("references", "setup", "message"),
-    [
-        (("nowhere", "."), None, "commit=nowhere: git knows no such commit"),
-        (("--upload-pack=x", "."), None, "git knows no such commit"),
-        (("main", "."), "echo broken >&2; exit 1", r"--setup=.*: failed for main \(broken\)"),
-    ],
-)
-def test_bad_commits_are_told(repository: Path, references: tuple[str, str], setup: str | None, message: str) -> None:
-    with pytest.raises(ConfigError, match=message), checkouts(references, setup):
+@pytest.mark.parametrize(("references", "setup", "message"), TABLES["commits"])
+def test_bad_commits_are_told(repository: Path, references: list[str], setup: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message), checkouts((references[0], references[1]), setup):
         pass
 
 

@@ -13,8 +13,10 @@ from paradnn.platform.findings import Finding, gpu_findings, host_findings, load
 from paradnn.platform.load import HostLoad, LoadWatch, Taker, described
 from tests.processes import started
 
-#: Planted hosts, their files and what is found on them.
-HOSTS = yaml.safe_load(Path(__file__).with_name("hosts.yaml").read_text())
+#: Planted hosts, their files and what is found on them; and what processes are called.
+HOSTS, PROCESSES = (
+    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text()) for name in ("hosts", "processes")
+)
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
@@ -100,15 +102,6 @@ def test_findings_are_recorded_and_identify_nothing() -> None:
     assert told.as_dict()["findings"][0]["name"] == "load_average"
 
 
-@pytest.mark.parametrize(
-    ("words", "called"),
-    [
-        (["/usr/bin/python3.11", "-u", "-m", "mlflow", "ui", "--password", "x"], "python3.11 -u -m mlflow"),
-        (["python", "train.py", "--token=x"], "python train.py"),
-        (["python3", "-c", "import secret"], "python3 -c"),
-        (["/opt/chrome", "--type=x"], "chrome"),
-        ([], ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "called"), PROCESSES)
 def test_a_process_is_called_by_what_it_runs(words: list[str], called: str) -> None:
     assert described(words) == called

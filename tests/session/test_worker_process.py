@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from paradnn.config.identity import limits_id, request_of
 from paradnn.config.outcome import Ending, classify
@@ -30,8 +32,6 @@ from tests.processes import started, wait_for
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
 POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
-
-LATE, RAISE, EAGER = "over 60 s, in phase", "raise measure.timeout", ", or set compile=eager"
 
 
 def workers() -> set[psutil.Process]:
@@ -89,25 +89,15 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     assert done.stdout == b""  # neither ready nor failed: the framework was not imported
 
 
-@pytest.mark.parametrize(
-    ("ending", "stderr", "expected"),
-    [
-        (Ending(None, 9, "timeout", "compile", True), "", ("timeout", f"{LATE} compile: {RAISE}{EAGER}")),
-        (Ending(None, 9, "timeout", "compile"), "", ("timeout", f"{LATE} compile: {RAISE}")),
-        (Ending(None, 9, "timeout", "measure", True), "", ("timeout", f"{LATE} measure: {RAISE}")),
-        (Ending(None, 9, "memory", "build"), "", ("oom_host", "took 3.00 GiB in phase build, the limit is 2.00 GiB")),
-        (Ending(None, 6, None, "warmup"), "std::bad_alloc", ("oom_host", "an allocation failed in phase warmup")),
-        (Ending(None, 9, None, "measure"), "", ("oom_host", "killed by the system in phase measure")),
-        (Ending(None, 11, None, "measure"), "x\nlast words\n", ("crash", "SIGSEGV in phase measure: last words")),
-        (Ending(3, None, None, "build"), "", ("crash", "exit code 3 in phase build: nothing on standard error")),
-        (Ending(None, None, "worker", "start"), "", ("crash", "the worker died in phase start")),
-    ],
-)
-def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, str]) -> None:
-    outcome, reason = classify(ending, None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
-    assert outcome == expected[0]
-    assert reason.startswith(expected[1])
-    assert reason == expected[1] or outcome != "timeout"
+ENDINGS = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())["endings"]
+
+
+@pytest.mark.parametrize(("ending", "stderr", "outcome", "reason"), ENDINGS)
+def test_endings_from_outside(ending: list[Any], stderr: str, outcome: str, reason: str) -> None:
+    found = classify(Ending(*ending), None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
+    assert found[0] == outcome
+    assert found[1].startswith(reason)
+    assert found[1] == reason or outcome != "timeout"
 
 
 @pytest.fixture
@@ -124,7 +114,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
     ("profile", "limits", "reason", "limited"),
     [
         ("grows", Limits(60, 300 * 2**20), r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB", True),
-        ("hangs", Limits(300, None), f"timeout: over 300 s, in phase profile: {RAISE}", True),
+        ("hangs", Limits(300, None), "timeout: over 300 s, in phase profile: raise measure.timeout", True),
         ("crashes", Limits(60, None), "crash: SIGSEGV in phase profile: the profiler's last words", False),
     ],
 )

@@ -1,18 +1,21 @@
 """The protocol on a clock that the test turns, and series of block times: no real time decides anything."""
 
 import contextlib
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.signal import lfilter
+from scipy.stats import binom, norm, rankdata
+from statsmodels.tsa.stattools import acf
 
 from benchmarks.steadiness import PROTOCOLS, coverage, errors_of_steady, planted, stopped
 from paradnn.core.messages import Timing
 from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, measure_steps
-from paradnn.worker.series import block_interval, find_change, median_interval
+from paradnn.worker.series import block_interval, find_change, median_interval, widened_interval
 
 PROTOCOL = Protocol(min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0)
 
@@ -161,6 +164,17 @@ def test_interval_is_the_narrowest_that_keeps_its_confidence(n: int) -> None:
     assert interval[1] == n - rank
     assert 1 - 2 * binom.cdf(rank - 1, n, 0.5) >= 0.95
     assert 1 - 2 * binom.cdf(rank, n, 0.5) < 0.95
+
+
+@pytest.mark.parametrize("n", [8, 25, 120])
+def test_an_interval_is_widened_as_an_ar1_is(n: int) -> None:
+    """By the correlation of the normal scores, as statsmodels has it, raised for what a short series hides."""
+    values = np.exp(0.01 * lfilter([1.0], [1.0, -0.6], np.random.default_rng(n).standard_normal(n))).tolist()
+    seen = acf(norm.ppf((rankdata(values) - 0.5) / n), nlags=1)[1]
+    r = np.clip((n * seen + min(5, n / 4)) / (n - min(6, 0.3 * n)), 0, 1 - 0.3 / n)
+    middle, wider = np.median(values), math.sqrt((1 + r) / (1 - r))
+    expected = [middle * (end / middle) ** wider for end in median_interval(values) or ()]
+    assert widened_interval(values) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
