@@ -59,6 +59,8 @@ _RATE, _STEP = (
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
 #: The same at the machine's reference speed.
 LEVELLED = {"examples_per_second": "examples_per_second_at_reference", "step_time_ms": "step_time_at_reference_ms"}
+#: What a run can have seen of it: none is a thousand times as fast or slow as another.
+_CAN_BE = {"reference_slope": (0, 1), "reference_speed": (1e-3, 1e3), "reference_own": (-math.log(1e3), math.log(1e3))}
 _WITHIN = {
     "step_time_ms": ((_STEP, 1), (_RATE, -1)),
     **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
@@ -179,11 +181,12 @@ def direction(metric: str) -> str:
 
 
 def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """A metric of speed at the machine's reference speed, where all runs of both sides have it and are of one
-    environment; else the metric itself: two machines have two references."""
+    """A metric of speed at the machine's reference speed, where all runs of both sides have it, saw a
+    machine that can be and are of one environment; else the metric itself: two machines have two references."""
     name, ok = LEVELLED.get(metric, ""), [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
     places = {place for side in ok for place in side.get("environment_id", pd.Series(dtype="object"))}
     known = len(places) == 1 and all(name in side and len(side) and _positive(side[name]).all() for side in ok)
+    known = known and all(side[seen].between(*ends).all() for side in ok for seen, ends in _CAN_BE.items())
     return name if known else metric
 
 

@@ -44,6 +44,17 @@ def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
     assert (pairs["a_count"].tolist(), pairs["b_count"].tolist()) == ([4] * 5, [3] * 5)
 
 
+@pytest.mark.parametrize(("name", "value"), [("slope", 8e3), ("slope", -1.0), ("speed", 1e-300), ("own", 1e3)])
+def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured(name: str, value: float) -> None:
+    seen = {"reference_slope": [0.5, 0.5], "reference_speed": [0.9, 0.9], "reference_own": [0.0, 0.0]}
+    seen |= {"reference_slope_seen": [0.5, 0.5], "reference_slope_error": [0.1, 0.1], "environment_id": ["e", "e"]}
+    sides = [side([[rate], [2 * rate]], device, **seen) for rate, device in ((3.0, "A"), (2.0, "B"))]
+    levelled = [one.assign(examples_per_second_at_reference=[1.0, 1.0]) for one in sides]
+    assert pair(*levelled)["speedup"].tolist() == pytest.approx([1, 1])
+    levelled[0][f"reference_{name}"] = [seen[f"reference_{name}"][0], value]
+    assert pair(*levelled)["speedup"].tolist() == pytest.approx([1.5, 1.5])
+
+
 def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     """Of 2,000 planted ones, s0^2 d0 / chi^2(d0) with d0 = 6, known with two degrees of freedom each: closer to
     the truth, and t of the degrees that are told is below 5% in 5% of the points."""
