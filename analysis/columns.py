@@ -12,7 +12,7 @@ from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
 from analysis.statistics.regression import Lacking
-from analysis.store.frame import families, is_ok
+from analysis.store.frame import families, is_ok, only
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import WORKLOADS, choices, key_groups, option_names
@@ -69,7 +69,7 @@ def groups(frame: pd.DataFrame) -> list[FamilyGroup]:
     present = pd.DataFrame({"family": family, "device": device}).value_counts().index  # pairs, each once
     order = [*families(frame), not_recorded("family")]
     ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
-    return [FamilyGroup(pair[0], pair[1], frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
+    return [FamilyGroup(a, b, only(frame, family.eq(a) & device.eq(b))) for a, b in ordered]
 
 
 def of_groups(

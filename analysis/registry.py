@@ -1,6 +1,6 @@
 """The analyses that there are: each is one file with a function of a frame and options that is made an `Analysis`.
 
-    @analysis(OverheadOptions, summary="where the wall time goes", title="Benchmarking overhead", order=120, ...)
+    @analysis(OverheadOptions, summary="where the wall time goes", title="Benchmarking overhead", place=120, ...)
     def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult: ...
 
 From that follow its command with --help, its sections in the report, and `from analysis import overhead`. Files of
@@ -51,7 +51,7 @@ class Analysis(Generic[OptionsT, ResultT]):
     module's docstring does unless `description` is given. `columns` limits what is read from the store; `one_protocol`
     is for one that would refuse heterogeneous runs part by part, `counts` for one to which no run is an answer, `read`
     for one that may read something else. In the report it stands in a `section` of each system, of all or of pairs of
-    them, by its `order`; `shown` says as what, once unless given. `name` is what is typed: that of the function, with
+    them, by its `place`; `shown` says as what, once unless given. `name` is what is typed: that of the function, with
     dashes, unless given.
     """
 
@@ -64,7 +64,7 @@ class Analysis(Generic[OptionsT, ResultT]):
     title: str = ""
     reading: str = ""
     section: Literal["system", "all", "pair", ""] = ""
-    order: int = 0
+    place: int = 0
     shown: Callable[[pd.DataFrame], Iterable[Shown]] | None = None
     draws: bool = True
     columns: tuple[str, ...] | None = None
@@ -95,11 +95,6 @@ class Analysis(Generic[OptionsT, ResultT]):
         if self.gate == "untimed" and not options.steady_only:
             quality = replace(quality, unsteady=0, contended=0, scenarios=0)
         return replace(self.function(runs, options), quality=quality)
-
-    @property
-    def place(self) -> int:
-        """In the order of the report."""
-        return self.order
 
     def shows(self, rows: pd.DataFrame) -> Iterator[Shown]:
         """The sections that these runs may carry, each with options, title and reading."""

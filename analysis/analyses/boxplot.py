@@ -53,7 +53,7 @@ class BoxplotOptions(Options):
     summary="the spread of a metric over the models of each family, device or any other group",
     example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --figure boxes.png",
     section="system",
-    order=10,
+    place=10,
     title="Spread by family",
     shown=lambda rows: [Shown(families=narrowed(rows))],
 )

@@ -75,7 +75,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
     example="python -m analysis frontier --price V100=2 --limit latency_p99_ms=15 --figure frontier.png",
     gate="queries",
     section="all",
-    order=150,
+    place=150,
     title="What to choose",
     reading=("The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."),
     shown=_shown,

@@ -65,7 +65,7 @@ class Waiting(NamedTuple):
     summary="share of the step spent waiting for input, against the size of the model",
     example="python -m analysis infeed --family residual,bottleneck",
     section="system",
-    order=80,
+    place=80,
     title="Waiting for input",
     reading="Share of the step in which the device waits for its next batch.",
 )

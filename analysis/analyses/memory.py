@@ -46,7 +46,7 @@ class MemoryEdge(NamedTuple):
     example="python -m analysis memory --device 'TPU v2'",
     gate="untimed",
     section="system",
-    order=30,
+    place=30,
     title="Where memory ends",
     reading="Points at the edge stand first in the table.",
     draws=False,

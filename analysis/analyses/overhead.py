@@ -42,7 +42,7 @@ _WRITTEN = 0.08  # shares from here on have their number in the bar
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
     section="system",
-    order=120,
+    place=120,
     title="Benchmarking overhead",
     reading="Wall time of a point by phase, in seconds. The stack's own part is schedule, start and record.",
 )

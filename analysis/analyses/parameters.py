@@ -22,7 +22,7 @@ from paradnn.families import FAMILIES
     example="python -m analysis parameters --figure parameters.png",
     gate="untimed",
     section="system",
-    order=110,
+    place=110,
     title="Sizes of the models",
     reading=("Trainable parameters of the distinct models of each family."),
 )

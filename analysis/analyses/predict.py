@@ -24,7 +24,7 @@ from analysis.options import Options, column_option, metric_option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
-from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
+from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, only, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 
@@ -74,7 +74,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     summary="every point of a space, measured or predicted with an interval",
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
-    order=25,
+    place=25,
     reading=("The same over the whole grid that these runs are a part of: what was not measured is predicted."),
     shown=_shown,
 )
@@ -124,7 +124,7 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
     is nothing to span, ConfigError where it is too large, SchemaError for heterogeneous runs.
     """
     rows = require_homogeneous(group.rows, pool=pool)
-    rows = rows[rows["outcome"].notna()]
+    rows = only(rows, rows["outcome"].notna())
     points = aggregate_replicates(rows)
     if points.empty or not is_ok(points).any():
         ended = ", ".join(f"{count} {name}" for name, count in points["outcome"].value_counts().items())
@@ -159,7 +159,7 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
     """The grid of the values of sizes, for each combination of settings; a column for each key that varies."""
     keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
     settings = [name for name in keys if not _is_size(name)]
-    parts = [pd.DataFrame()]
+    parts, points = [pd.DataFrame()], points[keys]
     for _, part in points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]:
         # Axes whose values went together in all points, and not by chance (on average twice each), stay together.
         bundles: list[list[str]] = []
@@ -211,14 +211,14 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
     and to fail by a logistic regression on the analytic bound of memory, or on the sizes where that is not known. Its
     ridge keeps it finite where the two are separated."""
-    from sklearn.linear_model import LogisticRegression
-
-    from paradnn.designs.frontier import excluded, fitting
-
     tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)
     if not failed.any() or others.empty:
         return np.zeros(len(others))
+    from sklearn.linear_model import LogisticRegression  # takes seconds
+
+    from paradnn.designs.frontier import excluded, fitting
+
     both, count = pd.concat([tried, others], ignore_index=True), len(tried)
     columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
     sizes = np.column_stack([column for column in columns.values() if column is not None])

@@ -82,7 +82,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     summary="speed over device counts, with Amdahl's non-parallel fraction",
     example="python -m analysis scaling --family fc --figure scaling.png",
     section="system",
-    order=90,
+    place=90,
     title="Scaling over devices",
     reading=("Speed against the same point on one device, with Amdahl's fraction."),
     shown=_shown,

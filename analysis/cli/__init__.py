@@ -3,6 +3,7 @@
 Arguments, printing, --csv, --figure, --width and --log are made for each from its dataclass of options.
 """
 
+import gc
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
         # Text columns are a block each: pandas warns where one is added to a hundred.
         warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
+        gc.set_threshold(100_000)  # each time it looks at the runs that are being read, of which none is garbage
         args.sub_command.execute(args, command_line)
     return 0
 

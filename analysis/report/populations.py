@@ -17,7 +17,9 @@ from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
 
 _KEYS = ("device", *IDENTITY)
-_MOST = 200_000  # runs of a section
+_MOST = 100_000  # runs of a section
+#: What the page says of no single point; to sort a million of them takes seconds.
+_OF_NO_POINT = r"(version|measure|op_share|category_share)\.|(phase|profile|reference|best_reference)_"
 #: Groups of the configuration that a population may have in common, with what needs no word.
 _GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 
@@ -58,10 +60,11 @@ class Population:
     def points(self) -> pd.DataFrame:
         """Its measured points of which a throughput is known, by family and by size, with the ends of its interval or
         neither; messages are none."""
-        ok = only(self.rows, is_ok(self.rows) & ~self.rows["family"].isin(message_families()))
+        rows = self.rows.filter(regex=f"^(?!{_OF_NO_POINT})")
+        ok = only(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
-        points = aggregate_replicates(ok) if "point_id" in ok else ok
+        points = aggregate_replicates(ok).filter(regex="(?<!_spread)$") if "point_id" in ok else ok
         points = only(points, points["examples_per_second"] > 0)
         ends = [f"examples_per_second_{end}" for end in ("low", "high")]
         known = points.reindex(columns=ends).astype("float64")

@@ -149,7 +149,7 @@ def outline(
     section: str, rows: pd.DataFrame, price: tuple[str, ...] = ()
 ) -> Iterator[tuple[Analysis[Any, Any], Shown]]:
     """The analyses of a section of the page that these runs may carry, in its order; `price` as it was given."""
-    for one in sorted((one for one in ANALYSES.values() if one.section == section), key=lambda one: one.order):
+    for one in sorted((one for one in ANALYSES.values() if one.section == section), key=lambda one: one.place):
         for shown in one.shows(rows):
             priced = price and hasattr(shown.options, "price")
             yield one, replace(shown, options=replace(shown.options, price=price)) if priced else shown  # type: ignore

@@ -43,7 +43,7 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 #: Tags first: see `SqlReader.read`.
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
-_EMPTY: sa.ColumnElement[Any] = sa.literal_column("''")
+_BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")  # in a column of texts SQLite makes texts of numbers
 _POINTS = {"kind": ("point",)}  # the tags of what analyses read
 _CHUNK, _AHEAD = 20_000, 96  # rows fetched at once, and parts of a table
 _FEW = 500  # so many runs are looked up by their ids
@@ -152,9 +152,7 @@ class SqlReader:
             key, value = table.c.key, table.c.value
             conditions: list[sa.ColumnElement[bool]] = [value.is_not(None)]
             if self._engine.dialect.name == "sqlite":  # a damaged file may hold anything: numbers < texts < bytes
-                texts = (key,) if kind == "metrics" else (key, value)
-                conditions = [each for text in texts for each in (text >= _EMPTY, text < sa.literal_column("x''"))]
-                conditions += [value < _EMPTY] if kind == "metrics" else []
+                conditions = [key < _BYTES, value < (sa.literal_column("''") if kind == "metrics" else _BYTES)]
             conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
             if kind in query.columns:
                 conditions.append(key.in_(sorted(query.columns[kind])))
@@ -185,7 +183,7 @@ class SqlReader:
                 [(count, *found)] = driver.execute(f"SELECT count(*), {joined} {rows}", ends)
                 columns: list[Any] = [take_apart(text or b"", count) for text in found]
                 if kind == "metrics":
-                    numbers = driver.execute(f"SELECT CAST(value AS REAL) {rows}", ends)
+                    numbers = driver.execute(f"SELECT value {rows}", ends)
                     columns.append(np.fromiter((number for (number,) in numbers), float, count))
                 if all(column is not None for column in columns):
                     return tuple(columns)

@@ -16,22 +16,20 @@ from paradnn.store.columns import Records, in_parts
 from paradnn.store.runs import Run
 
 
-def records_of(**params: list[str | None]) -> Records:
-    """Records of as many runs as the params have values, started one millisecond apart."""
+def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str | None]) -> Records:
+    """Records of as many runs as the params have values, started one millisecond apart; the first have the tags."""
     count = len(next(iter(params.values())))
     records = Records(Run(f"r{i:04}", None, "paradnn", "FINISHED", i, None, None) for i in range(count))
-    named = ((f"r{i:04}", name, v) for name, values in params.items() for i, v in enumerate(values) if v is not None)
-    records.add("params", in_parts("params", named))
+    for kind, columns in (("params", params), ("tags", tags or {})):
+        rows = ((f"r{i:04}", name, v) for name in columns for i, v in enumerate(columns[name]) if v is not None)
+        records.add(kind, in_parts(kind, rows))
     return records
 
 
 def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> None:
     """One crafted run among others: a name where a number stands, a number beyond all, a word for a truth value."""
-    given = {
-        "batch_size": ["64", "<b>"],
-        "measure.min_seconds": ["0.5", "-1e400"],
-        "measure.keep_trace": ["true", "-1"],
-    }
+    given = {"batch_size": ["64", "<b>"], "measure.min_seconds": ["0.5", "-1e400"]}
+    given["measure.keep_trace"] = ["true", "-1"]
     frame = build(records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given}))
     assert [str(frame[name].dtype) for name in given] == ["Int64", "float64", "boolean"]
     assert [frame[name].isna().tolist() for name in given] == [[False, True]] * 3
@@ -51,34 +49,26 @@ def test_params_are_typed_by_what_all_their_values_allow(row: dict[str, Any]) ->
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any))
 def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> None:
     column = build(records_of(x=[None if number is None else str(number) for number in numbers]))["x"]
-    assert [None if pd.isna(value) else float(value) for value in column] == [
-        None if number is None else float(number) for number in numbers
-    ]
+    expected = [number if number is None else float(number) for number in numbers]
+    assert [None if pd.isna(value) else float(value) for value in column] == expected
 
 
 def test_a_param_wins_over_a_tag_run_by_run() -> None:
-    records = records_of(replicate=["3", None])
-    tags = [("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")]
-    records.add("tags", in_parts("tags", tags))
+    records = records_of({"replicate": ["0", "1", "7"]}, replicate=["3", None])  # 7 is of a run that is not there
     assert list(build(records)["replicate"]) == [3, 1]
 
 
 def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
     """Two measured runs, one of them older than `devices`, a published one, and a parent run."""
-    records = records_of(**{"model.name": ["fc", "fc", "fc", None], "devices": ["2", None, None, None]})
-    sources = ("measured", "measured", "published", "measured")
-    records.add("tags", in_parts("tags", ((f"r{i:04}", "source", source) for i, source in enumerate(sources))))
-    pd.testing.assert_series_equal(
-        build(records)["devices"], pd.Series([2, 1, None, None], dtype="Int64", name="devices")
-    )
+    sources, params = ["measured", "measured", "published", "measured"], {"devices": ["2", None, None, None]}
+    records = records_of({"source": sources}, **params, **{"model.name": ["fc", "fc", "fc", None]})
+    expected = pd.Series([2, 1, None, None], dtype="Int64", name="devices")
+    pd.testing.assert_series_equal(build(records)["devices"], expected)
 
 
 def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
     """Their tag `task` is the number of a launched task; what such runs do is to time steps."""
-    records = records_of(**{"model.name": ["fc", "fc"]})
-    tags = [(f"r000{i}", *tag) for i in range(2) for tag in (("source", "measured"), ("task", str(i)))]
-    records.add("tags", in_parts("tags", tags))
-    frame = build(records)
+    frame = build(records_of({"source": ["measured"] * 2, "task": ["0", "1"]}, **{"model.name": ["fc", "fc"]}))
     assert frame["task"].tolist() == ["step", "step"]
     assert frame["launched_task"].tolist() == ["0", "1"]
     assert require_homogeneous(frame) is frame

@@ -46,13 +46,12 @@ def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("slope", 8e3), ("slope", -1.0), ("speed", 1e-300), ("own", 1e3)])
 def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured(name: str, value: float) -> None:
-    seen = {"reference_slope": [0.5, 0.5], "reference_speed": [0.9, 0.9], "reference_own": [0.0, 0.0]}
-    seen |= {"reference_slope_seen": [0.5, 0.5], "reference_slope_error": [0.1, 0.1], "environment_id": ["e", "e"]}
-    sides = [side([[rate], [2 * rate]], device, **seen) for rate, device in ((3.0, "A"), (2.0, "B"))]
-    levelled = [one.assign(examples_per_second_at_reference=[1.0, 1.0]) for one in sides]
-    assert pair(*levelled)["speedup"].tolist() == pytest.approx([1, 1])
-    levelled[0][f"reference_{name}"] = [seen[f"reference_{name}"][0], value]
-    assert pair(*levelled)["speedup"].tolist() == pytest.approx([1.5, 1.5])
+    seen = {"slope": 0.5, "speed": 0.9, "own": 0.0, "slope_seen": 0.5, "slope_error": 0.1}
+    for odd, speedup in ((seen[name], 1.0), (value, 1.5)):
+        columns = {f"reference_{key}": known for key, known in (seen | {name: odd}).items()}
+        columns |= {"environment_id": "e", "examples_per_second_at_reference": 1.0}
+        sides = [side([[rate], [2 * rate]], device, **columns) for rate, device in ((3.0, "A"), (2.0, "B"))]
+        assert pair(*sides)["speedup"].tolist() == pytest.approx([speedup] * 2)
 
 
 def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
