@@ -47,28 +47,20 @@ _SEVERAL = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("paradnn ask", __doc__)
-    parser.add_argument("points", nargs="*", metavar="KEY=VALUE", help="the point, as `paradnn train` takes it")
-    parser.add_argument(
-        "--device",
-        action="append",
-        metavar="NAME",
-        help="repeatable; --list names them, or as the store has it; `here` is this machine",
-    )
-    parser.add_argument(
-        "--engine", metavar="NAME", help="vLLM, SGLang, TensorRT-LLM or PyTorch (default: most timings)"
-    )
-    parser.add_argument("--version-of", metavar="VERSION", help="of the engine (default: the newest)")
-    parser.add_argument(
-        "--from", dest="similar", metavar="NAME", help="a similar device, where the store has few kernels"
-    )
-    parser.add_argument("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
-    parser.add_argument("--list", action="store_true", help="list the devices with what was timed there")
-    parser.add_argument("--versions", action="store_true", help="compare each version of an engine with the one before")
-    parser.add_argument(
-        "--system", choices=[*SYSTEMS], metavar="NAME", help=f"write a simulator's file to --json: {', '.join(SYSTEMS)}"
-    )
-    parser.add_argument("--store", metavar="URI", help="of one's own runs and kernels (default: as for analysis)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer, a list of several")
+    add = parser.add_argument
+    add("points", nargs="*", metavar="KEY=VALUE", help="the point, as `paradnn train` takes it")
+    text = "repeatable; --list names them, or as the store has it; `here` is this machine"
+    add("--device", action="append", metavar="NAME", help=text)
+    add("--engine", metavar="NAME", help="vLLM, SGLang, TensorRT-LLM or PyTorch (default: most timings)")
+    add("--version-of", metavar="VERSION", help="of the engine (default: the newest)")
+    add("--from", dest="similar", metavar="NAME", help="a similar device, where the store has few kernels")
+    add("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
+    add("--list", action="store_true", help="list the devices with what was timed there")
+    add("--versions", action="store_true", help="compare each version of an engine with the one before")
+    text = f"write a simulator's file to --json: {', '.join(SYSTEMS)}"
+    add("--system", choices=[*SYSTEMS], metavar="NAME", help=text)
+    add("--store", metavar="URI", help="of one's own runs and kernels (default: as for analysis)")
+    add("--json", type=Path, metavar="FILE", help="write the answer, a list of several")
     return parser
 
 

@@ -52,9 +52,8 @@ class Normal:
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("paradnn normal", __doc__)
-    parser.add_argument(
-        "run_id", nargs="?", metavar="RUN_ID", help="the beginning of a run's id (default: the last run)"
-    )
+    text = "the beginning of a run's id (default: the last run)"
+    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help=text)
     parser.add_argument("--store", metavar="URI", help="where the run is (default: as for analysis)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer")
     return parser

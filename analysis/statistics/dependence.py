@@ -11,14 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from analysis.lazy import np, pd, stats
 from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL, Estimate
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 #: What is taken as a sample: models and batch sizes, models at the given batch sizes, or every point by itself.
 Unit = Literal["crossed", "model", "point"]
@@ -123,7 +120,7 @@ def crossed_variances(
     return Crossing.of(design, levels.factors, sizes).components(response - fitted)
 
 
-def geometric_mean(ratios: ArrayLike, levels: Levels, more: Sequence[Component] = ()) -> Estimate:
+def geometric_mean(ratios: np.typing.ArrayLike, levels: Levels, more: Sequence[Component] = ()) -> Estimate:
     """The geometric mean of ratios above zero with its interval: Student's of the mean logarithm, variance and degrees
     of freedom of `crossed_variance`.
 
@@ -137,7 +134,7 @@ def geometric_mean(ratios: ArrayLike, levels: Levels, more: Sequence[Component] 
     return Estimate(mean, mean / reach, mean * reach)
 
 
-def crossed_ratio(above: ArrayLike, below: ArrayLike, levels: Levels) -> Estimate:
+def crossed_ratio(above: np.typing.ArrayLike, below: np.typing.ArrayLike, levels: Levels) -> Estimate:
     """sum(above) / sum(below) over points, (n,) each, `below` positive, with its interval: that of the coefficient of
     above = ratio x below by weights 1 / below (Cochran, Sampling Techniques, section 6.4), where models, batch sizes
     and points have ratios of their own. NaN ends below MINIMUM_POINTS."""
@@ -151,7 +148,9 @@ def crossed_ratio(above: ArrayLike, below: ArrayLike, levels: Levels) -> Estimat
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
-def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL, latent: np.ndarray | None = None) -> Estimate:
+def crossed_share(
+    hits: np.typing.ArrayLike, levels: Levels, level: float = LEVEL, latent: np.ndarray | None = None
+) -> Estimate:
     """The share of true values (n) with Wilson's interval of the effective number of points.
 
     n_effective = share (1 - share) / V, V of `crossed_variance`, at most n; the interval is Wilson's (J. American
@@ -176,7 +175,7 @@ def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL, latent:
     return Estimate(share, *_wilson(share, *_effective(there, levels), level))
 
 
-def quantile_interval(values: ArrayLike, share: float = 0.5, level: float = LEVEL) -> Estimate:
+def quantile_interval(values: np.typing.ArrayLike, share: float = 0.5, level: float = LEVEL) -> Estimate:
     """The `share` quantile of a sample with the interval of its order statistics.
 
     An end is infinite where there is no such order statistic. The value is linearly interpolated (type 7). Source:
@@ -190,7 +189,7 @@ def quantile_interval(values: ArrayLike, share: float = 0.5, level: float = LEVE
     return Estimate(float(np.quantile(known, share)), *ends)
 
 
-def crossed_quantile(values: ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL) -> Estimate:
+def crossed_quantile(values: np.typing.ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL) -> Estimate:
     """The `share` quantile with the interval of order statistics at the effective number of points.
 
     The ends are the values below which the shares lie that `crossed_share` of the points below the quantile allows

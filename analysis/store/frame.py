@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from analysis.lazy import np, pd, stored
 from paradnn.config.point import Measure, Optimizer, Platform
@@ -21,9 +21,6 @@ from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
 from paradnn.store.runs import LATER_PARAMS, protocol_name
-
-if TYPE_CHECKING:
-    from paradnn.store.columns import Records, Texts
 
 #: What runs must share to be one population: hardware and software, how they were timed, what a run holds, and whether
 #: it times a step or a training, whose steps wait for real batches.
@@ -47,7 +44,7 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
 
-def build(records: Records) -> pd.DataFrame:
+def build(records: stored.Records) -> pd.DataFrame:
     """The frame of some records, sorted by start time and run id.
 
     Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where names meet, the first
@@ -188,7 +185,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     return result
 
 
-def _text(column: Texts) -> pd.Series:
+def _text(column: stored.Texts) -> pd.Series:
     return pd.Series(pd.array([*column.places, None], dtype="str")[column.codes])
 
 
@@ -220,7 +217,7 @@ def _kinds() -> dict[str, type]:
     return found | {name: bool for name, held in known.items() if held == {bool}}
 
 
-def _typed(column: Texts, kind: type | None = None) -> pd.Series:
+def _typed(column: stored.Texts, kind: type | None = None) -> pd.Series:
     """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing, and what is
     not of the `kind` that is asked: a truth value, or a finite number."""
 

@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.lazy import pd
 from paradnn.core.errors import StoreError
 from paradnn.core.words import without_secrets
 from paradnn.store.address import BUNDLE, address_of, artifact_folder
@@ -22,9 +23,6 @@ from paradnn.store.files import PACKED, unpack
 from paradnn.store.mlflow_store import view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Query, Row, Run, Values
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Progress = Callable[[int, int], None] | None
 
