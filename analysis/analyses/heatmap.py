@@ -109,22 +109,28 @@ def _grid(cells: pd.DataFrame, maps: HeatMaps) -> pd.DataFrame:
 
 def _sentences(maps: HeatMaps) -> Iterator[Paragraph]:
     for name, cells in maps.each():
-        head = f"{name}: {maps.metric} over {maps.x.column} and {maps.y.column}."
-        yield Paragraph(head, tuple(_describe(name, cells, maps)))
+        head = f"{name}: {maps.metric} over {maps.x.column} and {maps.y.column}"
+        yield Paragraph(f"{head}{_extent(cells, maps)}.", tuple(_describe(name, cells, maps)))
     for lacking in maps.lacking:
         yield Paragraph(f"{lacking}: no map.")
 
 
+def _extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
+    """Where the metric is low and high."""
+    measured = cells[cells["value"].notna()].sort_values("value", kind="stable")
+    share = is_share(maps.metric, maps.unit, measured["value"])
+    ends = measured.iloc[[0, -1]] if len(measured) > 1 else measured
+    places = [
+        f"{short(cell['value'], maps.unit, share)} at {maps.x.column} {cell['x']}, {maps.y.column} {cell['y']}"
+        for _, cell in ends.iterrows()
+    ]
+    return f": {' up to '.join(places)}" if places else ""
+
+
 def _describe(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Iterator[str]:
-    """Where the metric is high and low, what did not run, over what a cell's median is."""
+    """What did not run, over what a cell's median is."""
     measured = cells[cells["value"].notna()]
     if len(measured):
-        share = is_share(maps.metric, maps.unit, measured["value"])
-        places = [
-            f"{short(cell['value'], maps.unit, share)} at {maps.x.column} {cell['x']}, {maps.y.column} {cell['y']}"
-            for cell in (measured.iloc[int(measured["value"].argmin())], measured.iloc[int(measured["value"].argmax())])
-        ]
-        yield f"From {places[0]} up to {places[1]}."
         note = maps.notes[name]
         yield f"{note[0].upper()}{note[1:]}."
     for outcome, rows in cells[cells["value"].isna()].groupby("outcome"):

@@ -229,7 +229,7 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     names = counts.index[counts == counts.max()]
     names = list(names[np.unique(np.linspace(0, len(names) - 1, _MARKS).round().astype(int))])
     groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
-    rows = {name: f"{name} {short(best, digits=3)}" for name, best in values.max()[names].items()}
+    rows = {name: f"{name}: {short(best, digits=3)}" for name, best in values.max()[names].items()}
     with drawing.page(None):
         drawn, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(names))
         drawing.forest(axes, rows, groups, {name: drawing.look(name, [*groups]) for name in groups})

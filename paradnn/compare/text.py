@@ -12,7 +12,7 @@ from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.verdict import FEWEST, Rule, SpeedEstimate, SpeedVerdict, estimate, false_alarms
-from paradnn.core.words import counted, in_seconds
+from paradnn.core.words import counted, in_seconds, rounded
 from paradnn.platform.findings import host_findings
 from paradnn.store.files import whole_file, write_json
 
@@ -144,7 +144,7 @@ def describe(results: Sequence[Paired], sentences: Sequence[str], closing: Seque
 
 
 def _rows(result: Paired) -> Iterator[list[str]]:
-    show = {"seconds": in_seconds, "examples_per_second": "{:,.1f}".format}.get(result.unit, "{:,.6g}".format)
+    show = {"seconds": in_seconds, "examples_per_second": rounded}.get(result.unit, "{:,.6g}".format)
     for side, label in enumerate(result.labels):
         if values := result.values(side):
             range_, cpu = f"{show(min(values))} .. {show(max(values))}", result.cpu_seconds(side)
