@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tests.analysis.conftest import TABLES
+
 __all__ = ["BATCH", "POINTS", "ROW", "SIZE", "grid", "runs", "side"]
 
 
@@ -24,18 +26,7 @@ SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "b
 
 
 #: What every run has, where a test says nothing else.
-ROW: dict[str, Any] = {
-    "family": "fc",
-    "device": "Test CPU",
-    "outcome": "ok",
-    "platform.name": "cpu",
-    "precision": "float32",
-    "compile": "graph",
-    "mode": "train",
-    "environment_id": "env-a",
-    "protocol_id": "proto",
-    "schema_version": "1",
-}
+ROW: dict[str, Any] = TABLES["row"]
 
 
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from analysis.report.sections import Chapter, Context, outline
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 from paradnn.core.schema import read
+from tests.analysis.conftest import TABLES
 from tests.analysis.planted import grid, runs
 from tests.conftest import Store, run
 
@@ -68,16 +69,7 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Pat
     assert re.search(r"to measure +[1-9]", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({}, ["measure=quick"]),
-        ({"measure.min_seconds": 0.02}, ["measure=quick", "measure.min_seconds=0.02"]),
-        ({"measure.processes": 3}, ["measure=quick", "measure.processes=3"]),
-        ({"framework.name": "jax"}, ["framework=jax", "measure=quick"]),
-        (STANDARD | {"measure.processes": 5}, []),
-    ],
-)
+@pytest.mark.parametrize(("columns", "words"), [*TABLES["common"], (STANDARD | {"measure.processes": 5}, [])])
 def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: list[str]) -> None:
     """A limit, such as measure.timeout, is no part of a protocol; the standard one needs no word."""
     assert list(surroundings(population(**columns))) == words

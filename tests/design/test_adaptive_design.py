@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from paradnn.config.identity import point_id
 from paradnn.config.point import Measure
@@ -102,18 +103,11 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
     assert design.conclusion().tags["design_end"].startswith("every point that fits the memory is measured before ")
 
 
-@pytest.mark.parametrize(
-    ("points", "ends", "said"),
-    [
-        (space((1,), (32,), (16,)), {}, "every point is measured before sweep.error=0.05"),
-        (space((1, 2), (32,), (16, 64)), {"error": 0.001}, "every point is measured before sweep.error=0.001"),
-        (space((1, 2), (32,), (16,)), {"points": 9, "minutes": 9.0}, "before sweep.points=9 or sweep.minutes=9"),
-        (space((1, 2), (32,), (16,), Measure(memory_limit=1000)), {"points": 9}, "every point is out of memory"),
-        (space(), {"minutes": 0.01}, "sweep.minutes=0.01"),
-        (space((1,), (32, 64, 128, 256), (16,)), {"points": 2}, "sweep.points=2"),
-    ],
-)
-def test_every_space_ends_with_a_word(tmp_path: Path, points: list, ends: dict, said: str) -> None:
+@pytest.mark.parametrize(("sizes", "ends", "said"), yaml.safe_load(Path(__file__).with_name("ends.yaml").read_text()))
+def test_every_space_ends_with_a_word(tmp_path: Path, sizes: dict, ends: dict, said: str) -> None:
+    if limit := sizes.pop("memory_limit", None):
+        sizes["measure"] = Measure(memory_limit=limit)
+    points = space(**sizes)
     world = World(tmp_path)
     design = world.design(points, **ends)
     if said == "sweep.minutes=0.01":

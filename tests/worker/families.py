@@ -10,8 +10,8 @@ import yaml
 
 BATCH = 8
 RMSPROP = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
-_TABLES = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text())
-MODELS, IMAGES, SMALL = (_TABLES[key] for key in ("families", "images", "engines"))
+TABLES = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text())
+MODELS, IMAGES, SMALL = (TABLES[key] for key in ("families", "images", "engines"))
 
 #: A training step of one of them, measured for no longer than it takes.
 PROTOCOL: dict[str, Any] = {"min_seconds": 0.0, "min_blocks": 10, "max_seconds": 5.0, "block_seconds": 0.0}

@@ -19,7 +19,7 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import Unavailable
 from paradnn.families.parts.given import _plain_archive, exported_workload
 from tests.conftest import ROOT, Store, run
-from tests.worker.families import SMALL
+from tests.worker.families import SMALL, TABLES
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
 CPU = {"name": "cpu", "threads": 1, "index": 0}
@@ -85,14 +85,7 @@ def test_an_engine_without_a_profiler_says_so() -> None:
 
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"mode": "train"}, "runs forward passes alone: set mode=inference"),
-        ({"compile": "xla"}, "set compile=graph"),
-        ({"precision": "float64"}, r"has no precision=float64: set one of float32, [\w, ]*int8$"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "reason"), TABLES["refused"])
 def test_what_an_engine_cannot_is_unavailable(engine: str, changed: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unavailable, match=reason):
         step_of(engine, "fc", **changed)

@@ -3,11 +3,14 @@ outside its folder names a kind of work."""
 
 import json
 import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from paradnn.config.point import read_point
 from paradnn.core.workload import WORKLOADS
@@ -27,22 +30,8 @@ for pool in _pools.values():
 print(json.dumps(said))
 """
 SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
-COMMANDS = [
-    ["paradnn.train", "--help"],
-    ["paradnn.listing", "models", "hidden layer between"],
-    ["paradnn.listing", "task", "tally"],
-    ["paradnn.completion", "paradnn train model=plane model.w"],
-    ["paradnn.completion", "paradnn train task=ta"],
-    ["paradnn.train", "-m", *SWEEP],
-    ["paradnn.plan", "-m", *SWEEP],
-    ["paradnn.train", *SWEEP[:4], "model.wings=2", *SHORT],
-    ["analysis.__main__", "parameters"],
-    ["analysis.__main__", "roofline", "--family", "plane"],
-    ["paradnn.train", "model=plane", "model.wings=0"],
-    ["paradnn.train", "tally.steps=3"],
-    ["paradnn.train", "task=tally", "mode=train"],
-    ["paradnn.train", "task=tally", "mode=inference", "devices=2"],
-]
+_TYPED = yaml.safe_load(Path(__file__).with_name("plugin.yaml").read_text())
+COMMANDS = [shlex.split(words.format(sweep=shlex.join(SWEEP), short=shlex.join(SHORT))) for words in _TYPED]
 
 
 @pytest.mark.framework
