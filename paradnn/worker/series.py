@@ -124,7 +124,7 @@ def why_no_interval(values: Sequence[float]) -> str:
     if len(values) < FEWEST:
         return f"{len(values)} of the {FEWEST} blocks that it takes; raise measure.max_seconds or measure.min_blocks"
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
-    return f"{len(values)} blocks resemble their neighbours so much that they say less than {FEWEST} would; {remedy}"
+    return f"{len(values)} blocks resemble their neighbours too much: they count as fewer than {FEWEST}; {remedy}"
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
