@@ -31,8 +31,7 @@ _ALLOCATION_FAILED = (
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child's process ended. `stopped` is why the driver ended it: timeout, memory, worker or None. has_eager:
-    what it compiled could run without that."""
+    """How a child's process ended. stopped: by the driver, why; has_eager: what it compiled could run without that."""
 
     exit_code: int | None
     signal: int | None
