@@ -105,9 +105,7 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
 
 @pytest.mark.parametrize(("sizes", "ends", "said"), yaml.safe_load(Path(__file__).with_name("ends.yaml").read_text()))
 def test_every_space_ends_with_a_word(tmp_path: Path, sizes: dict, ends: dict, said: str) -> None:
-    if limit := sizes.pop("memory_limit", None):
-        sizes["measure"] = Measure(memory_limit=limit)
-    points = space(**sizes)
+    points = space(**{key: Measure(**value) if key == "measure" else value for key, value in sizes.items()})
     world = World(tmp_path)
     design = world.design(points, **ends)
     if said == "sweep.minutes=0.01":

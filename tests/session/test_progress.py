@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -137,6 +138,11 @@ def test_in_narrow_windows_columns_are_left_out(width: int, left: list[str], mon
         table = lines[: lines.index(f"gru b16384: oom_predicted: {REASON}")]
         assert max(map(len, table)) <= width
         assert {*LONG.split(), "1,235,000", "4.1%", "T", "GiB", "contended"} <= set(" ".join(table).split())
+
+
+def test_what_has_no_outcome_is_missing() -> None:
+    found = Summary(6, [point("a"), point("b", "crash")], Counter(ok=1), repeated=1)
+    assert (found.missing, found.exit_code, replace(found, total=4).exit_code) == (2, 1, 0)
 
 
 def test_a_compilation_that_took_long_is_told() -> None:

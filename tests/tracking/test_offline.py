@@ -60,6 +60,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     assert "1 logged, 2 logged before, 0 not logged, 0 refused" in second.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 3
     [parent] = store.runs("sweep")
+    assert (parent["status"], "3 ok" in parent["mlflow.note.content"]) == ("FINISHED", True)
     assert {point["mlflow.parentRunId"] for point in store.runs()} == {parent["run_id"]}
     # What two drivers measured while neither could claim it is recorded once, what was to be repeated is not held back.
     for name, repeats in (("point-other", False), ("point-repeated", True)):
