@@ -177,7 +177,7 @@ def show(result: Result) -> None:
     screen, grids = standard_output(), result.rows or ()
     for title, cells in grids:
         _print_table(screen, cells, [], title)
-    if result.rows == () and len(result.table):
+    if result.rows is not None and not grids and len(result.table):
         cells = result.table.head(_ROWS)
         _print_table(screen, _texts(cells), [*cells.select_dtypes("number")])
         if len(result.table) > _ROWS:

@@ -58,7 +58,8 @@ def test_counts_that_follow_each_other_are_told() -> None:
     """A machine that gets slower, and every point on one device before those on more: the fraction is the drift's."""
     frame = planted(0.0).assign(sweep_id="sweep")
     begin = pd.Timestamp("2026-01-01", tz="UTC")
-    in_turn = frame.groupby(list(POINTS)).cumcount() + 4 * frame.groupby("devices").cumcount()
+    place, point = frame.groupby(list(POINTS)).cumcount(), frame.groupby("devices").cumcount()
+    in_turn = 4 * point + place.where(point % 2 == 0, 3 - place)  # there and back
     for order, told in ((np.arange(len(frame)), True), (in_turn.to_numpy(), False)):
         timed = frame.assign(start_time=begin + pd.to_timedelta(order, unit="m"))
         slower = timed.assign(examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order))
