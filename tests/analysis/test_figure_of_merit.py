@@ -6,6 +6,8 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit
+from paradnn.session.measured import summarise
+from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 from tests.conftest import depth
 
@@ -88,6 +90,27 @@ def test_equal_platforms_are_seldom_told_apart(processes: int, replicates: int, 
         merit = figure_of_merit(in_turn(seed, processes, replicates), FigureOfMeritOptions(baseline="A")).table.iloc[1]
         false += not merit["merit_low"] <= 1 <= merit["merit_high"]
     assert false <= 2 + draws / 10
+
+
+@pytest.mark.parametrize(("blocks", "correlation"), [(10, 0.0), (20, 0.5)])
+def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlation: float) -> None:
+    """Twelve points, each the median of blocks that are correlated in time: the harmonic mean is covered."""
+    points = pd.DataFrame({"model.nodes": 2 ** np.arange(12), "model.layers": 4, "batch_size": 32}).astype("Int64")
+    held = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        series = random.normal(0, 0.03, (12, blocks))
+        for block in range(1, blocks):
+            series[:, block] = correlation * series[:, block - 1] + np.sqrt(1 - correlation**2) * series[:, block]
+        steps = [np.exp(row) * 32 for row in series]
+        ends = np.array([block_interval(list(row)) or (np.nan, np.nan) for row in steps])
+        known = {"step_time_low_ms": ends[:, 0], "step_time_high_ms": ends[:, 1], "processes": 1.0, "blocks": blocks}
+        known["step_time_error"] = np.array([summarise([list(row)]).error for row in steps])
+        step = np.array([np.median(row) for row in steps])
+        frame = runs(points, device="A", family="fc", examples_per_second=32e3 / step, step_time_ms=step, **known)
+        row = figure_of_merit(frame, FigureOfMeritOptions(baseline="A")).table.iloc[0]
+        held += row["harmonic_low"] <= 1000 <= row["harmonic_high"]
+    assert held >= 17
 
 
 def test_platforms_that_were_measured_apart_are_told() -> None:
