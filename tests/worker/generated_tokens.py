@@ -20,7 +20,7 @@ LLAMA = MODEL | {"name": "llama", "key_heads": 2, "feed_forward": 48}
 
 
 def point(compile_mode: str, precision: str = "float32") -> dict[str, Any]:
-    return {"mode": "generate", "compile": compile_mode, "precision": precision}
+    return {"mode": "generate", "compile": compile_mode, "precision": precision, "framework": {}}
 
 
 def logits_of(framework: Any, step: Any) -> np.ndarray:

@@ -44,7 +44,7 @@ def main(name: str, modes: list[str], source: str, target: str) -> None:
             operands = [given[f"{case}/{index}"] for index in range(len(given)) if f"{case}/{index}" in given]
             workload = build(json.loads(options))
             for mode in modes:
-                point = {"mode": "inference", "compile": mode, "precision": "float32"}
+                point = {"mode": "inference", "compile": mode, "precision": "float32", "framework": {}}
                 forget_products(name)
                 try:
                     step = framework.make_step(workload, (operands, []), point)

@@ -27,7 +27,8 @@ RULES = [
 
 
 def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
-    return {"mode": "train", "compile": compile_mode, "precision": "float32", "optimizer": optimizer}
+    settings = {"mode": "train", "compile": compile_mode, "precision": "float32", "framework": {}}
+    return settings | {"optimizer": optimizer}
 
 
 def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:

@@ -72,7 +72,9 @@ class Attention:
             parts = [self._query(x), *split(self.joint(memory), keys, keys)]
         else:
             parts = split(self.joint(x), width, keys, keys)
-        query, key, value = (layers.Reshape((part.shape[1], -1, self.head))(part) for part in parts)
+        # No layer: torch.compile makes none, and a generation calls this under it.
+        shapes = ((-1, part.shape[1], part.shape[2] // self.head, self.head) for part in parts)
+        query, key, value = map(ops.reshape, parts, shapes)
         turned = (self._rotate(part, first=first) for part in (query, key)) if self._rotate else (query, key)
         return [*turned, value]
 
@@ -102,7 +104,7 @@ def mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
         # Each head of keys beside the heads of queries that share it.
         key, value = (ops.repeat(part, groups, axis=2) for part in (key, value))
     mixed = product(query, key, value, is_causal=causal, **settings)
-    return layers.Reshape((query.shape[1], query.shape[2] * query.shape[3]))(mixed)
+    return ops.reshape(mixed, (-1, query.shape[1], query.shape[2] * query.shape[3]))
 
 
 class Network:
