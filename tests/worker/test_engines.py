@@ -17,9 +17,9 @@ import pytest
 
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import Unavailable
-from paradnn.families.parts.given import _plain_archive, exported_workload
+from paradnn.families.parts.given import _plain_archive
 from tests.conftest import ROOT, Store, run
-from tests.worker.families import SMALL, TABLES
+from tests.worker.families import SMALL, TABLES, run_module
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
 CPU = {"name": "cpu", "threads": 1, "index": 0}
@@ -238,14 +238,5 @@ def test_nothing_that_pytorch_would_unpickle_is_handed_to_it(tmp_path: Path) -> 
 
 
 def test_a_program_computes_what_its_module_does(tmp_path: Path) -> None:
-    torch: Any = pytest.importorskip("torch")
-    module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU()).eval()
-    example = torch.randn(3, 6)
-    torch.export.save(torch.export.export(module, (example,)), tmp_path / "net.pt2")
-    built = exported_workload(tmp_path / "net.pt2", ())
-    assert [(spec.shape, spec.dtype) for spec in built.inputs] == [((6,), "float32")]
-    wrapped: Any = built.model
-    found = wrapped.wrapped.module(example)
-    np.testing.assert_allclose(found.numpy(force=True), module(example).numpy(force=True), rtol=1e-6)
-    with pytest.raises(Unavailable, match="batch_size=3"):
-        built.prepare([torch.zeros(2, 6)])
+    pytest.importorskip("torch")
+    run_module("exported_program", "torch", [], tmp_path)
