@@ -11,7 +11,7 @@ from paradnn.core.schema import option
 from paradnn.core.workload import WORKLOADS, Workload
 from paradnn.families import FAMILIES
 
-_THREADS = "parallel calls of a stage, and threads in all; null: every core, calls tuned by tf.data"
+_THREADS = "pictures made at once, and threads in all; null: every core, calls tuned by tf.data"
 _READERS = "files read at once"
 _PREFETCH = "batches made ahead of the step"
 

@@ -6,6 +6,7 @@ when a Feed was made.
 
 import math
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from paradnn.worker.step import synthetic_batch
 #: A pipeline whose process used less than this share of a core for this long has full buffers.
 _IDLE_SHARE, _IDLE_SECONDS = 0.2, 0.03
 _SETTLE_SECONDS = 5.0
+#: What a message of tf.data says of its graph, around what was wrong.
+_PLACES = re.compile(r"\{\{.*?\}\} |Error in user-defined function .*? iterator: \S+ |\s+\[.*", re.DOTALL)
 
 
 def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool) -> tf.data.Dataset:
@@ -76,7 +79,8 @@ class Feed:
             reason = f"not one batch of {self.batch_size} could be made of it (nothing there can be read)"
             raise Unavailable(f"{self._where}: {reason}") from None
         except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-            raise Unavailable(f"{self._where}: damaged, or of another format: {error.message[:200]}") from None
+            reason = _PLACES.sub("", error.message)[:200]
+            raise Unavailable(f"{self._where}: damaged, or of another format: {reason}") from None
         self._slow()
         self.waited += time.perf_counter() - start
         pictures, labels = batch

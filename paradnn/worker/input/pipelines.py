@@ -1,4 +1,4 @@
-"""The pipeline of pictures, in tf.data: read, decode with crop, resize with flip and normalisation, batch. And the sets
+"""The pipeline of pictures, in tf.data: read; decode with crop, resize with flip and normalisation; batch. And the sets
 that are generated where the user names none.
 
 Each picture has a number, its place in the order of reading; randomness is drawn from the seed and that number, so that
@@ -65,25 +65,23 @@ class ImagePipeline:
         read = self._kept or self._records(data["readers"])
         if data["shuffle"] > 1:
             read = read.shuffle(data["shuffle"], self._seed)
-        read = read.repeat().enumerate()
-        decoded = read.map(self._cropped if data["cache"] == "decoded" else self._decoded, threads)
-        return decoded.map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
+        # One stage: of a picture that is decoded already, handing it to a second one was a sixth of its time.
+        return read.repeat().enumerate().map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
 
     def _records(self, readers: int) -> tf.data.Dataset:
-        """(encoded picture or serialised Example, label) of every file once; files in a random order."""
+        """(encoded picture, label) of every file once, or the serialised Examples in it; files in a random order."""
         parallel = readers if readers > 1 else None
         if self._labels is not None:
             named = tf.data.Dataset.from_tensor_slices((self._files, tf.constant(self._labels, tf.int64)))
             mixed = named.shuffle(len(self._files), self._seed)
             return mixed.map(lambda name, label: (tf.io.read_file(name), label), parallel)
         names = tf.data.Dataset.from_tensor_slices(self._files).shuffle(len(self._files), self._seed)
-        records = names.interleave(tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel)
-        return records.map(lambda record: (record, tf.constant(0, tf.int64)))
+        return names.interleave(tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel)
 
-    def _parsed(self, record: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _parsed(self, record: tf.Tensor, *label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The encoded picture and its label, from a TFRecord's Example where it is one."""
-        if self._labels is not None:
-            return record, label
+        if label:
+            return record, label[0]
         features = {
             "image/encoded": tf.io.FixedLenFeature([], tf.string),
             "image/class/label": tf.io.FixedLenFeature([], tf.int64, -1),
@@ -91,34 +89,29 @@ class ImagePipeline:
         example = tf.io.parse_single_example(record, features)
         return example["image/encoded"], example["image/class/label"]
 
-    def _whole(self, record: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        encoded, label = self._parsed(record, label)
+    def _whole(self, *record: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        encoded, label = self._parsed(*record)
         return _decode(encoded), label
 
-    def _cropped(self, number: tf.Tensor, element: Any) -> tuple[tf.Tensor, ...]:
+    def _cropped(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """A window of a picture that was decoded before."""
-        image, label = element
-        return number, _cut(image, self._window(tf.shape(image), number)), label
+        return tf.slice(image, *self._window(tf.shape(image), number))
 
-    def _decoded(self, number: tf.Tensor, element: Any) -> tuple[tf.Tensor, ...]:
+    def _decoded(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """A window of an encoded picture; of a JPEG no more than that is decoded."""
-        encoded, label = self._parsed(*element)
 
         def jpeg() -> tf.Tensor:
-            window = self._window(tf.io.extract_jpeg_shape(encoded), number)
-            return tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+            begin, size = self._window(tf.io.extract_jpeg_shape(encoded), number)
+            return tf.io.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], size[:2]], 0), channels=3)
 
-        def other() -> tf.Tensor:
-            image = _decode(encoded)
-            return _cut(image, self._window(tf.shape(image), number))
+        return tf.cond(tf.io.is_jpeg(encoded), jpeg, lambda: self._cropped(_decode(encoded), number))
 
-        return number, tf.cond(tf.io.is_jpeg(encoded), jpeg, other), label
-
-    def _window(self, shape: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """(y, x, height, width): at random as for Inception (Szegedy et al., CVPR 2015, section 6), or the centre."""
+    def _window(self, shape: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Begin and size, (y, x, channel) both: at random as for Inception (Szegedy et al., CVPR 2015, section 6), or
+        the centre."""
         if not self._data["augment"]:
-            size = tf.cast(tf.cast(shape[:2], tf.float32) * _CENTRE, tf.int32)
-            return tf.concat([(shape[:2] - size) // 2, size], 0)
+            size = tf.cast(tf.cast(shape, tf.float32) * (_CENTRE, _CENTRE, 1.0), tf.int32)
+            return (shape - size) // 2, size
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
             tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
@@ -128,12 +121,21 @@ class ImagePipeline:
             area_range=(0.08, 1.0),
             use_image_if_no_bounding_boxes=True,
         )
-        return tf.concat([begin[:2], size[:2]], 0)
+        return begin, size
 
-    def _finished(self, number: tf.Tensor, image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _finished(self, number: tf.Tensor, element: Any) -> tuple[tf.Tensor, ...]:
+        """The picture as the model takes it, and its label, of one that was read."""
+        if self._data["cache"] == "decoded":
+            image, label = self._cropped(element[0], number), element[1]
+        else:
+            encoded, label = self._parsed(*tf.nest.flatten(element))
+            image = self._decoded(encoded, number)
         resized = tf.image.resize(image, self._shape[:2])
         if self._data["augment"]:
-            resized = tf.image.stateless_random_flip_left_right(resized, tf.stack([self._seed, -1 - number]))
+            # The draw of `tf.random.stateless_uniform`, of which that makes four operations.
+            shape = tf.constant([], tf.int32)
+            drawn = tf.raw_ops.StatelessRandomUniform(shape=shape, seed=tf.stack([self._seed, -1 - number]))
+            resized = tf.cond(drawn < 0.5, lambda: tf.reverse(resized, [1]), lambda: resized)
         normal = (resized - tf.constant(MEAN)) / tf.constant(STANDARD_DEVIATION)
         bounded = label if self._classes is None else label % self._classes
         return tf.ensure_shape(normal, self._shape), tf.cast(bounded, tf.int32)
@@ -143,11 +145,6 @@ def _decode(encoded: tf.Tensor) -> tf.Tensor:
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     return image
-
-
-def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    top, left, height, width = tf.unstack(window)
-    return image[top : top + height, left : left + width]
 
 
 # Sets of pictures, generated once for each machine: noise whose amplitude falls with spatial frequency, as that of
