@@ -49,8 +49,8 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
     different currencies. What a table has of other devices is passed over."""
     prices: dict[str, float] = {}
     tables = {}
-    devices = sorted(set(frame["device"].dropna()))
-    known = {*devices, *(frame["host"].dropna() if "host" in frame else ())}
+    devices = sorted(frame["device"].dropna().unique())
+    known = {*devices, *(frame["host"].dropna().unique() if "host" in frame else ())}
     for words in given:
         name, sign, price = words.rpartition("=")
         if not sign:

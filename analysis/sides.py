@@ -99,7 +99,7 @@ class Sides:
         if metric in LEVELLED.values():
             yield f"Speeds are at one speed of the machine, whose own was measured beside every run ({metric})."
         source, protocol = (
-            [sorted(set(side[column].dropna())) if column in side else [] for _, side in both.values()]
+            [sorted(side[column].dropna().unique()) if column in side else [] for _, side in both.values()]
             for column in ("source", "protocol_id")
         )
         if all(source) and source[0] != source[1]:
@@ -169,7 +169,7 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
         rows, said, first = select(frame, parts, name), " & ".join(parts), parse(parts[0], name)
         if rows.empty:
-            held = sorted(set(frame[first.column].dropna().astype("str"))) if first.column in frame else []
+            held = sorted(frame[first.column].dropna().astype("str").unique()) if first.column in frame else []
             listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
             remedy = f"{first.column} is {listed}" if held else "see python -m analysis runs"
             raise ConfigError(name, said, "no run matches", remedy)

@@ -70,7 +70,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     if not rows:
         raise NotEnoughData("no model with layers was measured here, such as model=fc")
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
-    here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
+    here = " and ".join(runs["device"].astype(str).unique())
     return Result(
         numbers=table,
         sentences=[*_sentences(table, here, len(points))],

@@ -147,7 +147,7 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
     for name in columns or COLUMNS:
         if columns and name not in frame:
             raise ConfigError("--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}")
-        values = set(frame[name].dropna().astype("str")) if name in frame else set()
+        values = set(frame[name].dropna().astype("str").unique()) if name in frame else set()
         known = f"all runs have {', '.join(values)}" if values else "no run says it"
         problems[name] = "" if len(values) > 1 else known
     if columns is None and not problems["software.name"]:

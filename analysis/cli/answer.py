@@ -39,7 +39,7 @@ def load_chosen(
     if columns is not None:
         columns = {*columns, *(parse(condition).column for condition in selection.where)}
     frame = select(_load(selection, columns), selection.where)
-    held = {str(name) for name in frame["family"].dropna()}
+    held = {str(name) for name in frame["family"].dropna().unique()}
     for flag, values, known in (
         ("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))]),
         ("--platform", selection.platform, _PLATFORMS),

@@ -143,7 +143,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
         "command_line": shlex.join(map(without_secrets, command_line)),
         "source_count": str(len(sources)),
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
-        "source_sweeps": ",".join(sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []),
+        "source_sweeps": ",".join(sorted(used["sweep_id"].dropna().unique()) if "sweep_id" in used else []),
     }
     said = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
     tags |= {name: words for name, words in (said | {"set_aside": str(result.set_aside or "")}).items() if words}

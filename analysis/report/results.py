@@ -147,6 +147,7 @@ def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
     settings = {name: points[name] for name in ("batch_size", "precision", *_SETTINGS) if name in points}
     if "optimizer.name" in settings and "mode" in points:
         settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
+    whole = points.assign(processes=of("processes").round())
     memory = of("peak_device_memory_bytes").fillna(of("peak_memory_bytes"))
     columns = {
         "system": one.name,
@@ -158,7 +159,7 @@ def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
         "minutes a million examples": 1e6 / of("examples_per_second") / 60,
         "peak memory (GiB)": memory / 2**30,
         "energy of a million (kWh)": of("energy_per_step_joules") / of("batch_size") / 3.6,
-        "quality": "published, one figure, no interval" if one.published else _of_each(points, _QUALITY, _quality),
+        "quality": "published, one figure, no interval" if one.published else _of_each(whole, _QUALITY, _quality),
     }
     return pd.DataFrame(columns, index=points.index)
 

@@ -184,7 +184,7 @@ def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
     """A metric of speed at the machine's reference speed, where all runs of both sides have it, saw a
     machine that can be and are of one environment; else the metric itself: two machines have two references."""
     name, ok = LEVELLED.get(metric, ""), [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
-    places = {place for side in ok for place in side.get("environment_id", pd.Series(dtype="object"))}
+    places = {place for side in ok for place in side.get("environment_id", pd.Series(dtype="object")).unique()}
     known = len(places) == 1 and all(name in side and len(side) and _positive(side[name]).all() for side in ok)
     known = known and all(side[seen].between(*ends).all() for side in ok for seen, ends in _CAN_BE.items())
     return name if known else metric

@@ -171,7 +171,7 @@ def arrange(
         return Arrangement(Design(Standing.UNKNOWN), none, every)
     blocks = _blocks(runs, side, sessions)
     counts: tuple[int, int] = tuple(len(set(blocks[side == one])) for one in (0, 1))  # type: ignore[assignment]
-    protocols = [set(one["protocol_id"].dropna()) if "protocol_id" in one else set() for one in (a, b)]
+    protocols = [set(one["protocol_id"].dropna().unique()) if "protocol_id" in one else set() for one in (a, b)]
     if all(protocols) and not protocols[0] & protocols[1]:
         return Arrangement(Design(Standing.PROTOCOLS, counts), none, every)
     table = pd.DataFrame({"point": point, "block": blocks, "side": side, "log": 0.0 if logs is None else logs})
@@ -185,7 +185,7 @@ def arrange(
         ratios = (means[0] - means[1]).reset_index(name="log")
         shared = session_component(*(ratios[name].to_numpy() for name in ("log", "point", "block")))
         return Arrangement(Design(Standing.TOGETHER, counts), none, within, () if shared is None else (shared,))
-    hosts = [set(one["host"].dropna()) if "host" in one else set() for one in (a, b)]
+    hosts = [set(one["host"].dropna().unique()) if "host" in one else set() for one in (a, b)]
     units, turns = blocks, False
     if "start_time" in runs:
         units, turns = _turns(blocks, side, runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64"))

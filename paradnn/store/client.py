@@ -122,7 +122,7 @@ def store_errors(where: str) -> Iterator[None]:
             *_loaded("requests.exceptions", "RequestException"),
             *_loaded("sqlalchemy.exc", "SQLAlchemyError"),
         )
-        if isinstance(error, (OSError, sqlite3.Error, *libraries)):
+        if isinstance(error, (OSError, UnicodeDecodeError, sqlite3.Error, *libraries)):
             raise _store_error(where, error) from error
         raise
 

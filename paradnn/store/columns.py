@@ -33,9 +33,6 @@ class Texts:
         codes = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
         return cls(np.array(codes, dtype="int32"), places)
 
-    def __len__(self) -> int:
-        return len(self.codes)
-
     def __iter__(self) -> Iterator[str | None]:
         values = [*self.places, None]  # code -1 finds the last one
         return iter([values[code] for code in self.codes.tolist()])
@@ -56,7 +53,6 @@ class Texts:
 #: Rows of a table as columns: run ids, keys, and texts or, of metrics, numbers (rows,), NaN where there is none.
 Part = tuple[Texts, Texts, Texts | NDArray[np.float64]]
 PART = 1 << 16  # rows of a part, at most: keys are sorted by numbers of 16 bits
-SEPARATOR = 31  # the character that joins texts
 
 
 def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
@@ -67,17 +63,15 @@ def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
         yield Texts.of(run_ids), Texts.of(keys), np.array(values, float) if kind == "metrics" else Texts.of(values)
 
 
-def take_apart(joined: bytes, count: int) -> Texts | None:
-    """So many texts, joined by SEPARATOR; None where one of them holds it."""
-    data = np.frombuffer(joined + bytes([SEPARATOR]) if count else b"", "uint8")
-    ends = np.flatnonzero(data == SEPARATOR) + 1
-    if len(ends) != count:
-        return None
-    # Each with the separator behind it, so that nothing is copied.
-    buffers = [None, pa.py_buffer(np.concatenate([[0], ends]).astype("int32")), pa.py_buffer(data)]
-    found = pa.BinaryArray.from_buffers(pa.binary(), count, buffers).dictionary_encode()
-    distinct = (text[:-1].decode(errors="surrogateescape") for text in found.dictionary.to_pylist())
-    return Texts(found.indices.to_numpy(), {text: code for code, text in enumerate(distinct)})
+def of_batch(batch: pa.RecordBatch) -> Part:
+    """A batch of `paradnn.store.scan`."""
+    run_ids, keys, values = batch.columns
+    return _texts(run_ids), _texts(keys), _texts(values) if pa.types.is_dictionary(values.type) else values.to_numpy()
+
+
+def _texts(column: pa.DictionaryArray) -> Texts:
+    distinct = (text.decode() for text in column.dictionary.to_pylist())
+    return Texts(column.indices.to_numpy(), {text: code for code, text in enumerate(distinct)})
 
 
 class Records:

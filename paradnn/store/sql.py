@@ -4,16 +4,20 @@ known."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -45,7 +49,8 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
 _BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")  # in a column of texts SQLite makes texts of numbers
 _POINTS = {"kind": ("point",)}  # the tags of what analyses read
-_CHUNK, _AHEAD = 20_000, 96  # rows fetched at once, and parts of a table
+_CHUNK = 20_000  # rows fetched at once
+_MANY, _SHARES = 5_000, 4  # runs above which processes of their own read an SQLite file, and how many of them at most
 _FEW = 500  # so many runs are looked up by their ids
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
@@ -139,11 +144,12 @@ class SqlReader:
             runs, lookup = self._chosen(connection, every if by_tags else query)
             if by_tags and lookup is not None:
                 (runs, lookup), by_tags = self._chosen(connection, query), False
-            records, whole = Records(runs), lookup is None and connection.dialect.name == "sqlite"
-            for kind, statement in self._statements(query, runs, lookup):
-                rows = None if whole else in_parts(kind, _rows(connection, statement))
-                records.add(kind, rows or self._parts(connection, kind, statement))
-                records = records.chosen(query) if by_tags and kind == "tags" else records
+            records, asked = Records(runs), [*self._statements(query, runs, lookup)]
+            whole = lookup is None and len(runs) > _MANY and connection.dialect.name == "sqlite"
+            with self._scanned(connection, asked) if whole else nullcontext() as parts:
+                for kind, statement in asked:
+                    records.add(kind, parts() if parts else in_parts(kind, _rows(connection, statement)))
+                    records = records.chosen(query) if by_tags and kind == "tags" else records
             return records
 
     def _statements(self, query: Query, runs: Sequence[Run], lookup: Any) -> Iterator[tuple[Values, sa.Select[Any]]]:
@@ -162,40 +168,47 @@ class SqlReader:
             if query.columns.get(kind, True):
                 yield kind, sa.select(table.c.run_uuid, key, value).where(*conditions)
 
-    def _parts(self, connection: sa.Connection, kind: Values, statement: sa.Select[Any]) -> Iterator[Part]:
-        """The rows of a statement over a whole table of an SQLite file, several parts at a time. SQLite joins the texts
-        of many rows and Arrow takes them apart: faster than rows as tuples, and Python is not held up meanwhile."""
-        import numpy as np
+    @contextmanager
+    def _scanned(
+        self, connection: sa.Connection, asked: Iterable[tuple[Values, sa.Select[Any]]]
+    ) -> Iterator[Callable[[], Iterator[Part]]]:
+        """What gives the rows of each statement over a whole table of an SQLite file, one call after the other. Several
+        processes read them. The ends of all tables are asked for first, of the tags before the others: see `read`."""
+        import pyarrow as pa
 
-        from paradnn.store.columns import PART, SEPARATOR, in_parts, take_apart
+        from paradnn.store.columns import PART, of_batch
 
-        texts = ("run_uuid", "key") if kind == "metrics" else ("run_uuid", "key", "value")
-        joined = ", ".join(f"CAST(group_concat({text}, char({SEPARATOR})) AS BLOB)" for text in texts)
-        table, compiled = _KINDS[kind].name, statement.compile(self._engine, compile_kwargs={"literal_binds": True})
-        # By rowid: an index would give one key after the other.
-        rows = f"FROM {table} NOT INDEXED WHERE rowid BETWEEN ? AND ? AND{str(compiled).partition('WHERE')[2]}"
+        tables, url = [], self._engine.url
+        for kind, statement in asked:
+            table, compiled = _KINDS[kind].name, statement.compile(self._engine, compile_kwargs={"literal_binds": True})
+            # By rowid: an index would give one key after the other.
+            text = str(compiled).replace(f"FROM {table}", f"FROM {table} NOT INDEXED", 1)
+            # Asked for both ends at once SQLite looks at every row.
+            ends = (connection.execute(sa.text(f"SELECT {end}(rowid) FROM {table}")).scalar() for end in ("min", "max"))
+            tables.append((text, *(end or 0 for end in ends), kind == "metrics"))
+        uri = f"{url.database}?{urlencode({key: value for key, value in url.query.items() if key != 'uri'})}"
+        with ExitStack() as opened:
+            children, errors = [], opened.enter_context(tempfile.TemporaryFile())
+            for share in range(shares := min(os.cpu_count() or 1, _SHARES)):
+                command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
+                command.append(json.dumps((uri, PART, share, shares, tables)))
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+                children.append(opened.enter_context(child))
+                opened.callback(child.kill)
 
-        def read(first: int) -> Part:
-            with self._engine.connect() as own:
-                driver: Any = own.connection.driver_connection
-                driver.execute("BEGIN")  # all statements see the same rows
-                ends = (first, first + PART - 1)
-                [(count, *found)] = driver.execute(f"SELECT count(*), {joined} {rows}", ends)
-                columns: list[Any] = [take_apart(text or b"", count) for text in found]
-                if kind == "metrics":
-                    numbers = driver.execute(f"SELECT value {rows}", ends)
-                    columns.append(np.fromiter((number for (number,) in numbers), float, count))
-                if all(column is not None for column in columns):
-                    return tuple(columns)
-                return next(in_parts(kind, driver.execute(f"SELECT run_uuid, key, value {rows}", ends)))
+            def parts() -> Iterator[Part]:
+                for batches in zip_longest(*(pa.ipc.open_stream(child.stdout) for child in children)):
+                    yield from map(of_batch, filter(None, batches))
 
-        # Asked for both ends at once SQLite looks at every row.
-        asked = (sa.text(f"SELECT {end}(rowid) FROM {table}") for end in ("min", "max"))
-        least, most = (connection.execute(each).scalar() or 0 for each in asked)
-        starts = iter(range(least, most + 1, PART))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            while some := list(islice(starts, _AHEAD)):
-                yield from pool.map(read, some)
+            try:
+                yield parts
+                failed = any(child.wait() for child in children)
+            except pa.ArrowInvalid:  # one has ended early
+                failed = True
+            if failed:
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise sqlite3.DatabaseError(said or "a process that read it was killed") from None
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
         """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or the selection; None

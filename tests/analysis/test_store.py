@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -24,15 +25,14 @@ QUERIES = yaml.safe_load(Path(__file__).with_name("queries.yaml").read_text())
 def test_both_readers_give_the_same_frame_of_what_was_logged(
     store: str, query: dict[str, object], count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few runs are looked up, many come in parts, some of whose texts hold what joins them."""
+    """Few runs are looked up, more are read in this process, many by several others, in parts."""
     api = load(store, reader="api", **query)
     monkeypatch.setattr(columns, "PART", 50)
-    for few, separator in ((500, columns.SEPARATOR), (0, columns.SEPARATOR), (0, ord("a"))):
+    for few, many in ((500, 500), (0, 500), (0, 0)):
         monkeypatch.setattr(sql, "_FEW", few)
-        monkeypatch.setattr(columns, "SEPARATOR", separator)
+        monkeypatch.setattr(sql, "_MANY", many)
         tables = load(store, reader="sql", **query)
         pd.testing.assert_frame_equal(tables, api, check_exact=True)
-        assert tables.attrs == api.attrs
         assert count in (None, len(tables))
 
 
@@ -113,6 +113,40 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
     assert load(uri, family="fc").reindex(columns=["examples_per_second"]).isna().sum().item() == 30
 
 
+@pytest.fixture
+def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A copy of the store, read as one of many runs is: by processes of their own."""
+    for name, value in {"sql._FEW": 0, "sql._MANY": 0, "columns.PART": 5}.items():
+        monkeypatch.setattr(f"paradnn.store.{name}", value)
+    return copy_of(store, tmp_path)
+
+
+def test_processes_that_read_hold_nobody_up_who_writes(large: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, changes = columns.of_batch, iter(["DELETE FROM experiments WHERE name = 'Default'"])
+
+    def written(batch: pa.RecordBatch) -> columns.Part:
+        """They wait for this one, which takes their first part, while somebody writes."""
+        for change in changes:
+            with closing(sqlite3.connect(large.removeprefix("sqlite:///"), timeout=20)) as connection, connection:
+                connection.execute(change)
+        return given(batch)
+
+    monkeypatch.setattr(columns, "of_batch", written)
+    pd.testing.assert_frame_equal(load(large), load(store))
+    assert not list(changes)
+
+
+def test_why_a_reader_ended_is_one_line(large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with closing(sqlite3.connect(large.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE params SET value = CAST(x'ff41' AS TEXT) WHERE key = 'batch_size'")
+    kill = "import os; os.kill(os.getpid(), 9)"
+    for program, said in (("", "can't decode byte 0xff .*"), ("1 / 0", "division by zero"), (kill, "it was killed")):
+        (tmp_path / ("pyarrow.py" if program else "nothing.py")).write_text(program)
+        with pytest.raises(StoreError, match=rf"^cannot read sqlite:///.*{said}$"):
+            load(large)
+
+
 def test_a_run_whose_times_are_none_is_there(store: str, tmp_path: Path) -> None:
     """SQLite keeps any value in a column of numbers."""
     uri = copy_of(store, tmp_path)
@@ -162,14 +196,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(self.headers["Authorization"])
-        answer = b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no such run"}'
-        self.send_response(404)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send_error(404)
 
 
 def test_files_of_several_stores_are_asked_for_with_the_password_of_each() -> None:
