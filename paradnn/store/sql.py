@@ -192,7 +192,7 @@ class SqlReader:
             for share in range(shares := min(os.cpu_count() or 1, _SHARES)):
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
                 command.append(json.dumps((uri, PART, share, shares, tables)))
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pipesize=1 << 20)
                 children.append(opened.enter_context(child))
                 opened.callback(child.kill)
 
