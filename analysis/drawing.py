@@ -292,8 +292,7 @@ def colouring(values: pd.Series, name: str) -> Colouring:
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
-    """The colour scale of numbers: logarithmic where all are positive and the greatest is over `wide` times the
-    least."""
+    """The colour scale of numbers: logarithmic where all are positive and reach over `wide` times the least."""
     known = np.asarray(values, dtype="float64")
     known = known[np.isfinite(known)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)

@@ -57,8 +57,7 @@ def place_operations(table: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[pd.Dat
 
 
 def _placed(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
-    """Rows under one roof, and whether each `works` (has FLOPs) and is `placed` (has a rate and an intensity as
-    well)."""
+    """Rows under one roof, and whether each `works` (has FLOPs) and is `placed` (has rate and intensity, too)."""
     names = ["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
     rows = table.assign(name=table["operation" if "operation" in table else "type"].astype("str"))
     rows = rows.assign(type=rows["type"].astype("str"), **rows[names].apply(pd.to_numeric, errors="coerce"))
@@ -177,8 +176,7 @@ def _verdicts(models: Any) -> list[str]:
 
 
 def _of_one(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
-    """Where the time of a run is, and what its operations would save at their own roofs; links between devices have
-    another roof."""
+    """Where the time of a run is, and what its operations would save at their own roofs, which links have not."""
     rest = {"without FLOPs": time["without_flops"], "with FLOPs but without a rate": time["unplaced"]}
     rest |= {"in no row of the table": 1 - time["covered"]}
     shares = {name: time[name] for name in _verdicts(time)} | {name: rest[name] for name in rest if rest[name] > 5e-4}

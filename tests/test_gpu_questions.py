@@ -75,9 +75,7 @@ def test_frameworks_that_see_no_gpu_are_not_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_environment_sees_the_machines_packages_and_is_made_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environments_see_the_machine_and_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheels, folder = tmp_path / "wheels", tmp_path / "venv"
     wheels.mkdir()
     with pytest.raises(SystemExit, match=rf"no wheels in {wheels}: run\n    make gpu-wheels GPU_PYTHONS=3\.\d+\n"):

@@ -138,8 +138,7 @@ def _bytes(count: float) -> str:
 
 
 def _draw(found: Sequence[_Channel]) -> drawing.Figure:
-    """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
-    piece begins."""
+    """Left the time of a message, right its size over that; a mark is a run, a line its fit, dotted between pieces."""
     drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
     names = [each.shown for each in found]
     crowded = sum(len(each.fit.breaks) for each in found if each.fit) > _MOST_BREAKS

@@ -185,8 +185,7 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
 @functools.cache
 def _reach(count: int, lost: int, cut: float) -> float:
     """How many standard deviations of so many normal values, of which the `lost` largest are not known, their trimmed
-    mean is off in 5%: simulated, since Student's t (Tukey and McLaughlin, Sankhya A 25, 1963) is of many values, and of
-    four holds in 91%."""
+    mean is off in 5%: simulated, since Student's t (Tukey and McLaughlin, Sankhya A 25, 1963) of four holds in 91%."""
     ordered = np.sort(np.random.default_rng(0).normal(size=(1_000_000 // count, count)), axis=1)
     ordered[:, count - lost :] = ordered[:, [count - lost - 1]]
     return float(np.quantile(np.abs(stats.trim_mean(ordered, cut, axis=1)) / ordered.std(axis=1, ddof=1), LEVEL))

@@ -330,8 +330,7 @@ def _parts(find: _Find, model: Model, layers: Sequence[Counted], left: float, ba
 
 
 def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
-    """Posed as products; of those that follow one another a single one, so many times. What the group timed as it is
-    stays so."""
+    """Posed as products; of those in a row a single one, so many times. What the group timed as it is stays so."""
     found, timed = [], set(group.timings["variant"])
     own = "nn" if "nn" in timed else max(timed, default="")  # published products have mostly but one, without a name
     for each in counted:

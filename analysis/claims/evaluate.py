@@ -258,8 +258,7 @@ def _ratio(check: Check, data: Data) -> CheckFinding:
 
 
 def _unpaired(check: Check, data: Data, pairs: Sequence[tuple[Conditions, Conditions]]) -> CheckFinding:
-    """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5%, so that both hold
-    (Bonferroni)."""
+    """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5% (Bonferroni)."""
     estimates, allowances, counts = [], [], []
     for a, b in pairs:
         samples = [aggregate_replicates(side(data, {**check.where, **each}, check.metric)) for each in (a, b)]

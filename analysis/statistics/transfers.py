@@ -69,8 +69,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class TransferFit:
-    """Pieces in the order of sizes. `errors` (n,) of the runs are |measured / fitted - 1|, `line_errors` those of one
-    line through all."""
+    """Pieces in the order of sizes. `errors` (n,) are |measured / fitted - 1|, `line_errors` those of a single line."""
 
     pieces: tuple[Piece, ...]
     line: Piece
@@ -130,8 +129,7 @@ def fitted(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.ndarray:
 
 
 def _shared(runs: pd.DataFrame) -> _Shared:
-    """What sessions have in common, over the sizes that all of them measured; nothing where there is one alone, or no
-    such size."""
+    """What sessions have in common, over the sizes that all measured; nothing of one alone, or without such a size."""
     cells = runs.groupby(["size", "session"])["log"].mean().unstack("session").dropna().to_numpy()
     count, several = cells.shape
     if several < 2 or count < 1:

@@ -203,8 +203,7 @@ def typed(values: Sequence[str | None]) -> pd.Series:
 
 @cache
 def _kinds() -> dict[str, type]:
-    """Params and tags that are numbers (float) or truth values (bool) by the types of the options, whatever a store
-    says."""
+    """Params and tags that are numbers (float) or truth values (bool) by the types of the options."""
     classes: list[tuple[str, type]] = [("measure.", Measure), ("optimizer.", Optimizer), ("platform.", Platform)]
     classes += [("model.", family.options) for family in FAMILIES.values()]
     kinds: dict[str, set[object]] = {name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")}

@@ -70,8 +70,7 @@ def noise_of(runs: pd.DataFrame) -> np.ndarray:
 
 
 def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
-    """FLOP/s and B/s of one device of measured runs: measured ceilings, else the specification, else what the best of
-    the runs implies."""
+    """FLOP/s and B/s of a device of measured runs: ceilings, else the specification, else what the best implies."""
     work = costs_of(runs)
     part = find_hardware(str(runs["device"].iloc[0]))
     precision = str(runs["precision"].iloc[0]) if "precision" in runs else "float32"

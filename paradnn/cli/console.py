@@ -90,8 +90,7 @@ def si(value: float) -> str:
 def fitting_table(
     console: Console, columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]], spare: Sequence[str]
 ) -> Table:
-    """A table without lines; on a narrow terminal without as many of the `spare` headings, first ones first, as let the
-    others stand unbroken."""
+    """A table without lines; on a narrow terminal without the first `spare` headings, so that others stand unbroken."""
     spare = spare if console.width < _NARROW else ()
     headings, wide = [str(column.header) for column in columns], console.options.update(width=_UNLIMITED)
     for count in range(len(spare) + 1):

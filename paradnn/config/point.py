@@ -271,8 +271,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
 
 
 def asked_point(config: Mapping[str, Any]) -> Point:
-    """The point that a composed configuration asks for, of which each value is checked, and not what they are together;
-    raises ConfigError."""
+    """The point that a configuration asks for, each value checked, not what they are together; or ConfigError."""
     name, model = _chosen(config.get("model"), "model.name", "family", FAMILIES)
     kind, data = _chosen(config.get("data", {"name": "synthetic"}), "data.name", "choice", inputs())
     source = with_whole_path(read(inputs()[kind], data, "data"))

@@ -236,8 +236,7 @@ class _DecoderOnly(_Heads):
         raise NotImplementedError
 
     def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
-        """Layers over so many tokens; `between`: the products of attention in a generation, in which the last token
-        alone has logits."""
+        """Layers over so many tokens; `between`: attention's products in generation, where the last one has logits."""
         raise NotImplementedError
 
     def layer_list(self) -> list[Layer]:
@@ -264,8 +263,7 @@ class _DecoderOnly(_Heads):
 
 @dataclass(frozen=True)
 class LanguageModel(_DecoderOnly):
-    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding. heads must
-    divide width."""
+    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding."""
 
     shown: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
 

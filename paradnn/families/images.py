@@ -39,8 +39,7 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
 class ImageNetwork:
     """A network over images, written once: its layers so far with what they cost, the shape of the last output, and
     with `builds` the Keras model of square images beside them, of which `x` is the last output. Padding, concatenation,
-    dropout and repetition of pixels move nothing of their own: the layer that makes or reads a tensor can do it on the
-    way."""
+    dropout and repetition of pixels move nothing of their own: the layer beside can do it on the way."""
 
     def __init__(self, height: int, width: int | None = None, channels: int = 3, builds: bool = False) -> None:
         self.height, self.width, self.channels = height, width or height, channels

@@ -94,8 +94,7 @@ class Messages(Kernel):
 
 @dataclass(frozen=True)
 class Gemm(Kernel):
-    """A kernel: C = op(A) op(B), a product of an m x k and a k x n matrix; A and B are stored by rows, transposed if so
-    said."""
+    """A kernel: C = op(A) op(B), a product of an m x k and a k x n matrix; A and B by rows, transposed if so said."""
 
     name: str = "gemm"
     m: int = option(1760, "rows of the product", low=1, high=LARGEST)
@@ -134,8 +133,7 @@ class Gemm(Kernel):
 
 @dataclass(frozen=True)
 class SparseGemm(Kernel):
-    """A kernel: C = A B, a sparse m x k matrix by a dense k x n matrix: CSR in PyTorch, coordinates in TensorFlow and
-    JAX."""
+    """A kernel: C = A B, a sparse m x k matrix by a dense k x n matrix: CSR in PyTorch, else coordinates."""
 
     is_sparse: ClassVar[bool] = True
     shown: ClassVar[str] = "{m}x{n}x{k} d{density:g}"
@@ -189,8 +187,7 @@ class SparseGemm(Kernel):
 
 @dataclass(frozen=True)
 class Conv2d(Kernel):
-    """A kernel: one convolution of a batch of images, or the gradient of its input or of its weights. Pairs are height,
-    width."""
+    """A kernel: one convolution of images, or the gradient of its input or of its weights. Pairs are height, width."""
 
     has_batch: ClassVar[bool] = True
     convolves: ClassVar[bool] = True

@@ -90,8 +90,7 @@ class OperationTimes:
     def or_like(
         self, like: OperationTimes, operations: Sequence[Operation], seconds: Array, stated: Array | None = None
     ) -> OperationTimes:
-        """This fit, or that of the same operations beside a similar device: whichever predicts each from the others
-        better."""
+        """This fit, or that of the operations beside a similar device: what predicts each from the others better."""
         beside = OperationTimes.fit(operations, seconds, stated, like)
         return max(self, beside, key=lambda fit: fit.left_out.score)
 

@@ -54,8 +54,7 @@ _STEADY = (1.8, 12.0, 60.0)
 
 @dataclass(frozen=True)
 class PointTimes:
-    """Draws, (points, draws) each: seconds of the step, of each phase in all processes, of the point; whether its limit
-    ends it."""
+    """Draws, (points, draws): seconds of step, each phase in all processes and point; whether its limit ends it."""
 
     step: Array
     phases: Mapping[str, Array]

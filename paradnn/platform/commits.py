@@ -51,8 +51,7 @@ def checkouts(references: tuple[str, str], setup: str | None = None) -> Iterator
 
 
 def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
-    """What a commit is called, of the files as they lie there with a mark where they are changed; ParadnnError where
-    there is no checkout."""
+    """What a commit is called, of the files as they lie there with a mark if changed; or ParadnnError."""
     of = "--dirty" if reference == WORKING_TREE else reference
     return _git("describe", "--always", "--abbrev=12", "--exclude=*", of, folder=folder)
 

@@ -38,8 +38,7 @@ _MARGIN = 0.05
 @dataclass(frozen=True)
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory. contended: what disturbed them,
-    None where nothing did. references: metric -> ms of a call of each reference kernel, the best that any ceilings of
-    the environment know."""
+    None where nothing did. references: metric -> ms of a call of each reference kernel, the best of the environment."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
@@ -190,8 +189,7 @@ class CeilingsKeeper:
         return best
 
     def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
-        """Which stored ceilings are used: such as nothing disturbed; on a machine that is busy now any, where there are
-        none of those."""
+        """Which stored ceilings are used: such as nothing disturbed; where there are none, on a busy machine any."""
         known = self._tracker.finished([identity.environment_id]).get(identity, [])
         found = [run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"]
         any_will_do = bool(found) and all(found) and LoadWatch().look().busy

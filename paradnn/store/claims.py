@@ -71,8 +71,7 @@ class Owner:
             raise ValueError("no process")
 
     def is_gone(self, expires: float) -> bool:
-        """Whether it does no more of what it held until `expires` (Unix seconds): it is no process of this host, or its
-        time ran out."""
+        """Whether it does no more of what it held until `expires` (Unix seconds): no process here, or out of time."""
         if self.boot == _boot():
             try:
                 process = psutil.Process(self.pid)

@@ -83,8 +83,7 @@ def metric(name: str) -> Metric:
 
 
 def costs(price: float, ok: bool, known: Callable[[str], float | None]) -> dict[str, float]:
-    """The costs of one run at `price` an hour, of the metrics that `known` gives; of a run that is not `ok` those of
-    its learning alone."""
+    """The costs of one run at `price` an hour, of the metrics that `known` gives; if not `ok` of its learning alone."""
     found = {}
     for cost in COSTS:
         amount = next((value for name in cost.of if (value := known(name))), None)

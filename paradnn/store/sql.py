@@ -1,6 +1,5 @@
 """Runs straight from the tables of an MLflow SQL store, some fifty times faster than its search
-(`benchmarks/bench_store.py`). The tables are MLflow's internal business, so `unexpected` says whether they look as
-known."""
+(`benchmarks/bench_store.py`). The tables are MLflow's own business: `unexpected` says whether they look as known."""
 
 from __future__ import annotations
 
@@ -192,7 +191,7 @@ class SqlReader:
             for share in range(shares := min(os.cpu_count() or 1, _SHARES)):
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
                 command.append(json.dumps((uri, PART, share, shares, tables)))
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pipesize=1 << 20)
+                child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, pipesize=1 << 20)
                 children.append(opened.enter_context(child))
                 opened.callback(child.kill)
 

@@ -157,8 +157,7 @@ def _descendants(root: Path, pid: int) -> Iterator[int]:
 
 
 def _throttled_seconds(root: Path) -> float | None:
-    """Seconds in which the quota of this process's control group, of version 2 or 1, stopped it; None where there is
-    none."""
+    """Seconds in which the quota of this process's control group, version 2 or 1, stopped it; None without one."""
     with contextlib.suppress(OSError, ValueError):
         for row in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = row.split(":", 2)

@@ -192,8 +192,7 @@ def serve_steps(channel: Connection, step: Step) -> None:
 
 def die_with(life: int) -> None:
     """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is closed, over which
-    nothing is sent: Python cannot, where a framework waits for a process that is gone and holds the interpreter's
-    lock."""
+    nothing is sent: Python cannot, where a framework waits for one that is gone and holds the interpreter's lock."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)

@@ -49,8 +49,7 @@ def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = T
 
 
 def synthetic_batch(workload: BuiltModel, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs and targets of one step, drawn on the host; each array has shape (batch_size, *spec.shape), a kernel's
-    operands their own."""
+    """Inputs and targets of one step, drawn on the host; arrays are (batch_size, *spec.shape), a kernel's their own."""
     generator = np.random.default_rng(seed)
     if workload.draw:
         return workload.draw(generator, batch_size), []

@@ -242,9 +242,7 @@ def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_run_that_is_none_is_named_by_its_line(
-    tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_run_is_named_by_its_line(tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "--store", str(crafted(tmp_path / "b.zip", {}, line))]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert " of runs.jsonl is no run: " in error

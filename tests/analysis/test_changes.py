@@ -112,9 +112,7 @@ def test_a_history_of_gates_needs_no_store(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("text", "message"), [("[" * 100_000, "line 1: is not of"), ('{"ratio": 1}', "line 1: is not"), ("", "no gate")]
 )
-def test_what_is_no_history_is_one_line(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_history_is_one_line(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x").write_text(text)
     assert main(["changes", "--history", str(tmp_path / "x")]) == 2
     assert message in (said := capsys.readouterr().err)

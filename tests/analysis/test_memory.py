@@ -44,8 +44,7 @@ def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_ou
 
 
 def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
-    """Half the bytes: what fails in float32 fits in bfloat16, and that is no contradiction. A setting that some runs
-    lack is a value of its own."""
+    """Half the bytes: what fails in float32 fits in bfloat16, no contradiction. To lack a setting is a value."""
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
     mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
     for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):

@@ -1,5 +1,4 @@
-"""Sides of two sessions at one speed of the machine, through a store and `compare`: planted machines, of which one
-session is 15% slower."""
+"""Sides of two sessions at one speed of the machine, through a store and `compare`: one session is 15% slower."""
 
 import math
 import shutil

@@ -133,9 +133,7 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
 
 
 @pytest.mark.parametrize(("size", "places"), [(0.0, ()), (-0.08, (81,)), (-0.2, (60, 100)), (-0.1, None)])
-def test_lasting_changes_within_a_session_are_found_and_nothing_else(
-    size: float, places: tuple[int, ...] | None
-) -> None:
+def test_lasting_changes_in_a_session_are_found_and_nothing_else(size: float, places: tuple[int, ...] | None) -> None:
     """Steps, one there and one back again, and a steady drift, from what repeats; cells may differ by any amount."""
     random = np.random.default_rng(0)
     place, cells = random.permutation(162), np.repeat(np.arange(54), 3)

@@ -1,5 +1,4 @@
-"""The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said that is not so, and
-what is there is found."""
+"""The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said that is not so."""
 
 import os
 import shutil

@@ -49,9 +49,7 @@ def test_modules_and_entry_points_in_their_order(packages: Path) -> None:
     assert "nothing" not in found
 
 
-def test_a_package_that_cannot_be_used_is_left_out_in_a_line(
-    packages: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_that_is_unusable_is_left_out_in_a_line(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (packages / "thing_broken.py").write_text("import nothing_of_that_name\n")
     (packages / "thing_twice.py").write_text(f"{THING}A = Thing('a')\nNEW = Thing('new')\n")
     offer(packages, "broken = thing_broken\none = thing_twice:NEW\ntwice = thing_twice\nwrong = thing_twice:Thing")

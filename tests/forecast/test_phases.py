@@ -117,9 +117,7 @@ class Profiled:
 
 @pytest.mark.parametrize("seconds", [1e-4, 0.0099, 0.1, 0.3, 4.0, 7.0])
 @pytest.mark.parametrize("left", [5.0, 30.0, math.inf])
-def test_as_many_steps_are_profiled(
-    seconds: float, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_are_profiled(seconds: float, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     machine = Clockwork(seconds)
     profile_steps(Profiled(), machine, seconds, False, left)  # type: ignore[arg-type]

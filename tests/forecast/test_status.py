@@ -1,5 +1,4 @@
-"""How points stand before they are measured, each by its own costs, and the schedule of several hosts: against an event
-simulation."""
+"""How points stand before they are measured, each by its own costs, and the schedule of several hosts, simulated."""
 
 import heapq
 from collections.abc import Sequence
@@ -46,9 +45,7 @@ def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
 
 
-def test_of_many_points_some_are_predicted_and_stand_for_all(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_points_some_are_predicted_for_all(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     points = [fc(1 + index % 5, 64 * (1 + index // 5 % 20), 16 * (1 + index // 100)) for index in range(400)]
     history = open_history(settings.tracking)
     whole = forecast(status_of(points, settings), settings, history)

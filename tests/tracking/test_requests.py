@@ -134,9 +134,7 @@ def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Rem
     assert found == [(step, float(step)) for step in range(1500)]
 
 
-def test_packed_files_are_read_and_exported_one_by_one(
-    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_files_are_read_one_by_one(remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = keep(remote.driver("paradnn"), 1)
     frame = analysis.load(remote.counted.uri)
     [row] = frame.to_dict("records")

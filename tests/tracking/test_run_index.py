@@ -222,9 +222,7 @@ BAD_TAGS += [{OWNER: owner_tag(), EXPIRES: text} for text in ("nan", "soon", "in
 BAD_TAGS += [{"replicate": text} for text in ("x", "", "-1", "1e3", "\u0663", "9" * 5000)]
 
 
-def test_a_run_that_cannot_be_understood_is_named_and_passed_over(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_garbage_is_named_and_passed_over(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     tracker, run_id = recorded(store)
     [[experiment]] = store.query("SELECT experiment_id FROM runs")
     with sqlite3.connect(store.folder / "mlflow.db") as database:

@@ -101,8 +101,7 @@ Sized = tuple[dict[str, Any], int]
 
 
 def check_memory(pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)) -> None:
-    """A small point and a large one; those `beside` a plain process are as far from it as two of those may be from
-    each other."""
+    """A small point and a large one; those `beside` a plain process as far from it as two of those."""
     for model, batch in (TINY, LARGE):
         point = {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = families.measure(pool, point, framework, 1000).answer

@@ -180,8 +180,7 @@ def test_an_interval_is_widened_as_an_ar1_is(n: int) -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n", [20, 48, 120])
 def test_few_series_of_correlated_values_get_an_interval_that_is_wrong(n: int, rho: float) -> None:
-    """6% at most, and of 48 values 3%; of 600 series three standard deviations are 3%. Independent ones nearly all have
-    one."""
+    """6% at most, and of 48 values 3%; of 600 series three standard deviations are 3%. Independent ones have one."""
     found = coverage(n, f"ar {rho}", 600)
     assert found.wrong < (0.035 if n == 48 else 0.09)
     assert rho or (found.given > 0.94 and found.width < 1.6)

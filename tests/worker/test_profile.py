@@ -1,5 +1,4 @@
-"""The operation breakdown: its parts against hand counts, the whole against TensorFlow's own counter and the analytic
-costs."""
+"""The operation breakdown: its parts against hand counts, the whole against TensorFlow's counter and analytic costs."""
 
 import functools
 import math

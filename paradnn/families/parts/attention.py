@@ -79,8 +79,7 @@ class Attention:
         return [*turned, value]
 
     def __call__(self, x: Any, memory: Any = None, causal: bool = False) -> Any:
-        """(batch, tokens, width), memory (batch, keys, width) -> (batch, tokens, width); `causal`: no token sees what
-        follows."""
+        """(batch, tokens, width), memory (batch, keys, width) -> (batch, tokens, width); `causal`: no look ahead."""
         query, key, value = self.project(x, memory)
         return self.last(mixed(query, key, value, causal))
 

@@ -155,8 +155,7 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
 
 def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     """A program of `torch.export.save`, for inference; `shape` stands for dimensions that its only input leaves open.
-    Raises Unavailable for a file that is none, one whose tensors are pickled, and a batch that it was not exported
-    for."""
+    Raises Unavailable for a file that is none, pickled tensors, and a batch that it was not exported for."""
     import torch
 
     reason = f"{path.name} is no program that this PyTorch loads ({torch.__version__})"

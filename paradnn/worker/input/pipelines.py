@@ -163,8 +163,7 @@ _LIGHT, _COLOUR, _GRAIN, _FIELDS = 52.0, 10.0, 3.0, 8
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """TFRecord files with `examples` pictures of mean `width` x `height`; where they are not there one process makes
-    them, the others wait."""
+    """TFRecord files with `examples` pictures of mean `width` x `height`; one process makes them, others wait."""
     parts = [options[key] for key in ("examples", "width", "height")]
     name = f"images-{'x'.join(map(str, parts))}-v{_VERSION}"
     given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -16,7 +16,6 @@ PRODUCTS = ("matmul", "convolution")
 
 @functools.cache
 def categorise(language: str, name: str) -> str:
-    """The category of an operation: matmul, convolution, elementwise, reduction, data movement, communication,
-    control, other."""
+    """Of an operation: matmul, convolution, elementwise, reduction, data movement, communication, control, other."""
     rows = (row for row in _PATTERNS if row["language"] == language)
     return next(row["category"] for row in rows if re.search(row["pattern"], name))

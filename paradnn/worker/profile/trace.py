@@ -184,8 +184,7 @@ def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
                 yield values.get("program id"), message.FromString(values["hlo proto"]).hlo_module
 
 
-# The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own functions ("Executor::Process") are not
-# kernels.
+# The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own ("Executor::Process") are none.
 _KERNEL = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 _EAGER = "EagerLocalExecute: "
 # A function's call and the loops within it contain the operations that are wanted.

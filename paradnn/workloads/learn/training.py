@@ -76,8 +76,7 @@ class Checkpoint:
         self._took = 0.0
 
     def load(self, like: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
-        """The epochs of an earlier process whose variables are `like`, and these after the last of them; None where
-        nothing can be used."""
+        """The epochs of an earlier process whose variables are `like`, and these after them; None without any."""
         if self._path is None or not self._path.is_file():
             return None
         try:

@@ -101,8 +101,7 @@ def main() -> None:
 
 
 class Generated(contextlib.AbstractContextManager["Generated"]):
-    """The queries of such a process, which has made its schedule; a context: the process is gone after it. ended: none
-    comes any more."""
+    """The queries of such a process, which has made its schedule; a context: it is gone after it. ended: none comes."""
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
         command = [sys.executable, "-c", f"from {__name__} import main; main()", repr(rate), str(seed)]

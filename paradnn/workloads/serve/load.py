@@ -199,8 +199,7 @@ class ScheduledRuns:
         return self._held(rate, self._watch())[0]
 
     def _held(self, rate: float, watch: LimitWatch | None = None) -> tuple[bool, ServedQueries]:
-        """Whether a rate held, in a run of full length or while a watch looks, and what was served; noted as a
-        probe."""
+        """Whether a rate held, in a full run or while a watch looks, and what was served; noted as a probe."""
         run = self._run(rate, self._short if watch else self._full, watch)
         latencies = run.log.latencies()
         late = [0, *accumulate(latency > self._limit for latency in latencies)]
