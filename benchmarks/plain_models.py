@@ -40,7 +40,7 @@ def resnet(bottleneck, filters, size, outputs):
         else:
             y = conv(L.ReLU()(conv(x, width, 3, stride)), width, 3, 1)
         short = x if x.shape[-1] == out and stride == 1 else conv(x, out, 1, stride)
-        x = L.ReLU()(L.Add()([y, short]))
+        x = L.ReLU()(L.Add()([short, y]))
     x = L.Dense(outputs)(L.GlobalAveragePooling2D()(x))
     return keras.Model(first, x), (size, size, 3), (), outputs
 

@@ -13,7 +13,10 @@ import pytest
 from scipy import stats
 
 from benchmarks import channel, fidelity
+from benchmarks.ours import point
 from benchmarks.turns import COMPARED, Failed, Ready, Stage
+from paradnn.config.identity import request_of
+from paradnn.families import build
 from tests.conftest import ROOT, process
 from tests.processes import wait_for
 
@@ -88,6 +91,14 @@ def test_a_message_is_what_ours_records() -> None:
     """Half of a round trip, a 64th of a window, an all-reduce."""
     cases = {"grpc": 500, "grpc_bandwidth": 1000 / 64, "tcp": 500, "iperf3": 1000 / 64, "gloo": 1000}
     assert {case: channel.Cell(case, 64).us(1e-3) for case in cases} == pytest.approx(cases)
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("name", fidelity.FAMILIES)
+def test_plain_models_have_the_weights_of_ours_in_their_order(name: str) -> None:
+    from benchmarks.plain_models import MODELS, shapes
+
+    assert shapes(MODELS[name][0]()[0]) == shapes(build(request_of(point(name))["model"]).model)
 
 
 def test_programs_that_compute_something_else_are_told_apart() -> None:

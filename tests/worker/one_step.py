@@ -27,8 +27,7 @@ RULES = [
 
 
 def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
-    settings = {"mode": "train", "compile": compile_mode, "precision": "float32", "framework": {}}
-    return settings | {"optimizer": optimizer}
+    return {"mode": "train", "compile": compile_mode, "precision": "float32", "framework": {}, "optimizer": optimizer}
 
 
 def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
