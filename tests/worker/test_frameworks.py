@@ -104,11 +104,9 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
         "print(sorted(m for m in ('tensorflow', 'jax', 'torch') if sys.modules.get(m)))"
     )
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
-    done = subprocess.run(
-        [sys.executable, "-c", code, framework], env=environ, capture_output=True, text=True, check=True
-    )
+    said = subprocess.check_output([sys.executable, "-c", code, framework], env=environ, text=True)
     # Keras itself imports JAX where that is installed.
-    assert done.stdout.strip() == {"jax": "['jax']", "torch": "['jax', 'torch']"}[framework]
+    assert said.strip() == {"jax": "['jax']", "torch": "['jax', 'torch']"}[framework]
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
@@ -124,8 +122,7 @@ def test_without_protobuf_it_measures(framework: str, without_protobuf: Path, mo
 
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("jax", "eager"), ("torch", "eager")])
 def test_one_step_compiles_and_the_next_does_not(pool: WorkerPool, framework: str, compile_mode: str) -> None:
-    result = measure(pool, framework, "fc", compile=compile_mode)
-    compilation = result.answer.measurement.compilation
+    compilation = measure(pool, framework, "fc", compile=compile_mode).answer.measurement.compilation
     if framework == "torch":
         assert (compilation.programs, compilation.note) == ([0], None)
         return
@@ -178,8 +175,7 @@ def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_pa
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_programs_say_what_profiles_see(pool: WorkerPool, framework: str, compile_mode: str, precision: str) -> None:
-    result = measure(pool, framework, "fc", compile=compile_mode, precision=precision)
-    answer = result.answer
+    answer = measure(pool, framework, "fc", compile=compile_mode, precision=precision).answer
     assert isinstance(answer.profile, Profile), answer.profile
     assert answer.measurement.product_types == pytest.approx(answer.profile.product_types, abs=0.02)
     if framework == "torch":
