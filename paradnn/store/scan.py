@@ -28,7 +28,7 @@ def main() -> None:
             fields = {"run": CODED, "key": CODED, "value": NUMBER if has_numbers else CODED}
             with pa.ipc.new_stream(sys.stdout.buffer, pa.schema(fields)) as stream:
                 for first in range(least + share * rows, most + 1, shares * rows):
-                    cursor.execute(f"{statement} AND rowid BETWEEN {first} AND {first + rows - 1}")
+                    cursor.execute(f"{statement} AND rowid BETWEEN {first} AND {min(first + rows - 1, most)}")
                     # Read to its end before it is sent: who writes the store waits for no reader of this.
                     for batch in filter(len, cursor.fetch_arrow_table().to_batches()):
                         found = {

@@ -48,7 +48,7 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
 _BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")  # in a column of texts SQLite makes texts of numbers
 _POINTS = {"kind": ("point",)}  # the tags of what analyses read
-_CHUNK = 20_000  # rows fetched at once
+_CHUNK, _PIPE = 20_000, 1 << 20  # rows fetched at once, and bytes of a part that wait for this process
 _MANY, _SHARES = 5_000, 4  # runs above which processes of their own read an SQLite file, and how many of them at most
 _FEW = 500  # so many runs are looked up by their ids
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
@@ -191,7 +191,7 @@ class SqlReader:
             for share in range(shares := min(os.cpu_count() or 1, _SHARES)):
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
                 command.append(json.dumps((uri, PART, share, shares, tables)))
-                child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, pipesize=1 << 20)
+                child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, pipesize=_PIPE)
                 children.append(opened.enter_context(child))
                 opened.callback(child.kill)
 

@@ -108,7 +108,7 @@ def changed(bundle: Path, target: Path, change: Callable[[str, bytes], bytes]) -
     return target
 
 
-def test_what_is_damaged_is_told_and_not_logged(
+def test_what_is_damaged_is_not_logged(
     bundle: Path, tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def manifest(**entries: object) -> Callable[[str, bytes], bytes]:

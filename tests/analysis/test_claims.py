@@ -260,9 +260,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
     return captured.err if code else captured.out
 
 
-def test_scaling_software_and_infeed_say_what_was_planted(
-    measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_scaling_software_and_infeed_hold(measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = [str(tmp_path / "scaling.csv"), str(tmp_path / "scaling.png")]
     one, alone = ("--store", measured, "--tag", "environment_id=env-2.9"), ("--where", "devices=1")
     out = run(capsys, "scaling", *one, "--csv", files[0], "--figure", files[1])

@@ -51,9 +51,7 @@ def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> 
     assert found.left_out == ["broken.tsv: could not convert string to float: 'soon'"]
 
 
-def test_they_are_logged_once_and_scored_with_their_prices(
-    tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_they_are_logged_once_and_with_prices(tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path / "entries")
     for logged, said in ((3, "none were there before, left out 1 damaged entry"), (0, "3 were there already")):
         assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
@@ -88,9 +86,7 @@ def test_whatever_stands_in_a_file_it_is_read_or_one_line(name: str, tmp_path: P
     assert all(len(line.splitlines()) == 1 and len(line) < 1_000 for line in said)
 
 
-def test_a_folder_of_another_kind_or_of_files_beyond_the_bound_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_folder_or_files_beyond_the_bound_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="holds no series of DAWNBench"):
         read_dawnbench(tmp_path)
     monkeypatch.setattr(source, "LARGEST", 10)

@@ -115,25 +115,33 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copy of the store, read as one of many runs is: by processes of their own."""
-    for name, value in {"sql._FEW": 0, "sql._MANY": 0, "columns.PART": 5}.items():
+    """A copy of the store, read as one of many runs is: by processes of their own, which soon wait for this one."""
+    for name, value in {"sql._FEW": 0, "sql._MANY": 0, "sql._PIPE": 4096, "columns.PART": 20}.items():
         monkeypatch.setattr(f"paradnn.store.{name}", value)
     return copy_of(store, tmp_path)
 
 
-def test_processes_that_read_hold_nobody_up_who_writes(large: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, changes = columns.of_batch, iter(["DELETE FROM experiments WHERE name = 'Default'"])
+def test_who_writes_a_run_waits_for_no_reader(large: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run, of which all comes while others are read, is absent."""
+    given, later = columns.of_batch, iter(("params", "latest_metrics", "tags"))
 
-    def written(batch: pa.RecordBatch) -> columns.Part:
-        """They wait for this one, which takes their first part, while somebody writes."""
-        for change in changes:
-            with closing(sqlite3.connect(large.removeprefix("sqlite:///"), timeout=20)) as connection, connection:
-                connection.execute(change)
+    def write(table: str) -> None:
+        with closing(sqlite3.connect(large.removeprefix("sqlite:///"), timeout=20)) as connection, connection:
+            names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            held = ", ".join(name for name in names if name != "run_uuid")
+            some = "SELECT max(run_uuid) FROM tags WHERE key = 'outcome'"
+            chosen = f"SELECT 'new', {held} FROM {table} WHERE run_uuid = ({some})"
+            connection.execute(f"INSERT INTO {table} (run_uuid, {held}) {chosen}")
+
+    def taken(batch: pa.RecordBatch) -> columns.Part:
+        for table in later:
+            write(table)
         return given(batch)
 
-    monkeypatch.setattr(columns, "of_batch", written)
+    write("runs")
+    monkeypatch.setattr(columns, "of_batch", taken)
     pd.testing.assert_frame_equal(load(large), load(store))
-    assert not list(changes)
+    assert not list(later)
 
 
 def test_why_a_reader_ended_is_one_line(large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
