@@ -102,9 +102,7 @@ def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.Da
         assert (finding.points, finding.value) == (len(wins), pytest.approx(wins.mean()))
 
 
-def test_figure_3b_has_853_operations_and_only_output_fusions_are_compute_bound(
-    operations: OperationsResult, tmp_path: Path
-) -> None:
+def test_figure_3b_has_853_operations_and_compute_bound_fusions(operations: OperationsResult, tmp_path: Path) -> None:
     rows = plain()
     rows = rows[(rows["time_perc"] >= 1) & (rows["flops_perc"] > 0) & (rows["type"] != "while")]
     drawn = operations.operations[operations.operations["drawn"]]
