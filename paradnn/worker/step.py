@@ -43,8 +43,8 @@ def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = T
     keras.utils.set_random_seed(point["seed"])
     precision = "float32" if FRAMEWORKS[framework.name].is_engine else point["precision"]
     if precision not in POLICIES:
-        engines = ", ".join(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
-        raise Unavailable(f"framework={framework.name} has no precision={precision}: set framework to one of {engines}")
+        lacks = f"framework={framework.name} has no precision={precision}"
+        raise Unavailable(f"{lacks}: set framework=litert or onnxruntime")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)
 
 
