@@ -293,6 +293,7 @@ class _Posterior(NamedTuple):
     root: Array
     features: Array
     own: Array
+    carriers: tuple[Coordinates, Array]
 
 
 @dataclass(frozen=True)
@@ -329,12 +330,11 @@ class Process:
     @one_thread()
     def predict(self, points: Inputs) -> Prediction:
         """The joint distribution of a value at each of the points; a step that was observed is nearly known."""
-        carriers = self._carriers(points)
+        fit = self._alone if len(self.values) >= _MOST_CARRIERS else self._posterior(self._carriers(points))
         count, known = len(points), self.inputs.columns
         line = ((points.columns.get(name, (np.zeros(count), 0.0))[0], prior) for name, (_, prior) in known.items())
         unseen = (column for name, column in points.columns.items() if name not in known)
-        features, own = self._features(points.coordinates, _line(line, count), carriers)
-        fit = self._posterior(carriers)
+        features, own = self._features(points.coordinates, _line(line, count), fit.carriers)
         group = places([*self.inputs.steps, *points.steps])[len(self.values) :]
         again = group < len(self.values)
         # Of an observed step the nugget is known as well as its runs tell, given what all steps have in common.
@@ -351,11 +351,15 @@ class Process:
     @one_thread()
     def left_out(self) -> LeftOut:
         """Every step predicted from the others: its residual and variance grow by how far it pulled the line itself."""
-        fit = self._posterior(self._carriers(None))
+        fit = self._alone
         spread = fit.own + self.noise
         apart = 1 - ((fit.features @ fit.root) ** 2).sum(axis=1) / spread
         error = (self.values - fit.features @ fit.weights) / apart
         return LeftOut(error, np.sqrt(self.allowance * spread / apart), self.freedom)
+
+    @cached_property
+    def _alone(self) -> _Posterior:
+        return self._posterior(self._carriers(None))
 
     def _features(self, points: Coordinates, line: Array, carriers: tuple[Coordinates, Array]) -> tuple[Array, Array]:
         """(n, k) features whose weights have variance 1 before data; (n,) variances of the nugget, and so what carriers
@@ -385,4 +389,4 @@ class Process:
         precise = features / deviations[:, None]
         lower = cholesky(precise.T @ precise + np.eye(features.shape[1]), lower=True)
         root = solve_triangular(lower, np.eye(len(lower)), lower=True).T
-        return _Posterior(root @ (root.T @ (precise.T @ (self.values / deviations))), root, features, own)
+        return _Posterior(root @ (root.T @ (precise.T @ (self.values / deviations))), root, features, own, carriers)

@@ -73,7 +73,8 @@ class Prediction:
         """(n, count) values; a draw's errors are as large as the data leave it uncertain."""
         scale = np.minimum(np.sqrt(self.freedom / random.chisquare(self.freedom, count)), 2.0)
         own = random.standard_normal((len(self.mean), count))[self.group] * np.sqrt(self.own)[:, None]
-        error = self.root @ random.standard_normal((self.root.shape[1], count)) + own
+        root = np.asarray(np.linalg.qr(self.root.T, mode="r")).T  # of the same covariance, with the fewest columns
+        error = root @ random.standard_normal((root.shape[1], count)) + own
         return np.asarray(self.mean[:, None] + scale * (error + self.noise * random.standard_normal(own.shape)))
 
 

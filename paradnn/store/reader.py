@@ -97,8 +97,7 @@ class SearchReader:
 
     def _search(self, query: Query) -> Iterator[Row]:
         """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory. Pages are counted by
-        offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers at the end, and an id seen
-        before is passed over."""
+        offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers last; ids seen are passed."""
         names = {self._id_of(name): name for name in query.experiments}
         names.pop("", None)
         if not names:
