@@ -147,7 +147,7 @@ def operations_result(
 
 def types_of(operations: pd.DataFrame) -> pd.DataFrame:
     """A row for each type that is drawn, the most frequent first: operations, how many are compute-bound, whether they
-    go between devices, the range of their intensities (FLOP/B), of shares of the roof median and most, of time median."""
+    go between devices, the range of their intensities (FLOP/B), of roof shares median and maximum, of time median."""
     rows = operations[operations["drawn"]]
     limits = {"compute": rows["verdict"].eq("compute-bound"), "between": rows["verdict"].eq("between devices")}
     grouped = rows.assign(**limits).groupby("type")
