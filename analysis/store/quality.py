@@ -28,7 +28,7 @@ _TIMINGS = (
 #: Significant digits in which two timings must agree, over all that tell them apart, to be one: two measurements with a
 #: spread of 1% agree in five digits once in 3,000 times.
 _DIGITS = 5
-_BEYOND = 1.1  # times the slowest block
+_BEYOND, _SLACK = 1.1, 1 + 1e-5  # times the slowest block; times what was rounded to so many digits
 _BLOCKS = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", "step_time_min_ms", "step_time_max_ms")
 _ENDS = (*_BLOCKS[1:3], "examples_per_second_low", "examples_per_second_high")
 
@@ -169,12 +169,14 @@ def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
 def without_wild_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The frame without intervals that cannot be, and how many runs had one.
 
-    Such an interval is wider than what it is of, to each side in the mean, or ends a tenth and more beyond the fastest
-    or the slowest block that was measured. Runs stored before intervals ended at those have them.
+    Such an interval is wider than what it is of, to each side in the mean, does not hold it, or ends a tenth and more
+    beyond the fastest or the slowest block that was measured. Runs stored before intervals ended at those have them.
     """
-    value, low, high, fastest, slowest = frame.reindex(columns=list(_BLOCKS)).astype("float64").to_numpy().T
+    names = [*_BLOCKS, "examples_per_second", *_ENDS[2:]]
+    value, low, high, fastest, slowest, rate, least, most = frame.reindex(columns=names).astype("float64").to_numpy().T
     with np.errstate(invalid="ignore"):
         wild = (high - low > 2 * value) | (low < fastest / _BEYOND) | (high > slowest * _BEYOND)
+        wild |= (low > value * _SLACK) | (value > high * _SLACK) | (least > rate * _SLACK) | (rate > most * _SLACK)
     if wild.any():
         frame = frame.assign(**{name: frame[name].mask(wild) for name in _ENDS if name in frame})
     return frame, int(wild.sum())

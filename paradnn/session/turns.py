@@ -1,8 +1,7 @@
 """Two points that take turns on one machine: both are built, then a block of the one follows a block of the other. What
 the machine does to one block it does to its neighbour a moment later, so most of what differs between whole processes
 cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A side says where its turn ends
-(`paradnn.worker.turns`), and is stopped until the next one: no pool of threads of its own spins while the other
-computes."""
+(`paradnn.worker.turns`), and is stopped until the next one: no pool of threads of its own spins meanwhile."""
 
 import contextlib
 import math

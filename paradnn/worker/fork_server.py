@@ -31,8 +31,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent exits; where it cannot (not Linux), `serve` notices. A parent
     that exited before that is noticed here, if the caller names it: a fork knows it from before (`parent`), an
-    interpreter, which takes a while to start, has it from its command line (`driver`; a wrapper of the interpreter may
-    stand between)."""
+    interpreter, which takes a while to start, has it from its command line (`driver`, beyond any wrapper)."""
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -29,14 +29,15 @@ def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
 
 
 def test_an_interval_that_cannot_be_is_none() -> None:
-    """Of steps of 10 ms between 8 and 12: one that holds, one beyond the slowest block, one wider than its value."""
-    ends = {"step_time_low_ms": [9.0, 9.0, 0.5], "step_time_high_ms": [11.0, 15.0, 30.0]}
-    blocks = {"step_time_min_ms": [8.0, 8.0, np.nan], "step_time_max_ms": [12.0, 12.0, np.nan]}
-    frame = measured(1, 3).assign(step_time_ms=10.0, examples_per_second_low=1.0, **ends, **blocks)
+    """Of steps of 10 ms between 8 and 12: one that holds, one beyond the slowest block, one wider than its value, two
+    of values that they do not hold."""
+    ends = {"step_time_low_ms": [9.0, 9.0, 0.5, 11.0, 9.0], "step_time_high_ms": [11.0, 15.0, 30.0, 12.0, 11.0]}
+    blocks = {"step_time_min_ms": [8.0, 8.0, np.nan, 8.0, 8.0], "step_time_max_ms": [12.0, 12.0, np.nan, 12.0, 12.0]}
+    frame = measured(1, 5).assign(step_time_ms=10.0, examples_per_second_low=[1.0] * 4 + [1e9], **ends, **blocks)
     kept, quality = admit(frame)
-    assert kept["step_time_low_ms"].isna().tolist() == [False, True, True]
-    assert kept["examples_per_second_low"].isna().tolist() == [False, True, True]
-    assert "2 runs without an interval, which would reach far beyond every block" in quality.text()
+    assert kept["step_time_low_ms"].isna().tolist() == [False, True, True, True, True]
+    assert kept["examples_per_second_low"].isna().tolist() == [False, True, True, True, True]
+    assert "4 runs without an interval, which would reach far beyond every block" in quality.text()
 
 
 def test_copies_are_found_whatever_their_rounding() -> None:
