@@ -175,7 +175,7 @@ def _verdicts(models: Any) -> list[str]:
 
 
 def _of_one(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
-    """Where the time of a run is, and what its operations would save at their own roofs, which links have not."""
+    """Where the time of a run is, and what its operations would save at their own roofs; links have another."""
     rest = {"without FLOPs": time["without_flops"], "with FLOPs but without a rate": time["unplaced"]}
     rest |= {"in no row of the table": 1 - time["covered"]}
     shares = {name: time[name] for name in _verdicts(time)} | {name: rest[name] for name in rest if rest[name] > 5e-4}

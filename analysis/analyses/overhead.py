@@ -48,7 +48,7 @@ _WRITTEN = 0.08  # shares from here on have their number in the bar
 )
 def overhead(frame: pd.DataFrame, options: Options) -> Result:
     """A row for each phase. Wall time of a run is the sum of its `phase_<name>_seconds`; a phase that a run has not is
-    no time in the sums and no row in the quartiles. NotEnoughData without runs, HeterogeneousError where they are."""
+    no time in the sums and no row in the quartiles. NotEnoughData without runs, HeterogeneousError for unlike ones."""
     require_runs(frame)
     columns = {f"phase_{name}_seconds": name for name in PHASES}
     known = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")

@@ -128,7 +128,7 @@ def compared(comparison: SystemComparison) -> Iterator[KeyFinding]:
 
 
 def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, float, str]:
-    """A geometric mean from the side that is ahead: whether that is the first, mean, lower end, ends in words."""
+    """A geometric mean from the side that is ahead: whether that is the first, mean, low end, both in words."""
     mean, low, high = (row[f"geometric_mean{end}"] * factor for end in ("", "_low", "_high"))
     ahead = mean >= 1
     mean, low, high = (mean, low, high) if ahead else (1 / mean, 1 / high, 1 / low)

@@ -267,7 +267,7 @@ class Crossing:
 
     @classmethod
     def of(cls, design: np.ndarray, codes: Sequence[np.ndarray], sizes: np.ndarray | None = None) -> Crossing:
-        """For a design (n, k) and the levels of its rows, (n,) each; `sizes` (n,): what 1 adds to a row."""
+        """For a design (n, k) and the levels of its rows, (n,) each; `sizes` (n,): what an effect of 1 adds (1)."""
         sizes = np.ones(len(design)) if sizes is None else sizes
         gram = design.T @ design
         inverse = np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)

@@ -75,7 +75,7 @@ def with_whole_path(data: Input) -> Input:
 
 
 def check_input(data: Input, workload: Workload, model: Any, devices: int) -> None:
-    """ConfigError where `model`, the options of a family, or several devices cannot take `data`, or the work not."""
+    """ConfigError where `model` (a family's options), several devices or this kind of work cannot take `data`."""
     if not isinstance(data, ImageFiles):
         for other in WORKLOADS.values():
             if data.name in other.inputs and data.name not in workload.inputs:

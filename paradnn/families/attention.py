@@ -236,7 +236,7 @@ class _DecoderOnly(_Heads):
         raise NotImplementedError
 
     def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
-        """Layers over so many tokens; `between`: attention's products in generation, where the last one has logits."""
+        """Layers over so many tokens; `between`: attention's products in generation, logits of the last token alone."""
         raise NotImplementedError
 
     def layer_list(self) -> list[Layer]:

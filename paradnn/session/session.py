@@ -74,7 +74,7 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
 @dataclass(eq=False)
 class _Session:
     """The points of one session, and what it works with for as long as it lasts. `findings` about the machine go into
-    the environment of every run, `tags` and the metrics `waited` into every run. `watch` looks since `begin`."""
+    the environment of every run, `tags` and the metrics `waited` into every run. `watch` sees load since `begin`."""
 
     sweep: SweepInfo | None
     watch: LoadWatch

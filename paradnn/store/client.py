@@ -60,7 +60,7 @@ def open_experiment(
 ) -> tuple[MlflowClient, str]:
     """A client, and the id of the experiment to write into; database and experiment are made where they are not there.
     A SQLite store gets a write-ahead log, so that it can be read while it is written, and has its artifacts in the
-    folder beside it. `about` are the tags of an experiment that is made. StoreError for one that was deleted."""
+    folder beside it. `about`: tags of an experiment that is made. StoreError for one deleted or served."""
     from mlflow.exceptions import MlflowException
 
     with contextlib.ExitStack() as stack:

@@ -199,7 +199,7 @@ class Query:
     """Runs of some experiments that are not deleted, narrowed by whatever else is given. `params` and `tags` map a key
     to the values allowed for it; a run must satisfy all of them. Times are Unix milliseconds, `since_ms` included,
     `until_ms` not. Runs that never said how they ended are left out unless `unfinished`. `newest` keeps so many of the
-    runs that started last. `columns` names the keys to read of kinds of values, all of others."""
+    runs that started last. `columns`: keys to read of the kinds it names, of others all."""
 
     experiments: tuple[str, ...]
     params: Mapping[str, Collection[str]] = field(default_factory=dict)

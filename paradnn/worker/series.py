@@ -216,7 +216,7 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     """Slope of log step times on log kernel times, shrunk and from 0 to 1.
     Its variance is (1 + r s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise
-    of the kernel's own times makes it too small: by how much says the one with the kernel two blocks off."""
+    of the kernel's own times makes it too small: by how much says the one of a block with the kernel two off."""
     y, x = steps - np.nanmean(steps), kernels - np.nanmean(kernels)
     power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
     count = int(np.isfinite(y).sum())

@@ -149,8 +149,8 @@ class Engine(TensorFlow):
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["mode"] != "inference":
-            instead = "framework=tensorflow" if "learning_set" in point else "mode=inference"
-            raise Unavailable(f"framework={self.name} runs forward passes alone: set {instead}")
+            reason = "runs forward passes alone: set mode=inference, or framework=tensorflow to train"
+            raise Unavailable(f"framework={self.name} {reason}")
         if point["compile"] != "graph":
             raise Unavailable(f"framework={self.name} has one way to compile: set compile=graph")
         precision = point["precision"]

@@ -37,7 +37,7 @@ class Shape:
 class Cost:
     """What one execution of an operation costs; None where the shapes do not say. `kind` is its type by the framework's
     name, `category` by ours (`categorise`); `product_flops` is the part of `flops` in matrix products and convolutions,
-    `dtype` the type in which those multiply; `operands` are the elements of a single one, result too."""
+    `dtype` the type in which those multiply; `operands` the elements of a single product's, with its result's."""
 
     kind: str
     category: str
