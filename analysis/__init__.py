@@ -6,8 +6,9 @@
     weights = sensitivity(frame, SensitivityOptions(log_scale="both"))
     weights.table, weights.figure()
 
-Every analysis is a function of a frame and a dataclass of options, and answers with a typed result; the command
-`python -m analysis` calls the same functions. A name is imported when it is first used: each part costs only itself.
+Every analysis is a function of a frame and a dataclass of options, and answers with a typed result;
+the command `python -m analysis` calls the same functions. A name is imported when it is first used:
+each part costs only itself.
 """
 
 import re
@@ -27,7 +28,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 #: How a file says that a function is an analysis, with which options.
 _REGISTERED = re.compile(r"^@analysis\(\s+(\w+),.*?^def (\w+)", re.MULTILINE | re.DOTALL)
 for _file in sorted(Path(__file__).with_name("analyses").glob("*.py")):
-    _own = [name for found in _REGISTERED.findall(_file.read_text(encoding="utf-8")) for name in found]
+    _own = [
+        name for found in _REGISTERED.findall(_file.read_text(encoding="utf-8")) for name in found
+    ]
     _HOME_OF |= {name: f"analyses.{_file.stem}" for name in _own if name not in _HOME_OF}
 
 __all__ = list(_HOME_OF)

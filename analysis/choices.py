@@ -1,8 +1,9 @@
-"""Choices that compete for one task: which runs are of one choice, and what each quantity of it is, with its interval.
+"""Choices that compete for one task: which runs are of one choice, and what each quantity of it is,
+with its interval.
 
-What competes does the same work: closed and loaded runs of one model on one kind of data, or trainings on one set of
-data, whatever model learns it. A choice is all else that is configured, and where it ran; seed and replicate are no
-part of it.
+What competes does the same work: closed and loaded runs of one model on one kind of data, or
+trainings on one set of data, whatever model learns it. A choice is all else that is configured, and
+where it ran; seed and replicate are no part of it.
 """
 
 from __future__ import annotations
@@ -22,21 +23,28 @@ from paradnn.core.workload import Workload, asked_for
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
-_LEARN, _LEARNT = "learn", ("data.", "learn.metric")
+_LEARN = "learn"
+_LEARNT = ("data.", "learn.metric")
 _TELLING = ("model.", "generate.", *_LEARNT)
 #: What is configured: whole names, and groups of keys.
-_KEYS, _GROUPS = ("family", *POINT), (*POINT_PREFIXES, *PLACE_PREFIXES)
-#: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
+_KEYS = ("family", *POINT)
+_GROUPS = (*POINT_PREFIXES, *PLACE_PREFIXES)
+#: What is configured and leaves a choice as it is: how it is found out, not what it is; or what
+#: another key says too.
 _ASIDE = (
     *(PRICE, "platform.index", "model.name", "server.batch"),
     *(f"software.{name}" for name in ("python", "requirements", "python_version")),
 )
-_ASKED = re.compile(r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs")
+_ASKED = re.compile(
+    r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs"
+)
 
 
 @dataclass(frozen=True)
 class Task:
-    """Runs that compete, `name` says for what, in one kind of `work`; in the columns `varies` their choices differ."""
+    """Runs that compete, `name` says for what, in one kind of `work`; in the columns `varies` their
+    choices differ.
+    """
 
     name: str
     work: Workload
@@ -46,7 +54,10 @@ class Task:
 
 def tasks(frame: pd.DataFrame) -> list[Task]:
     """The tasks of a frame's runs; those of one name with what of their work tells them apart."""
-    learns = frame["task"].eq(_LEARN).fillna(False) if "task" in frame else frame["family"].isna()
+    if "task" in frame:
+        learns = frame["task"].eq(_LEARN).fillna(False)
+    else:
+        learns = frame["family"].isna()
     if "best_accuracy" in frame:
         learns = learns | frame["best_accuracy"].notna()
     found = []
@@ -55,33 +66,51 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
         keys = [name for name in _configured(rows) if name.startswith(work)]
         for values, part in rows.groupby(keys, dropna=False, sort=True) if keys else [((), rows)]:
             known = dict(zip(keys, values, strict=True))
-            varies = [name for name in (*PLATFORM, *_configured(part)) if name in part and name not in keys]
-            varies = [name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1]
+            varies = [
+                name
+                for name in (*PLATFORM, *_configured(part))
+                if name in part and name not in keys
+            ]
+            varies = [
+                name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1
+            ]
             found.append(Task(*_named(known, bool(learning)), part, tuple(varies)))
     names = [task.name for task in found]
-    telling = [name for name in _configured(frame) if name.startswith(_TELLING) and frame[name].nunique(False) > 1]
+    telling = [
+        name
+        for name in _configured(frame)
+        if name.startswith(_TELLING) and frame[name].nunique(False) > 1
+    ]
     return [_told_apart(task, telling) if names.count(task.name) > 1 else task for task in found]
 
 
 def _told_apart(task: Task, telling: Sequence[str]) -> Task:
     first = task.rows.iloc[0]
     words = [f"{_word(name)}={first[name]}" for name in telling if pd.notna(first[name])]
-    return task if task.work.name == _LEARN or not words else replace(task, name=f"{task.name} ({', '.join(words)})")
+    if task.work.name == _LEARN or not words:
+        return task
+    return replace(task, name=f"{task.name} ({', '.join(words)})")
 
 
 def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
     """The name of a task and what its runs do, of the columns that make it one."""
     if learning:
         return f"learning {known.get('data.name') or 'its data'}", asked_for({"task": _LEARN})
-    scenario, mode = known.get("scenario"), known.get("mode")
-    said = f", {scenario}" if isinstance(scenario, str) and scenario != "closed" else ""
+    scenario = known.get("scenario")
+    mode = known.get("mode")
+    if isinstance(scenario, str) and scenario != "closed":
+        said = f", {scenario}"
+    else:
+        said = ""
     return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}", asked_for(
         {"scenario": scenario, "mode": mode}
     )
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
-    """The columns of the configuration that belong to a choice or to its task, and that any of the runs has."""
+    """The columns of the configuration that belong to a choice or to its task, and that any of the
+    runs has.
+    """
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
     held = [name for name in named if name not in _ASIDE and not _ASKED.fullmatch(name)]
     return [name for name in held if rows[name].notna().any()]
@@ -89,30 +118,47 @@ def _configured(rows: pd.DataFrame) -> list[str]:
 
 def words_of(row: pd.Series, columns: Sequence[str]) -> str:
     """A run in the columns in which choices differ: "V100, batch size 8, server.delay_ms=2"."""
-    known = {name: row[name] for name in columns if name != "environment_id" and not pd.isna(row[name])}
+    known = {
+        name: row[name] for name in columns if name != "environment_id" and not pd.isna(row[name])
+    }
     bare = ("device", "family", "precision", "framework.name", "software.name")
     words = []
     for name, value in known.items():
         shown = f"{value:g}" if isinstance(value, float) else str(value)
-        begin = "" if name in bare else "batch size " if name == "batch_size" else f"{_word(name)}="
+        if name in bare:
+            begin = ""
+        elif name == "batch_size":
+            begin = "batch size "
+        else:
+            begin = f"{_word(name)}="
         words.append(f"{begin}{shown}")
     return ", ".join(words) or "the only choice"
 
 
 def _word(name: str) -> str:
-    return name.removesuffix(".name").removeprefix("model.").removeprefix("optimizer.").removeprefix("platform.")
+    return (
+        name.removesuffix(".name")
+        .removeprefix("model.")
+        .removeprefix("optimizer.")
+        .removeprefix("platform.")
+    )
 
 
 def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
     """A quantity of one choice, with an interval that misses it with a chance of `error`.
 
-    Several runs: Student's interval of their mean (of several sessions: of these), of logarithms where all values are
-    positive and no share. One run, and runs that agree to the last digit: the recorded 95% interval, each side as wide
-    in standard errors as `error` asks for; what a schedule fixed is exact. NaN where nothing is known.
+    Several runs: Student's interval of their mean (of several sessions: of these), of logarithms
+    where all values are positive and no share. One run, and runs that agree to the last digit: the
+    recorded 95% interval, each side as wide in standard errors as `error` asks for; what a schedule
+    fixed is exact. NaN where nothing is known.
     """
-    values = rows[metric].to_numpy(dtype="float64", na_value=np.nan) if metric in rows else np.array([])
+    if metric in rows:
+        values = rows[metric].to_numpy(dtype="float64", na_value=np.nan)
+    else:
+        values = np.array([])
     held = np.isfinite(values)
-    values, sessions = values[held], sessions_of(rows)[held] if held.sum() > FEWEST_SESSIONS else []
+    values = values[held]
+    sessions = sessions_of(rows)[held] if held.sum() > FEWEST_SESSIONS else []
     if not len(values):
         return math.nan, math.nan, math.nan
     if None not in sessions and len(set(sessions)) >= FEWEST_SESSIONS:
@@ -121,11 +167,16 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
     if (values != values[0]).any():
         scaled = np.log(values) if log else values
         middle = float(scaled.mean())
-        half = float(stats.t.ppf(1 - error / 2, len(values) - 1) * scaled.std(ddof=1) / math.sqrt(len(values)))
+        half = float(
+            stats.t.ppf(1 - error / 2, len(values) - 1)
+            * scaled.std(ddof=1)
+            / math.sqrt(len(values))
+        )
         ends = middle, middle - half, middle + half
         middle, low, high = map(math.exp, ends) if log else ends
         return middle, low, high
-    value, factor = float(values[0]), float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
+    value = float(values[0])
+    factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
     low, high = (
         value * (end / value) ** factor if log and end > 0 else value + factor * (end - value)
         for end in _recorded(metric, value, rows[held].iloc[0])
@@ -134,8 +185,9 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
 
 
 def _recorded(metric: str, value: float, run: pd.Series) -> list[float]:
-    """The ends of a run's interval; a rate that a schedule asks for is exact, and so is what it costs: the highest rate
-    lies between what held the limit and what did not."""
+    """The ends of a run's interval; a rate that a schedule asks for is exact, and so is what it
+    costs: the highest rate lies between what held the limit and what did not.
+    """
 
     def known(*names: str) -> list[float]:
         return [math.nan if pd.isna(run.get(name)) else float(run[name]) for name in names]

@@ -1,5 +1,6 @@
-"""Which columns of a frame an analysis is about: hyperparameters by name, the metric to explain, and what identifies a
-point. Users write `nodes` for `model.nodes`; a wrong name is answered with the nearest right one.
+"""Which columns of a frame an analysis is about: hyperparameters by name, the metric to explain,
+and what identifies a point. Users write `nodes` for `model.nodes`; a wrong name is answered with
+the nearest right one.
 """
 
 from __future__ import annotations
@@ -20,12 +21,23 @@ from paradnn.families import FAMILIES
 from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
 
-#: What is shown or explained unless a metric is named: the first that the runs have. With one device, peak and
-#: precision the first two differ by a constant factor, so what depends on what is the same.
+#: What is shown or explained unless a metric is named: the first that the runs have. With one
+#: device, peak and precision the first two differ by a constant factor, so what depends on what is
+#: the same.
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
-#: What is computed, and where and with what, as whole names and as groups of keys. Of the second only what both sides
-#: share takes part in a pair's identity.
-POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts", "task", "scenario")
+#: What is computed, and where and with what, as whole names and as groups of keys. Of the second
+#: only what both sides share takes part in a pair's identity.
+POINT = (
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    "devices",
+    "transport",
+    "hosts",
+    "task",
+    "scenario",
+)
 POINT_PREFIXES = ("model.", "optimizer.", "data.", *(f"{group}." for group in key_groups()))
 PLACE_PREFIXES = ("platform.", "framework.", "software.")
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
@@ -65,8 +77,12 @@ class FamilyGroup(GroupKey):
 
 def groups(frame: pd.DataFrame) -> list[FamilyGroup]:
     """The frame by family, in the paper's order, and device, by name, or that it is not recorded."""
-    family, device = (frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device"))
-    present = pd.DataFrame({"family": family, "device": device}).value_counts().index  # pairs, each once
+    family, device = (
+        frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device")
+    )
+    present = (
+        pd.DataFrame({"family": family, "device": device}).value_counts().index
+    )  # pairs, each once
     order = [*families(frame), not_recorded("family")]
     ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
     return [FamilyGroup(a, b, only(frame, family.eq(a) & device.eq(b))) for a, b in ordered]
@@ -75,11 +91,13 @@ def groups(frame: pd.DataFrame) -> list[FamilyGroup]:
 def of_groups(
     frame: pd.DataFrame, judge: Callable[[FamilyGroup], T], problem: str, remedy: str
 ) -> tuple[list[T], list[Lacking]]:
-    """What `judge` finds of each group of a frame's runs, and which groups have not enough data, and why.
+    """What `judge` finds of each group of a frame's runs, and which groups have not enough data,
+    and why.
 
     NotEnoughData, with `problem` and `remedy`, where none has.
     """
-    found, lacking = list[T](), list[Lacking]()
+    found = list[T]()
+    lacking = list[Lacking]()
     for group in groups(frame):
         try:
             found.append(judge(group))
@@ -91,59 +109,88 @@ def of_groups(
 
 
 def hyperparameters(frame: pd.DataFrame) -> list[str]:
-    """The columns `model.*` (but the name) and those of the run, such as batch_size, that any of these runs has."""
-    model = [name for name in frame.columns if str(name).startswith("model.") and name != "model.name"]
+    """The columns `model.*` (but the name) and those of the run, such as batch_size, that any of
+    these runs has.
+    """
+    model = [
+        name for name in frame.columns if str(name).startswith("model.") and name != "model.name"
+    ]
     return [name for name in (*model, *_RUN) if name in frame and frame[name].notna().any()]
 
 
 def settings(frame: pd.DataFrame) -> list[str]:
-    """Columns of the configuration that are no hyperparameters but may change speed, and vary among these runs."""
+    """Columns of the configuration that are no hyperparameters but may change speed, and vary among
+    these runs.
+    """
     named = [name for name in frame.columns if str(name).startswith(_SETTINGS) and name != PRICE]
     return [name for name in named if frame[name].nunique(dropna=False) > 1]
 
 
 def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
-    """The hyperparameter column that a user means, with or without `model.`; ConfigError if there is none."""
+    """The hyperparameter column that a user means, with or without `model.`; ConfigError if there
+    is none.
+    """
     for candidate in (name, f"model.{name}"):
         if candidate in frame and frame[candidate].notna().any():
             return candidate
-    known = [str(column).removeprefix("model.") for column in frame.columns if frame[column].notna().any()]
+    known = [
+        str(column).removeprefix("model.")
+        for column in frame.columns
+        if frame[column].notna().any()
+    ]
     remedy = did_you_mean(name, known).strip() or f"they have {', '.join(hyperparameters(frame))}"
     raise ConfigError(option, name, "these runs have no such hyperparameter", remedy)
 
 
 def find_metric(frame: pd.DataFrame, name: str) -> str:
-    """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says what there is."""
+    """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says
+    what there is.
+    """
     held = frame.loc[is_ok(frame)]
     if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
         return name
     known = [column for column in METRICS if column in held and held[column].notna().any()]
-    problem = "none of these runs has a value of it" if name in METRICS else "is no metric of these runs"
+    if name in METRICS:
+        problem = "none of these runs has a value of it"
+    else:
+        problem = "is no metric of these runs"
     close = "" if name in METRICS else did_you_mean(name, known).strip()
     raise ConfigError("--metric", name, problem, close or f"they have {', '.join(known[:8])}")
 
 
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
-    """The first candidate that at least nine of ten ok runs have, else the one that most of them have.
+    """The first candidate that at least nine of ten ok runs have, else the one that most of them
+    have.
 
     ConfigError when no ok run has any of them.
     """
     held = frame.loc[is_ok(frame)]
-    share = {name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)}
+    share = {
+        name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)
+    }
     if not any(share.values()):
         remedy = "measure first, choose other runs, or name a metric"
-        raise ConfigError("--metric", "(none given)", f"no measured run has {', '.join(candidates)}", remedy)
-    return next((name for name, part in share.items() if part >= 0.9), max(share, key=lambda name: share[name]))
+        raise ConfigError(
+            "--metric", "(none given)", f"no measured run has {', '.join(candidates)}", remedy
+        )
+    return next(
+        (name for name, part in share.items() if part >= 0.9),
+        max(share, key=lambda name: share[name]),
+    )
 
 
 def blocks_of(text: object) -> list[int] | None:
-    """The counts in a value such as "[3, 4, 6, 3]" of `model.blocks`; None for what is no list of numbers."""
+    """The counts in a value such as "[3, 4, 6, 3]" of `model.blocks`; None for what is no list of
+    numbers.
+    """
     try:
         value = read_json(str(text))
     except ValueError:
         return None
     counts = value if isinstance(value, list) else None
-    return counts if counts and all(isinstance(count, int) for count in counts) else None
+    if counts and all(isinstance(count, int) for count in counts):
+        return counts
+    return None
 
 
 def as_numbers(column: pd.Series) -> pd.Series | None:
@@ -152,7 +199,9 @@ def as_numbers(column: pd.Series) -> pd.Series | None:
         return column.astype("Float64").astype("float64")
     totals = {value: blocks_of(value) for value in column.dropna().unique()}
     if totals and all(totals.values()):
-        return column.map({value: float(sum(counts or ())) for value, counts in totals.items()}).astype("float64")
+        return column.map(
+            {value: float(sum(counts or ())) for value, counts in totals.items()}
+        ).astype("float64")
     return None
 
 
@@ -176,17 +225,21 @@ _QUERIES = {
 
 
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """The columns that identify a point, and those that set the two sides apart (column -> values of A, values of B).
+    """The columns that identify a point, and those that set the two sides apart (column -> values
+    of A, values of B).
 
-    What is computed identifies a point, and where and with what, as far as both sides share a value; left out is what
-    sets the sides apart: a column with one value in A and another one in B, or that one side lacks altogether.
+    What is computed identifies a point, and where and with what, as far as both sides share a
+    value; left out is what sets the sides apart: a column with one value in A and another one in B,
+    or that one side lacks altogether.
     """
-    keys, differ = ["family"], {}
+    keys = ["family"]
+    differ = {}
     for name in [column for column in a.columns if column in b]:
         point = describes(name)
         if not point and name != "device" and not is_place(name):
             continue
-        values, others = values_of(a[name]), values_of(b[name])
+        values = values_of(a[name])
+        others = values_of(b[name])
         if not values and not others:
             continue
         # Runs that are not there set nothing apart.
@@ -198,14 +251,23 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
     return keys, differ
 
 
-def given_columns(on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
+def given_columns(
+    on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame
+) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """The same for columns that were named; ConfigError for one that a side lacks."""
     for name in on:
         for side, frame in (("A", a), ("B", b)):
             if name not in frame:
-                raise ConfigError("on", name, f"the runs of {side} have no such column", "name columns of both sides")
+                raise ConfigError(
+                    "on",
+                    name,
+                    f"the runs of {side} have no such column",
+                    "name columns of both sides",
+                )
     keys = list(dict.fromkeys(["family", *on]))
-    return keys, {name: values for name, values in join_columns(a, b)[1].items() if name not in keys}
+    return keys, {
+        name: values for name, values in join_columns(a, b)[1].items() if name not in keys
+    }
 
 
 def describes(name: str) -> bool:
@@ -219,11 +281,12 @@ def is_place(name: str) -> bool:
 
 
 def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame, int]:
-    """Runs of scenarios as replicates of the point whose steps they time, and how many such runs there are.
+    """Runs of scenarios as replicates of the point whose steps they time, and how many such runs
+    there are.
 
-    Runs that differ in the scenario and its keys alone have measured one thing several times: they get one `point_id`,
-    and the columns of scenarios are left out. The frame as it is where `asked`, words of options, names a scenario, one
-    of its keys or a metric of its queries.
+    Runs that differ in the scenario and its keys alone have measured one thing several times: they
+    get one `point_id`, and the columns of scenarios are left out. The frame as it is where `asked`,
+    words of options, names a scenario, one of its keys or a metric of its queries.
     """
     if "scenario" not in frame or any(word in _QUERIES or _of_scenario(word) for word in asked):
         return frame, 0
@@ -234,7 +297,9 @@ def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame,
     keys = [name for name in steps.columns if name in _STEP or describes(name) or is_place(name)]
     if "point_id" in steps and keys:
         group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-        order = np.argsort(loaded, kind="stable")  # closed runs first: all are called what these are
+        order = np.argsort(
+            loaded, kind="stable"
+        )  # closed runs first: all are called what these are
         names = steps["point_id"].iloc[order].groupby(group[order]).first()
         steps["point_id"] = steps["point_id"].where(~loaded, names.reindex(group).to_numpy())
     return steps, int(loaded.sum())
@@ -253,13 +318,21 @@ def values_of(column: pd.Series) -> set[Any]:
 def shown(values: set[Any], limit: int = 3) -> str:
     """Some values for a person to read: "0.1, 0.2, 0.3 and 4 more"."""
     texts = [str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))]
-    return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "") or "(none)"
+    return (
+        ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
+        or "(none)"
+    )
 
 
 def computing(rows: pd.DataFrame) -> tuple[str, ...]:
-    """The families whose rate is of examples, not of messages, in their order; all where nothing else ran."""
+    """The families whose rate is of examples, not of messages, in their order; all where nothing
+    else ran.
+    """
     there = tuple(families(rows))
-    return tuple(name for name in there if name not in FAMILIES or not FAMILIES[name].is_communication) or there
+    return (
+        tuple(name for name in there if name not in FAMILIES or not FAMILIES[name].is_communication)
+        or there
+    )
 
 
 def narrowed(rows: pd.DataFrame) -> tuple[str, ...]:

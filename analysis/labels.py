@@ -11,7 +11,16 @@ _ENDS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
 _PERCENTILE = re.compile(r"p(\d\d?)$")
 _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}
 _UNITS = re.compile(r"_(ms|us|bytes|seconds|joules)$")
-_PARTS = ("model.", "measure.", "op_share.", "category_share.", "platform.", "optimizer.", "software.", "framework.")
+_PARTS = (
+    "model.",
+    "measure.",
+    "op_share.",
+    "category_share.",
+    "platform.",
+    "optimizer.",
+    "software.",
+    "framework.",
+)
 
 
 def label(column: str) -> str:
@@ -22,9 +31,11 @@ def label(column: str) -> str:
         if column.endswith(end):
             return label(column.removesuffix(end)) + words
         # A unit may stand behind: step_time_low_ms.
-        if found := re.fullmatch(rf"(.+){end}(_[a-z]+)", column):
+        found = re.fullmatch(rf"(.+){end}(_[a-z]+)", column)
+        if found:
             return label(found[1] + found[2]) + words
-    if found := _PERCENTILE.match(column):
+    found = _PERCENTILE.match(column)
+    if found:
         return f"{found[1]}{_ORDINALS.get(found[1][-1], 'th')} percentile"
     if column.startswith("version."):
         return f"{column.removeprefix('version.')} version"
@@ -40,7 +51,9 @@ def not_recorded(column: str) -> str:
 
 
 def term_label(term: str) -> str:
-    """A term of a regression in words, a column or one of its values: "nodes", "precision=bfloat16"."""
+    """A term of a regression in words, a column or one of its values: "nodes",
+    "precision=bfloat16".
+    """
     column, sign, value = term.partition("=")
     return f"{label(column)}{sign}{value}"
 

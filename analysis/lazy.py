@@ -1,7 +1,8 @@
 """Packages that cost half a second and more, imported by the first use of one of their names.
 
-Help, completion and a wrong argument need no numbers: a module takes `np`, `pd` and the like from here, and starts at
-once. What is used at a module's top level would be imported with it, so tables of constants hold plain numbers.
+Help, completion and a wrong argument need no numbers: a module takes `np`, `pd` and the like from
+here, and starts at once. What is used at a module's top level would be imported with it, so tables
+of constants hold plain numbers.
 """
 
 from importlib import import_module
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from analysis.store import past
     from paradnn.store import columns as stored
 else:
-    np, pd = _Lazy("numpy"), _Lazy("pandas")
-    optimize, special, stats = _Lazy("scipy.optimize"), _Lazy("scipy.special"), _Lazy("scipy.stats")
+    np = _Lazy("numpy")
+    pd = _Lazy("pandas")
+    optimize = _Lazy("scipy.optimize")
+    special = _Lazy("scipy.special")
+    stats = _Lazy("scipy.stats")
     drawing = _Lazy("analysis.drawing")
-    past, stored = _Lazy("analysis.store.past"), _Lazy("paradnn.store.columns")
+    past = _Lazy("analysis.store.past")
+    stored = _Lazy("paradnn.store.columns")

@@ -1,7 +1,9 @@
-"""`speedup --operations`: A over B operation by operation against their arithmetic intensity (the paper's Figure 6).
+"""`speedup --operations`: A over B operation by operation against their arithmetic intensity (the
+paper's Figure 6).
 
-An operation left of the ridge is limited by memory: what it gains from B to A is what the memory gained. Starts from
-operation tables (`analysis.store.load.load_types`), paired by point and type of operation.
+An operation left of the ridge is limited by memory: what it gains from B to A is what the memory
+gained. Starts from operation tables (`analysis.store.load.load_types`), paired by point and type of
+operation.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from paradnn.platform.specifications import find_hardware
 
 #: The column that names an operation's type; `type` itself identifies no point.
 TYPE = "operation_type"
-# Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
+# Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it,
+# output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
 #: What a run is of and when it was measured, beside what identifies its point.
 _SESSION = ("start_time", "sweep_id", "session_id", "sweep_order", "host")
@@ -44,11 +47,12 @@ class Level(StrEnum):
 
 
 class OperationSpeedup(NamedTuple):
-    """`operations`: a row for each type of operation in each pair of points, with the columns of `pairing.pair` (a, b
-    in FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric mean of both sides), `share` of the time
-    on the side where it is greater, `bandwidth_gain` and `level` (a value of Level). `levels`: a row for each level,
-    with operations, points, geometric mean and interval of the speedup, and where memory limits the mean
-    `bandwidth_gain`. `gain`: (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN and None without
+    """`operations`: a row for each type of operation in each pair of points, with the columns of
+    `pairing.pair` (a, b in FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric
+    mean of both sides), `share` of the time on the side where it is greater, `bandwidth_gain` and
+    `level` (a value of Level). `levels`: a row for each level, with operations, points, geometric
+    mean and interval of the speedup, and where memory limits the mean `bandwidth_gain`. `gain`:
+    (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN and None without
     memory-bound operations. `small`: operations left out for their share.
     """
 
@@ -60,15 +64,19 @@ class OperationSpeedup(NamedTuple):
 
 
 def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
-    """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be paired.
+    """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be
+    paired.
 
-    The ridge points (FLOP/B) are those of the sides' roofs; none where one of these is unknown: half a knowledge would
-    call operations memory-bound that are so on one side alone.
+    The ridge points (FLOP/B) are those of the sides' roofs; none where one of these is unknown:
+    half a knowledge would call operations memory-bound that are so on one side alone.
     """
     from analysis.store.load import load_types
 
     found = [roof.ridge for side in (sides.a, sides.b) for roof in find_roofs(side, find_hardware)]
-    ridges = sorted({ridge for ridge in found if ridge is not None}) if None not in found else []
+    if None not in found:
+        ridges = sorted({ridge for ridge in found if ridge is not None})
+    else:
+        ridges = []
     types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), store)
     speedup = operation_speedup(sides.a, sides.b, types, ridges, on)
     return Result(
@@ -87,10 +95,14 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
         f"points; {of.small} below 1% of the time are left out."
     )
     for row in of.levels.to_dict("records"):
-        mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
+        mean = mean_in_words(
+            row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"]
+        )
         yield f"{row['level']}: {mean} over {row['operations']} operations in {row['points']} points."
     if not ridges:
-        yield ("No ridge point is known, so memory-bound operations cannot be identified: measure the ceilings.")
+        yield (
+            "No ridge point is known, so memory-bound operations cannot be identified: measure the ceilings."
+        )
     elif of.gain_from is None:
         yield "No operation is memory-bound on both sides: nothing is said of the bandwidth."
     else:
@@ -101,22 +113,29 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
 
 
 def operation_speedup(
-    a: pd.DataFrame, b: pd.DataFrame, types: pd.DataFrame, ridges: Sequence[float] = (), on: Sequence[str] | None = None
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    types: pd.DataFrame,
+    ridges: Sequence[float] = (),
+    on: Sequence[str] | None = None,
 ) -> OperationSpeedup:
     """Pair the operation types of two sides by point and type, and say what limits them.
 
-    speedup = FLOP/s of A / FLOP/s of B while the operation runs. Only operations with FLOPs and a rate on both sides,
-    and with at least MINIMUM_SHARE of the time on one, as in the paper. `ridges` are the ridge points of the sides
-    (FLOP/B): an operation is memory-bound left of them all, compute-bound right of them all.
+    speedup = FLOP/s of A / FLOP/s of B while the operation runs. Only operations with FLOPs and a
+    rate on both sides, and with at least MINIMUM_SHARE of the time on one, as in the paper.
+    `ridges` are the ridge points of the sides (FLOP/B): an operation is memory-bound left of them
+    all, compute-bound right of them all.
 
-    Bandwidth gain: FLOP/s = intensity x B/s, so it is speedup x intensity on B / intensity on A, over operations that
-    memory limits on both sides. That takes out what a larger batch brings to matrix products, as the paper reasons
-    (section 4.5: 3x at twice the batch is 1.5x of bandwidth). It is taken from operations that are no products where
-    there are any, since these may keep operands on the chip. Exchanges between devices are a level of their own. Means
-    are of points (the geometric mean of a point's operations counts once), intervals over models and batch sizes.
+    Bandwidth gain: FLOP/s = intensity x B/s, so it is speedup x intensity on B / intensity on A,
+    over operations that memory limits on both sides. That takes out what a larger batch brings to
+    matrix products, as the paper reasons (section 4.5: 3x at twice the batch is 1.5x of bandwidth).
+    It is taken from operations that are no products where there are any, since these may keep
+    operands on the chip. Exchanges between devices are a level of their own. Means are of points
+    (the geometric mean of a point's operations counts once), intervals over models and batch sizes.
     Raises NotEnoughData naming what lacks, and as `pair` does.
     """
-    one, two = _rows("A", a, types), _rows("B", b, types)
+    one = _rows("A", a, types)
+    two = _rows("B", b, types)
     keys = join_columns(one, two)[0] if on is None else list(on)
     carried = ("intensity_a", "intensity_b", "share_a", "share_b")
     pairs = pair(one, two, "flops_per_second", [*keys, TYPE], carried)
@@ -128,7 +147,8 @@ def operation_speedup(
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
     found = pairs[large].reset_index(drop=True)
-    on_a, on_b = found.pop("intensity_a"), found.pop("intensity_b")
+    on_a = found.pop("intensity_a")
+    on_b = found.pop("intensity_b")
     place = list(found).index("a")
     found.insert(place, "arithmetic_intensity", np.sqrt(on_a * on_b))
     found.insert(place + 1, "share", share[large].to_numpy())
@@ -136,7 +156,9 @@ def operation_speedup(
     found["bandwidth_gain"] = found["speedup"] * on_b / on_a
     found["level"] = _levels(on_a, on_b, found[TYPE], ridges)
     found.attrs = pairs.attrs
-    source = next((level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None)
+    source = next(
+        (level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None
+    )
     gain = _mean(found[found["level"].eq(source or "")], "bandwidth_gain")
     return OperationSpeedup(found, _by_level(found), gain, source, int((~large).sum()))
 
@@ -147,11 +169,17 @@ def identity_columns(runs: pd.DataFrame) -> list[str]:
 
 
 def _by_level(found: pd.DataFrame) -> pd.DataFrame:
-    points, rows = _points(found), []
+    points = _points(found)
+    rows = []
     for level in (level for level in Level if (found["level"] == level).any()):
         here = found[found["level"] == level]
-        gain = _mean(here, "bandwidth_gain")[0] if level in (Level.MATMUL, Level.OTHER) else np.nan
-        rows.append((level.value, len(here), points[here.index].nunique(), *_mean(here, "speedup"), gain))
+        if level in (Level.MATMUL, Level.OTHER):
+            gain = _mean(here, "bandwidth_gain")[0]
+        else:
+            gain = np.nan
+        rows.append(
+            (level.value, len(here), points[here.index].nunique(), *_mean(here, "speedup"), gain)
+        )
     means = ["geometric_mean", "geometric_mean_low", "geometric_mean_high"]
     return pd.DataFrame(rows, columns=["level", "operations", "points", *means, "bandwidth_gain"])
 
@@ -160,12 +188,20 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     """A side's operations with FLOPs and a rate, with what identifies their point."""
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
-        raise NotEnoughData(f"none of the {len(side)} runs of {name} was profiled; measure them with a profile")
-    works = (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
+        raise NotEnoughData(
+            f"none of the {len(side)} runs of {name} was profiled; measure them with a profile"
+        )
+    works = (
+        (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
+    )
     if not works.any():
         raise NotEnoughData(f"no operation of {name} has FLOPs, a rate and an intensity")
     suffix = name.lower()
-    renamed = {"type": TYPE, "arithmetic_intensity": f"intensity_{suffix}", "share": f"share_{suffix}"}
+    renamed = {
+        "type": TYPE,
+        "arithmetic_intensity": f"intensity_{suffix}",
+        "share": f"share_{suffix}",
+    }
     rows = rows[works].rename(columns=renamed)
     # A row is one type of a run.
     return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
@@ -184,7 +220,9 @@ def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float
 def _points(found: pd.DataFrame) -> pd.Series:
     """A number for each pair of points, the same for all its operations."""
     made = (*RESULT_COLUMNS, TYPE, "arithmetic_intensity", "share", "bandwidth_gain", "level")
-    return found.groupby([name for name in found if name not in made], dropna=False, sort=False).ngroup()
+    return found.groupby(
+        [name for name in found if name not in made], dropna=False, sort=False
+    ).ngroup()
 
 
 def _mean(rows: pd.DataFrame, column: str) -> Estimate:
@@ -194,26 +232,39 @@ def _mean(rows: pd.DataFrame, column: str) -> Estimate:
     points = _points(rows)
     logs = pd.Series(np.log(rows[column].astype("float64"))).groupby(points).mean()
     each = rows.groupby(points).head(1)
-    return geometric_mean(np.exp(logs.to_numpy()), levels_of(each.set_axis(points[each.index]).reindex(logs.index)))
+    return geometric_mean(
+        np.exp(logs.to_numpy()), levels_of(each.set_axis(points[each.index]).reindex(logs.index))
+    )
 
 
 def draw_operations(
     found: OperationSpeedup, ridges: Sequence[float] = (), a: str = "A", b: str = "B"
 ) -> drawing.Figure:
-    """Speedup of each operation against its arithmetic intensity, a mark for each kind of limit, the ridge points
-    dashed and each kind's mean as a line over the intensities it covers."""
+    """Speedup of each operation against its arithmetic intensity, a mark for each kind of limit,
+    the ridge points dashed and each kind's mean as a line over the intensities it covers.
+    """
     drawn, (axes,) = drawing.panels(1, 8.0, 4.4)
     for row in found.levels.to_dict("records"):
-        level, mean = row["level"], row["geometric_mean"]
-        rows, look = found.operations[found.operations["level"] == level], drawing.look(level, tuple(Level))
+        level = row["level"]
+        mean = row["geometric_mean"]
+        rows = found.operations[found.operations["level"] == level]
+        look = drawing.look(level, tuple(Level))
         intensity = rows["arithmetic_intensity"]
         label = f"{level}: {mean:.2f}x ({len(rows)})"
         axes.scatter(intensity, rows["speedup"], s=22, alpha=0.7, linewidths=0, label=label, **look)
-        axes.plot((intensity.min() / 1.25, intensity.max() * 1.25), [mean] * 2, color=look["color"], linewidth=1.4)
+        axes.plot(
+            (intensity.min() / 1.25, intensity.max() * 1.25),
+            [mean] * 2,
+            color=look["color"],
+            linewidth=1.4,
+        )
     for ridge in ridges:
         axes.axvline(ridge, color="#666666", linestyle="--", linewidth=1)
     axes.axhline(1, color="#333333", linewidth=1)
-    edges = f" (ridge {' and '.join(f'{ridge:.3g}' for ridge in ridges)} dashed)" if len(ridges) else ""
+    if len(ridges):
+        edges = f" (ridge {' and '.join(f'{ridge:.3g}' for ridge in ridges)} dashed)"
+    else:
+        edges = ""
     x = f"arithmetic intensity in FLOP/B{edges}"
     logs = {"x": "{:g}".format, "y": drawing.times}
     drawing.finish(axes, f"Operations: {a} over {b}", x, "speedup of the FLOP rate", logs=logs)

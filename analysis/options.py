@@ -1,7 +1,9 @@
-"""What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are given.
+"""What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are
+given.
 
-A field made by `option` holds its help text, its bounds and how it stands on a command line. `add_arguments` makes a
-parser of it, `read_arguments` reads what was parsed, `command_line` writes options as such a line.
+A field made by `option` holds its help text, its bounds and how it stands on a command line.
+`add_arguments` makes a parser of it, `read_arguments` reads what was parsed, `command_line` writes
+options as such a line.
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ def metric_option(what: str) -> Any:
 class Argument(NamedTuple):
     """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE.
 
-    A field's `option` may hold beside its bounds: `metavar`, `positional`, `group` (the heading in --help),
-    `several` of a tuple: "commas" (A,B in one value, the default), "repeat" or "words"; `shared` for what another class
-    has the flag of; `names`, what its words are: "columns", or "conditions" on columns.
+    A field's `option` may hold beside its bounds: `metavar`, `positional`, `group` (the heading in
+    --help), `several` of a tuple: "commas" (A,B in one value, the default), "repeat" or "words";
+    `shared` for what another class has the flag of; `names`, what its words are: "columns", or
+    "conditions" on columns.
     """
 
     name: str
@@ -67,16 +70,24 @@ class Argument(NamedTuple):
             return []
         if self.kind is bool:
             return [self.flag]
-        values = ["=".join(part) if self.pairs else str(part) for part in (value if self.several else [value])]
+        values = [
+            "=".join(part) if self.pairs else str(part)
+            for part in (value if self.several else [value])
+        ]
         values = [",".join(values)] if self.several == "commas" else values
         if positional or self.several == "words":
             return values if positional else [self.flag, *values]
         # A value that begins with a dash would be taken for a flag.
-        each = ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in values)
+        each = (
+            [f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text]
+            for text in values
+        )
         return [word for words in each for word in words]
 
     def add_to(self, parser: Any) -> None:
-        """Make it an argument of a parser. None stands for what was not given: the default is the dataclass's."""
+        """Make it an argument of a parser. None stands for what was not given: the default is the
+        dataclass's.
+        """
         positional = self.how.get("positional")
         more: dict[str, Any] = {} if positional else {"default": None, "dest": self.name}
         if self.kind is bool:
@@ -84,28 +95,47 @@ class Argument(NamedTuple):
         else:
             parts = _parts if self.several == "commas" else self.kind
             kind = partial(_pair, self.how["metavar"]) if self.pairs else parts
-            more |= {"metavar": self.how.get("metavar"), "choices": self.choices or None, "type": kind}
+            more |= {
+                "metavar": self.how.get("metavar"),
+                "choices": self.choices or None,
+                "type": kind,
+            }
             more |= {"repeat": {"action": "append"}, "words": {"nargs": "+"}}.get(self.several, {})
             if not positional:
                 more["required"] = self.default is dataclasses.MISSING
             elif self.default is None:
                 more["nargs"] = "?"
         known = self.default not in (dataclasses.MISSING, None, False, ()) and not positional
-        default = f" (default: {','.join(self.default) if self.several else self.default})" if known else ""
-        parser.add_argument(self.name if positional else self.flag, help=self.how["help"] + default, **more)
+        if known:
+            default = f" (default: {','.join(self.default) if self.several else self.default})"
+        else:
+            default = ""
+        parser.add_argument(
+            self.name if positional else self.flag, help=self.how["help"] + default, **more
+        )
 
 
 def arguments(cls: type[Arguments]) -> list[Argument]:
     """The fields of a class, but for those that are `shared`."""
-    kinds, found = get_type_hints(cls), []
+    kinds = get_type_hints(cls)
+    found = []
     for entry in (entry for entry in dataclasses.fields(cls) if "shared" not in entry.metadata):
         kind = kinds[entry.name]
         kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
-        inner, how = get_args(kind), dict(entry.metadata)
-        several = how.get("several", "commas") if get_origin(kind) is tuple else ""
+        inner = get_args(kind)
+        how = dict(entry.metadata)
+        if get_origin(kind) is tuple:
+            several = how.get("several", "commas")
+        else:
+            several = ""
         pairs = bool(several) and get_origin(inner[0]) is tuple
         choices = tuple(inner) if get_origin(kind) is Literal else ()
-        one = str if pairs or choices else inner[0] if several else kind
+        if pairs or choices:
+            one = str
+        elif several:
+            one = inner[0]
+        else:
+            one = kind
         flag = "--" + entry.name.replace("_", "-")
         found.append(Argument(entry.name, flag, one, entry.default, several, pairs, choices, how))
     return found
@@ -123,7 +153,9 @@ def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) ->
 
 def read_arguments(cls: type[ArgumentsT], given: argparse.Namespace) -> ArgumentsT:
     """The options that a parsed command line gives; what it leaves out keeps its default."""
-    given_values = {entry.name: getattr(given, entry.name, None) for entry in dataclasses.fields(cls)}
+    given_values = {
+        entry.name: getattr(given, entry.name, None) for entry in dataclasses.fields(cls)
+    }
     return cls(
         **{
             name: tuple(value) if isinstance(value, list) else value
@@ -136,7 +168,9 @@ def read_arguments(cls: type[ArgumentsT], given: argparse.Namespace) -> Argument
 def _parts(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     if not parts:
-        raise argparse.ArgumentTypeError(f"{text!r} names nothing; write one value or several with commas between them")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names nothing; write one value or several with commas between them"
+        )
     return parts
 
 
@@ -148,18 +182,32 @@ def _pair(shape: str, text: str) -> tuple[str, str]:
 
 
 def command_line(options: Arguments) -> list[str]:
-    """Options as the words of a command line that gives the same options; what is left at its default is left out."""
-    known = sorted(arguments(type(options)), key=lambda argument: not argument.how.get("positional"))
+    """Options as the words of a command line that gives the same options; what is left at its
+    default is left out.
+    """
+    known = sorted(
+        arguments(type(options)), key=lambda argument: not argument.how.get("positional")
+    )
     return [word for argument in known for word in argument.words(getattr(options, argument.name))]
 
 
 def columns_named(options: Arguments) -> set[str]:
-    """The columns that options are about: of fields that name columns, and of conditions such as "device=V100"."""
+    """The columns that options are about: of fields that name columns, and of conditions such as
+    "device=V100".
+    """
     found: set[str] = set()
     for argument in arguments(type(options)):
-        value, kind = getattr(options, argument.name), argument.how.get("names")
-        texts = (value if argument.several else (value,)) if value is not None and kind else ()
-        found.update(texts if kind == "columns" else (name for text in texts for name in _COLUMN.findall(text)))
+        value = getattr(options, argument.name)
+        kind = argument.how.get("names")
+        if value is not None and kind:
+            texts = value if argument.several else (value,)
+        else:
+            texts = ()
+        found.update(
+            texts
+            if kind == "columns"
+            else (name for text in texts for name in _COLUMN.findall(text))
+        )
     return found
 
 
@@ -186,7 +234,9 @@ class Options(Arguments):
 
     pool: bool = option(False, "pool runs of different environments or protocols", group=_RUNS)
     steady_only: bool = option(
-        False, "leave out runs that are not steady or shared their machine with other work", group=_RUNS
+        False,
+        "leave out runs that are not steady or shared their machine with other work",
+        group=_RUNS,
     )
     store: tuple[str, ...] = option((), shared=True)
 
@@ -208,11 +258,17 @@ class StoreChoice(Arguments):
     def written(self) -> str | None:
         """The one store that is written into; ConfigError where several are named."""
         if len(self.store) > 1:
-            raise ConfigError("--store", list(self.store), "there are several", "name the one to write into")
+            raise ConfigError(
+                "--store", list(self.store), "there are several", "name the one to write into"
+            )
         return next(iter(self.store), None)
 
     experiment: tuple[str, ...] = option(
-        (), "MLflow experiment, repeatable (default: paradnn)", metavar="NAME", several="repeat", group="store"
+        (),
+        "MLflow experiment, repeatable (default: paradnn)",
+        metavar="NAME",
+        several="repeat",
+        group="store",
     )
 
 
@@ -221,10 +277,17 @@ class Selection(StoreChoice):
     """Which runs; all that is given must hold."""
 
     family: tuple[str, ...] = option(
-        (), "model family: fc, residual, bottleneck, rnn, lstm, gru, gpt, ...", metavar="F", group=_RUNS
+        (),
+        "model family: fc, residual, bottleneck, rnn, lstm, gru, gpt, ...",
+        metavar="F",
+        group=_RUNS,
     )
-    platform: tuple[str, ...] = option((), "kind of device: cpu, gpu, tpu", metavar="P", group=_RUNS)
-    device: str | None = option(None, "one device by its name, such as 'TPU v2'", metavar="D", group=_RUNS)
+    platform: tuple[str, ...] = option(
+        (), "kind of device: cpu, gpu, tpu", metavar="P", group=_RUNS
+    )
+    device: str | None = option(
+        None, "one device by its name, such as 'TPU v2'", metavar="D", group=_RUNS
+    )
     protocol: str | None = option(
         None,
         "one timing protocol: quick, standard, or the beginning of the hash of another",
@@ -234,7 +297,9 @@ class Selection(StoreChoice):
     outcome: tuple[str, ...] = option(
         (), "outcome of the runs, such as ok or oom_device (default: all)", metavar="O", group=_RUNS
     )
-    since: str | None = option(None, "started at or after, such as 2026-01-31 (UTC)", metavar="TIME", group=_RUNS)
+    since: str | None = option(
+        None, "started at or after, such as 2026-01-31 (UTC)", metavar="TIME", group=_RUNS
+    )
     until: str | None = option(None, "started before", metavar="TIME", group=_RUNS)
     tag: tuple[tuple[str, str], ...] = option(
         (), "tag of the runs, repeatable", metavar="KEY=VALUE", several="repeat", group=_RUNS
@@ -248,5 +313,7 @@ class Selection(StoreChoice):
     )
     unfinished: bool = option(False, "also runs that have no outcome", group=_RUNS)
     reader: Literal["auto", "sql", "api"] = option(
-        "auto", "how the store is read; auto: by its tables where it has any, else by MLflow's search", group=_RUNS
+        "auto",
+        "how the store is read; auto: by its tables where it has any, else by MLflow's search",
+        group=_RUNS,
     )

@@ -1,4 +1,6 @@
-"""What every analysis answers with: typed findings, and how they are shown as sentences, table and figure."""
+"""What every analysis answers with: typed findings, and how they are shown as sentences, table and
+figure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Paragraph(NamedTuple):
 
 
 class Highlight(NamedTuple):
-    """What a page says first of an answer: a word or two, and a sentence without the name of what it is about."""
+    """What a page says first of an answer: a word or two, and a sentence without the name of what
+    it is about.
+    """
 
     topic: str
     words: str
@@ -32,12 +36,14 @@ class Highlight(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
-    """What an analysis found: numbers, sentences, and where there is something to draw what draws it.
+    """What an analysis found: numbers, sentences, and where there is something to draw what draws
+    it.
 
-    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers (None: nothing).
-    `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
-    and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none;
-    `set_aside` which group of heterogeneous runs it is about, and how to see the others. A subclass may hold more.
+    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers
+    (None: nothing). `sources` are the ids of the runs it rests on; `pooled` says what differed
+    among runs that were pooled on demand, and is empty where they were homogeneous; `quality` what
+    the gate left out or flagged, None where runs pass none; `set_aside` which group of
+    heterogeneous runs it is about, and how to see the others. A subclass may hold more.
     """
 
     sources: tuple[str, ...]
@@ -66,8 +72,14 @@ class Result:
 
     def paragraphs(self) -> list[Paragraph]:
         """The findings in words."""
-        pooled = [f"Heterogeneous runs were pooled: {self.pooled}."] if self.pooled else []
-        left_out = [self.quality.text()] if self.quality is not None and self.quality.text() else []
+        if self.pooled:
+            pooled = [f"Heterogeneous runs were pooled: {self.pooled}."]
+        else:
+            pooled = []
+        if self.quality is not None and self.quality.text():
+            left_out = [self.quality.text()]
+        else:
+            left_out = []
         set_aside = [self.set_aside] if self.set_aside is not None else []
         found = [*self.sentences, *pooled, *left_out, *set_aside]
         return [part if isinstance(part, Paragraph) else Paragraph(part) for part in found]
@@ -77,8 +89,9 @@ class Result:
         return "\n".join(map(str, self.paragraphs()))
 
     def figure(self, width: float | None = None) -> drawing.Figure:
-        """The picture, set for print where a `width` in inches is given; ParadnnError where there is nothing to draw,
-        or more than a figure holds."""
+        """The picture, set for print where a `width` in inches is given; ParadnnError where there
+        is nothing to draw, or more than a figure holds.
+        """
         if self.picture is None or not self.drawable:
             raise ParadnnError("there is nothing to draw; choose other runs")
         with drawing.page(width):
@@ -94,19 +107,24 @@ class Result:
     def _repr_html_(self) -> str:
         """The table and the sentences, for a notebook."""
         words = "".join(
-            f"<p>{escape(head)}</p>" + "".join(f"<p style='margin-left: 2em'>{escape(point)}</p>" for point in points)
+            f"<p>{escape(head)}</p>"
+            + "".join(f"<p style='margin-left: 2em'>{escape(point)}</p>" for point in points)
             for head, points in self.paragraphs()
         )
         return f"{self.table.to_html(max_rows=20, index=False)}{words}"
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
-    """What differs within the groups (columns `by`) in environment, protocol and schema; empty where nothing does.
+    """What differs within the groups (columns `by`) in environment, protocol and schema; empty
+    where nothing does.
 
     HeterogeneousError where anything differs, unless `pool`.
     """
     alike = all(frame[key].nunique(dropna=False) <= 1 for key in IDENTITY if key in frame)
-    groups = () if alike else (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
+    if alike:
+        groups = ()
+    else:
+        groups = (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
     return joined(require_homogeneous(group, pool=pool).attrs.get("pooled", "") for group in groups)
 
 

@@ -1,4 +1,6 @@
-"""Roofs and what lies below them: ceilings, the ridge, what limits a model or an operation, and their picture."""
+"""Roofs and what lies below them: ceilings, the ridge, what limits a model or an operation, and
+their picture.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ from analysis.lazy import drawing, np, pd
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import families, is_ok
 
-#: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None); None without one.
+#: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None);
+#: None without one.
 Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """What limits a model or an operation; tables hold the values. Only an operation is "between devices": its bytes
-    cross the links, which are no ceiling of this roof."""
+    """What limits a model or an operation; tables hold the values. Only an operation is "between
+    devices": its bytes cross the links, which are no ceiling of this roof.
+    """
 
     MEMORY = "memory-bound"
     TRANSFER = "between devices"
@@ -31,9 +35,20 @@ class RoofVerdict(StrEnum):
 
 
 _NUMBERS = (
-    *("arithmetic_intensity", "flops_per_second", "trace_arithmetic_intensity", "trace_flops_utilization"),
+    *(
+        "arithmetic_intensity",
+        "flops_per_second",
+        "trace_arithmetic_intensity",
+        "trace_flops_utilization",
+    ),
     *("trace_flops_utilization_lowest", "trace_captures", "published_intensity", "infeed_fraction"),
-    *("peak_flops_per_second", "peak_bytes_per_second", "step_time_ms", "step_time_low_ms", "step_time_high_ms"),
+    *(
+        "peak_flops_per_second",
+        "peak_bytes_per_second",
+        "step_time_ms",
+        "step_time_low_ms",
+        "step_time_high_ms",
+    ),
 )
 _PLACE = ["device", "precision", "family"]
 
@@ -42,8 +57,9 @@ _PLACE = ["device", "precision", "family"]
 class Roof:
     """The ceilings of a device at a precision; None is unknown.
 
-    `peak` in FLOP/s and `bandwidth` in B/s, each with its source: measured, specification or unknown. `ridge_low` and
-    `ridge_high` enclose the ridge points of all measured pairs of ceilings (both the ridge where there is one pair).
+    `peak` in FLOP/s and `bandwidth` in B/s, each with its source: measured, specification or
+    unknown. `ridge_low` and `ridge_high` enclose the ridge points of all measured pairs of ceilings
+    (both the ridge where there is one pair).
     """
 
     device: str
@@ -57,8 +73,12 @@ class Roof:
 
     @property
     def ridge(self) -> float | None:
-        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth (Williams et al. 2009)."""
-        return None if self.peak is None or self.bandwidth is None else self.peak / self.bandwidth
+        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth (Williams et al.
+        2009).
+        """
+        if self.peak is None or self.bandwidth is None:
+            return None
+        return self.peak / self.bandwidth
 
     @property
     def source(self) -> str:
@@ -68,7 +88,8 @@ class Roof:
         return f"peak: {self.peak_source}, bandwidth: {self.bandwidth_source}"
 
     def attainable(self, intensity: Any) -> np.ndarray:
-        """The roof in FLOP/s at an intensity in FLOP/B: min(peak, intensity x bandwidth), NaN where it is unknown.
+        """The roof in FLOP/s at an intensity in FLOP/B: min(peak, intensity x bandwidth), NaN where
+        it is unknown.
 
         Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52(4), 2009.
         """
@@ -81,11 +102,12 @@ class Roof:
 class Placed(NamedTuple):
     """Models under roofs.
 
-    `points` has one row a run: run_id, device, precision, family, the batch size and those of model.* in which some
-    family varies, arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
-    `rate_low`..`rate_high` (of a trace the range of the run's captures), attainable (FLOP/s), share (rate /
-    attainable) with `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN. `left_out` counts
-    runs without a place by the reason.
+    `points` has one row a run: run_id, device, precision, family, the batch size and those of
+    model.* in which some family varies, arithmetic_intensity (FLOP/B), traffic ("analytic" or
+    "trace"), flops_per_second with its interval `rate_low`..`rate_high` (of a trace the range of
+    the run's captures), attainable (FLOP/s), share (rate / attainable) with
+    `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN. `left_out`
+    counts runs without a place by the reason.
     """
 
     points: pd.DataFrame
@@ -96,29 +118,37 @@ class Placed(NamedTuple):
 def place_models(frame: pd.DataFrame, sheets: Sheets) -> Placed:
     """Place the measured runs of a frame (one row a run) under the roofs of their devices.
 
-    A run's place is `arithmetic_intensity` and `flops_per_second`: exact work over compulsory traffic, so the true
-    intensity is at most this. A published run that was traced is placed by its trace instead, counted traffic and the
-    trace's own rate (fraction x specified peak), since both come from the same execution. `published_intensity` is no
-    traffic and places nothing.
+    A run's place is `arithmetic_intensity` and `flops_per_second`: exact work over compulsory
+    traffic, so the true intensity is at most this. A published run that was traced is placed by its
+    trace instead, counted traffic and the trace's own rate (fraction x specified peak), since both
+    come from the same execution. `published_intensity` is no traffic and places nothing.
     """
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
     roofs = find_roofs(measured, sheets)
     points, reasons = _place(measured, sheets)
     left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
-    left_out |= {str(reason): int(count) for reason, count in reasons.value_counts(sort=False).items()}
-    return Placed(_under(points, roofs), roofs, {reason: count for reason, count in left_out.items() if count})
+    left_out |= {
+        str(reason): int(count) for reason, count in reasons.value_counts(sort=False).items()
+    }
+    return Placed(
+        _under(points, roofs), roofs, {reason: count for reason, count in left_out.items() if count}
+    )
 
 
 def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
-    """A roof for each device and precision in a frame: medians over its runs of the measured ceilings
-    (`peak_flops_per_second`, `peak_bytes_per_second`), else the data sheet's."""
+    """A roof for each device and precision in a frame: medians over its runs of the measured
+    ceilings (`peak_flops_per_second`, `peak_bytes_per_second`), else the data sheet's.
+    """
     roofs = []
     for (device, precision), group in _with_keys(frame).groupby(["device", "precision"], sort=True):
         sheet = sheets(str(device))
         ceilings = group[["peak_flops_per_second", "peak_bytes_per_second"]]
         ceilings = ceilings.where(np.isfinite(ceilings) & (ceilings > 0))
-        specified = (sheet.peak_flops.get(precision), sheet.bandwidth) if sheet is not None else (None, None)
+        if sheet is not None:
+            specified = (sheet.peak_flops.get(precision), sheet.bandwidth)
+        else:
+            specified = (None, None)
         values: list[float | None] = []
         sources = []
         for (_, column), given in zip(ceilings.items(), specified, strict=True):
@@ -136,8 +166,8 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
 def verdict(intensity: Any, roof: Roof) -> np.ndarray:
     """What limits at each intensity: memory-bound left of the ridge, else compute-bound.
 
-    Where measured ceilings differ from run to run, "at the ridge" between the lowest and the highest ridge point; and
-    "unknown" without both ceilings or without an intensity.
+    Where measured ceilings differ from run to run, "at the ridge" between the lowest and the
+    highest ridge point; and "unknown" without both ceilings or without an intensity.
     """
     values = np.asarray(intensity, dtype="float64")
     low, high = (roof.ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
@@ -149,9 +179,10 @@ def verdict(intensity: Any, roof: Roof) -> np.ndarray:
 
 
 def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each device, precision and family: points, how many under each verdict, quartiles of their
-    share of the roof with the 95% interval of the median over their models and batch sizes (`sample`), the range of
-    their intensities (FLOP/B)."""
+    """One row for each device, precision and family: points, how many under each verdict, quartiles
+    of their share of the roof with the 95% interval of the median over their models and batch sizes
+    (`sample`), the range of their intensities (FLOP/B).
+    """
     rows = []
     for place, group in points.groupby(["device", "precision", "family"], sort=False):
         known = group[group["share"].notna()]
@@ -159,7 +190,10 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
         quarter, middle, three = known["share"].quantile([0.25, 0.5, 0.75])
         interval = crossed_quantile(known["share"], levels)
         verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
-        counts = {re.sub("[- ]", "_", name.value): int((group["verdict"] == name).sum()) for name in verdicts}
+        counts = {
+            re.sub("[- ]", "_", name.value): int((group["verdict"] == name).sum())
+            for name in verdicts
+        }
         rows.append(
             {**dict(zip(_PLACE, place, strict=True)), "points": len(group), **counts}
             | {"share_q25": quarter, "share_median": middle, "share_q75": three}
@@ -171,9 +205,14 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
 
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the columns that place a run, NaN or "device not recorded" where it lacks them."""
+    """The frame with the columns that place a run, NaN or "device not recorded" where it lacks
+    them.
+    """
     rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS, *_PLACE])))
-    places = {name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name)) for name in _PLACE}
+    places = {
+        name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name))
+        for name in _PLACE
+    }
     return rows.astype(dict.fromkeys(_NUMBERS, "float64")).assign(**places)
 
 
@@ -182,17 +221,26 @@ def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.
     sheets = {device: sheet for device in set(rows["device"]) if (sheet := specification(device))}
     peaks = {device: sheet.peak_flops for device, sheet in sheets.items()}
     keys = zip(rows["device"], rows["precision"], strict=True)
-    specified = np.array([peaks.get(device, {}).get(kind) or np.nan for device, kind in keys], dtype="float64")
-    traced = (rows["trace_arithmetic_intensity"] > 0) & (rows["trace_flops_utilization"] > 0) & ~np.isnan(specified)
+    specified = np.array(
+        [peaks.get(device, {}).get(kind) or np.nan for device, kind in keys], dtype="float64"
+    )
+    traced = (
+        (rows["trace_arithmetic_intensity"] > 0)
+        & (rows["trace_flops_utilization"] > 0)
+        & ~np.isnan(specified)
+    )
     intensity = rows["arithmetic_intensity"].where(~traced, rows["trace_arithmetic_intensity"])
     rate = rows["flops_per_second"].where(~traced, rows["trace_flops_utilization"] * specified)
-    # The rate's interval is the step time's, turned over; a trace is the best of its run's captures.
+    # The rate's interval is the step time's, turned over; a trace is the best of its run's
+    # captures.
     slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
     several = rows["trace_captures"] > 1
     lowest = (rows["trace_flops_utilization_lowest"] * specified).where(several)
     models = [str(name) for name in rows if str(name).startswith("model.") and name != "model.name"]
     varies = [name for name in models if (rows.groupby("family")[name].nunique() > 1).any()]
-    points = rows[["run_id", *_PLACE, *(name for name in ("batch_size", *varies) if name in rows)]].assign(
+    points = rows[
+        ["run_id", *_PLACE, *(name for name in ("batch_size", *varies) if name in rows)]
+    ].assign(
         arithmetic_intensity=intensity,
         traffic=np.where(traced, "trace", "analytic"),
         flops_per_second=rate,
@@ -200,7 +248,8 @@ def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.
         rate_high=(rate * rows["step_time_ms"] / fast).where(~traced, rate.where(several)),
         infeed_fraction=rows["infeed_fraction"],
     )
-    no_traffic, no_rate = ~(intensity > 0), ~(rate > 0)
+    no_traffic = ~(intensity > 0)
+    no_rate = ~(rate > 0)
     printed = no_traffic & rows["published_intensity"].notna()
     reasons = pd.Series(None, index=rows.index, dtype="object")
     reasons[no_rate] = "without a FLOP rate"
@@ -210,22 +259,33 @@ def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.
 
 
 def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
-    """The points with attainable rate, share and verdict, sorted by device, precision, family, best share first."""
+    """The points with attainable rate, share and verdict, sorted by device, precision, family, best
+    share first.
+    """
     table = points.assign(attainable=np.nan, verdict=RoofVerdict.UNKNOWN.value)
     for roof in roofs:
         here = (table["device"] == roof.device) & (table["precision"] == roof.precision)
         intensity = table.loc[here, "arithmetic_intensity"]
         table.loc[here, "attainable"] = roof.attainable(intensity)
         table.loc[here, "verdict"] = verdict(intensity, roof)
-    for name, rate in (("share", "flops_per_second"), ("share_low", "rate_low"), ("share_high", "rate_high")):
+    for name, rate in (
+        ("share", "flops_per_second"),
+        ("share_low", "rate_low"),
+        ("share_high", "rate_high"),
+    ):
         table[name] = table[rate] / table["attainable"]
     place = {name: position for position, name in enumerate(families(table))}
-    order, keys = ["device", "precision", "place", "share"], table["family"].map(place).fillna(len(place))
-    table = table.assign(place=keys).sort_values(order, ascending=[True, True, True, False], kind="stable")
+    order = ["device", "precision", "place", "share"]
+    keys = table["family"].map(place).fillna(len(place))
+    table = table.assign(place=keys).sort_values(
+        order, ascending=[True, True, True, False], kind="stable"
+    )
     return table.drop(columns="place").reset_index(drop=True)
 
 
-def frame_roof(axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
+def frame_roof(
+    axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()
+) -> None:
     """Logarithmic scales around the points and the ridge, and the roofs."""
     ridges = [one.ridge for one in (roof, *others) if one.ridge is not None]
     peaks = [one.peak for one in (roof, *others) if one.peak is not None]
@@ -233,16 +293,31 @@ def frame_roof(axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Seq
     right = max([points["arithmetic_intensity"].max(), *(ridge * 4 for ridge in ridges)]) * 1.5
     axes.set(xscale="log", yscale="log", xlim=(left, right))
     for one in others:
-        _draw_roof(axes, one, left, right, {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5})
-    _draw_roof(axes, roof, left, right, {"color": drawing.COLOURS[-1], "linewidth": 1.6, "zorder": 3})
+        _draw_roof(
+            axes,
+            one,
+            left,
+            right,
+            {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5},
+        )
+    _draw_roof(
+        axes, roof, left, right, {"color": drawing.COLOURS[-1], "linewidth": 1.6, "zorder": 3}
+    )
     if roof.ridge is not None and roof.peak is not None:
-        axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=drawing.COLOURS[-1], zorder=3)
-    axes.set_ylim(float(points["flops_per_second"].min()) / 2, max([points["flops_per_second"].max(), *peaks]) * 2)
+        axes.plot(
+            roof.ridge, roof.peak, marker="|", markersize=12, color=drawing.COLOURS[-1], zorder=3
+        )
+    axes.set_ylim(
+        float(points["flops_per_second"].min()) / 2,
+        max([points["flops_per_second"].max(), *peaks]) * 2,
+    )
     drawing.log_ticks(axes.xaxis, "{:g}".format)
     drawing.log_ticks(axes.yaxis, lambda value: short(value, "FLOP/s"))
 
 
-def _draw_roof(axes: drawing.Axes, roof: Roof, left: float, right: float, look: dict[str, Any]) -> None:
+def _draw_roof(
+    axes: drawing.Axes, roof: Roof, left: float, right: float, look: dict[str, Any]
+) -> None:
     """The two ceilings; one alone, dotted, where the other is unknown."""
     intensity = np.array([left, roof.ridge or left, right])
     rate = np.minimum(roof.peak or np.inf, intensity * (roof.bandwidth or np.inf))
@@ -254,9 +329,18 @@ def describe(roof: Roof) -> str:
     """Such as "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
     if roof.peak is None and roof.bandwidth is None:
         return "no ceiling known"
-    peak = "peak unknown" if roof.peak is None else short(roof.peak, "FLOP/s", digits=3)
-    bandwidth = "bandwidth unknown" if roof.bandwidth is None else short(roof.bandwidth, "B/s", digits=3)
-    ridge = "" if roof.ridge is None else f", ridge {roof.ridge:.3g} FLOP/B"
+    if roof.peak is None:
+        peak = "peak unknown"
+    else:
+        peak = short(roof.peak, "FLOP/s", digits=3)
+    if roof.bandwidth is None:
+        bandwidth = "bandwidth unknown"
+    else:
+        bandwidth = short(roof.bandwidth, "B/s", digits=3)
+    if roof.ridge is None:
+        ridge = ""
+    else:
+        ridge = f", ridge {roof.ridge:.3g} FLOP/B"
     if roof.ridge_low != roof.ridge_high:
         ridge += f", {roof.ridge_low:.3g} to {roof.ridge_high:.3g} over its runs"
     return f"{peak}, {bandwidth}{ridge} ({roof.source})"
@@ -264,10 +348,15 @@ def describe(roof: Roof) -> str:
 
 def roof_in_words(roof: Roof) -> str:
     """The ceilings with their sources and the ridge point, and what to do where one is not known."""
-    remedy = "; measure the ceilings with python -m paradnn.ceilings" if roof.ridge is None else ""
+    if roof.ridge is None:
+        remedy = "; measure the ceilings with python -m paradnn.ceilings"
+    else:
+        remedy = ""
     return f"{roof.device} in {roof.precision}: {describe(roof)}{remedy}."
 
 
 def percent(value: float) -> str:
     """A share to three digits, "unknown" where it is NaN."""
-    return "unknown" if math.isnan(value) else short(value, share=True, digits=3)
+    if math.isnan(value):
+        return "unknown"
+    return short(value, share=True, digits=3)

@@ -41,7 +41,10 @@ class PairedOptions(Options):
 
     unit: Literal["crossed", "model", "point"] = unit_option()
     margin: float = option(
-        MARGIN, "differences up to this are called the same, where that is shown", metavar="D", above=0
+        MARGIN,
+        "differences up to this are called the same, where that is shown",
+        metavar="D",
+        above=0,
     )
     metric: str = column_option("examples_per_second", "what to compare", "M")
     on: tuple[str, ...] | None = column_option(
@@ -54,7 +57,9 @@ class PairedOptions(Options):
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides' runs, what to call them, and what differs within a side where heterogeneous runs were pooled."""
+    """Both sides' runs, what to call them, and what differs within a side where heterogeneous runs
+    were pooled.
+    """
 
     a: pd.DataFrame
     b: pd.DataFrame
@@ -70,7 +75,9 @@ class Sides:
 
     def named(self) -> str:
         """Which side is which, where sentences do not say it."""
-        return "" if self.called == (self.name_a, self.name_b) else f"A is {self.name_a}, B is {self.name_b}. "
+        if self.called == (self.name_a, self.name_b):
+            return ""
+        return f"A is {self.name_a}, B is {self.name_b}. "
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -78,13 +85,17 @@ class Sides:
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
     def join_on(self, names: Sequence[str] | None) -> list[str] | None:
-        """The columns that `--on` names, with or without `model.`; None for none given, ConfigError for no column.
+        """The columns that `--on` names, with or without `model.`; None for none given, ConfigError
+        for no column.
 
         What one side alone has is left to the method, which says which side.
         """
 
         def column(name: str) -> str:
-            holder = next((side for side in (self.a, self.b) if name in side or f"model.{name}" in side), self.a)
+            holder = next(
+                (side for side in (self.a, self.b) if name in side or f"model.{name}" in side),
+                self.a,
+            )
             return find_column(holder, name, "--on")
 
         return None if names is None else [column(name) for name in names]
@@ -94,12 +105,16 @@ class Sides:
         attrs, (a, b), metric = pairs.attrs, self.called, pairs.attrs["metric"]
         both = {"a": (a, self.a), "b": (b, self.b)}
         given = f"device {self.name_a} {self.name_b}"
-        if differ := {name: values for name, values in attrs["differ"].items() if name not in given}:
+        differ = {name: values for name, values in attrs["differ"].items() if name not in given}
+        if differ:
             yield f"{a} and {b} also differ in {_each(differ)}: the ratios include these effects."
         if metric in LEVELLED.values():
             yield f"Speeds are at one speed of the machine, whose own was measured beside every run ({metric})."
         source, protocol = (
-            [sorted(side[column].dropna().unique()) if column in side else [] for _, side in both.values()]
+            [
+                sorted(side[column].dropna().unique()) if column in side else []
+                for _, side in both.values()
+            ]
             for column in ("source", "protocol_id")
         )
         if all(source) and source[0] != source[1]:
@@ -108,11 +123,16 @@ class Sides:
         elif all(protocol) and protocol[0] != protocol[1]:
             yield "They were not timed by the same protocol (measure.*)."
         for key, (name, _) in both.items():
-            if count := attrs[f"unusable_{key}"]:
+            count = attrs[f"unusable_{key}"]
+            if count:
                 yield f"{count} ok runs of {name} hold no {metric} above zero."
         if attrs["disjoint"]:
             yield f"No value is shared in {_each(attrs['disjoint'])}: choose runs that agree there."
-        alone = [f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone" for key in both if attrs["alone"][key]]
+        alone = [
+            f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone"
+            for key in both
+            if attrs["alone"][key]
+        ]
         told = f" ({'; '.join(alone)})" if alone else ""
         yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
         for name, count in attrs["mixed"].items():
@@ -133,7 +153,9 @@ class Sides:
         picture: Callable[[], drawing.Figure],
         keep: Sequence[str] = (),
     ) -> Compared:
-        """The result of a comparison of the sides; of the columns that say nothing those of `keep` are shown."""
+        """The result of a comparison of the sides; of the columns that say nothing those of `keep`
+        are shown.
+        """
         return Compared(
             cells=cells,
             families=families,
@@ -148,30 +170,46 @@ class Sides:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Compared(Result):
-    """What was found of two sides: the pairs of points (`cells`), a row for each family, and what was asked."""
+    """What was found of two sides: the pairs of points (`cells`), a row for each family, and what
+    was asked.
+    """
 
     cells: pd.DataFrame
     families: pd.DataFrame
     asked: PairedOptions
 
 
-def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool) -> Sides:
-    """The runs that meet A's conditions and those that meet B's, each side of one environment and protocol.
+def choose_sides(
+    frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool
+) -> Sides:
+    """The runs that meet A's conditions and those that meet B's, each side of one environment and
+    protocol.
 
-    A condition is as in --where; one text holds several with " & " between them. `names` are how A and B are called
-    in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
-    `pool`.
+    A condition is as in --where; one text holds several with " & " between them. `names` are how A
+    and B are called in messages. ConfigError for a condition that no run meets, SchemaError for a
+    side of heterogeneous runs unless `pool`.
     """
-    chosen, called = [], []
+    chosen = []
+    called = []
     for conditions, name in zip((a, b), names, strict=True):
         if not conditions:
-            raise ConfigError(name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100")
+            raise ConfigError(
+                name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100"
+            )
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows, said, first = select(frame, parts, name), " & ".join(parts), parse(parts[0], name)
+        rows = select(frame, parts, name)
+        said = " & ".join(parts)
+        first = parse(parts[0], name)
         if rows.empty:
-            held = sorted(frame[first.column].dropna().astype("str").unique()) if first.column in frame else []
+            if first.column in frame:
+                held = sorted(frame[first.column].dropna().astype("str").unique())
+            else:
+                held = []
             listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
-            remedy = f"{first.column} is {listed}" if held else "see python -m analysis runs"
+            if held:
+                remedy = f"{first.column} is {listed}"
+            else:
+                remedy = "see python -m analysis runs"
             raise ConfigError(name, said, "no run matches", remedy)
         try:
             chosen.append(require_homogeneous(rows, pool=pool))
@@ -203,7 +241,11 @@ def mean_in_words(value: float, low: float, high: float) -> str:
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
     """A table without the columns that say the same in every row, or nothing."""
-    varies = {name for name in pairs if pairs[name].notna().any() and pairs[name].nunique(dropna=False) > 1}
+    varies = {
+        name
+        for name in pairs
+        if pairs[name].notna().any() and pairs[name].nunique(dropna=False) > 1
+    }
     shown = [name for name in pairs if name in keep or name in varies]
     return pairs[shown] if len(pairs) else pairs
 
@@ -212,12 +254,15 @@ _RARE = 0.01  # share of points below which it is not said that what is rarer ma
 
 
 def mean_of(row: Mapping[Any, Any], names: tuple[str, str], turned: bool = False) -> str:
-    """The geometric mean of a row of `contrast.Contrast.row` with its interval, over which points that is, and what
-    those that one side alone ran leave open; `turned` of B over A."""
+    """The geometric mean of a row of `contrast.Contrast.row` with its interval, over which points
+    that is, and what those that one side alone ran leave open; `turned` of B over A.
+    """
     ends = [row[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
     ends = [1 / ends[place] for place in (0, 2, 1)] if turned else ends
     said = mean_in_words(*ends)
-    alone = [f"{row[f'missing_{side}']} on {name} alone" for side, name in zip("ab", names, strict=True)]
+    alone = [
+        f"{row[f'missing_{side}']} on {name} alone" for side, name in zip("ab", names, strict=True)
+    ]
     alone = [words for words in alone if not words.startswith("0 ")]
     over = f"over {counted(row['points'], 'point')}"
     if not alone:
@@ -242,7 +287,9 @@ def sources_of(pairs: pd.DataFrame) -> str:
 
 
 def rare(points: int) -> Iterator[str]:
-    """What so few points may not contain: with a chance of 5% all n miss what occurs in 1 - 0.05^(1/n) of points."""
+    """What so few points may not contain: with a chance of 5% all n miss what occurs in 1 -
+    0.05^(1/n) of points.
+    """
     share = 1 - 0.05 ** (1 / points) if points else 1.0
     if share >= _RARE:
         least = short(share, share=True)
@@ -253,7 +300,9 @@ def rare(points: int) -> Iterator[str]:
 
 
 def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
-    """Why the sides of some families, or some of their points, carry no verdict and what to run, each reason once."""
+    """Why the sides of some families, or some of their points, carry no verdict and what to run,
+    each reason once.
+    """
     reasons: dict[str, list[str]] = {}
     for family, carries in pairs.groupby("family", sort=False)["comparable"]:
         if not carries.any():
@@ -261,7 +310,8 @@ def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
         elif lacking := int((~carries).sum()):
             points = counted(lacking, "point")
             yield f"{family}: {points} of {len(carries)} left out, whose sides were measured in different sessions."
-        if changed := sampling(pairs, str(family)).design.stepped:
+        changed = sampling(pairs, str(family)).design.stepped
+        if changed:
             yield f"{family}: the machine's speed changed by {changed:.1%} in a session, whose runs count at its mean."
     for reason, names in reasons.items():
         yield f"No verdict for {', '.join(names)}: {reason}."

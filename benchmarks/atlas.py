@@ -2,9 +2,10 @@
 
     python -m benchmarks.atlas
 
-Its size and the time to load it; what `paradnn normal` calls published steps, as they are and slowed.
-Transfer: 20 timings of a device, alone and beside the fit of another device, held against the rest; and 200 of its own.
-Left out whole: each device from the one whose specifications are most like its own, scaled by the ratios of peaks.
+Its size and the time to load it; what `paradnn normal` calls published steps, as they are and
+slowed. Transfer: 20 timings of a device, alone and beside the fit of another device, held against
+the rest; and 200 of its own. Left out whole: each device from the one whose specifications are most
+like its own, scaled by the ratios of peaks.
 """
 
 import argparse
@@ -31,40 +32,67 @@ _PAIRS = (
     ("H100", "B200", "attention", "bfloat16", "vLLM"),
     ("H200", "B200", "experts", "bfloat16", "vLLM"),
 )
-_FEW, _MANY = 20, 200
-_WHOLE = (("bfloat16", "vLLM", "gemm", "attention", "decode"), ("float32", "PyTorch", "gemm", "bmm"))
+_FEW = 20
+_MANY = 200
+_WHOLE = (
+    ("bfloat16", "vLLM", "gemm", "attention", "decode"),
+    ("float32", "PyTorch", "gemm", "bmm"),
+)
 #: Key of a fully connected model -> its column in published steps.
-_FC = {"model.layers": "calls", "model.nodes": "n", "model.input_size": "images", "model.output_size": "window"}
+_FC = {
+    "model.layers": "calls",
+    "model.nodes": "n",
+    "model.input_size": "images",
+    "model.output_size": "window",
+}
 
 
 def held(fit: OperationTimes, group: Group, left: np.ndarray) -> tuple[float, float]:
     """Median relative error and coverage of timings by their places."""
     rows = group.timings.iloc[left]
-    found, logs = fit.predict(operations_of(rows, group.kind)), np.log(rows["seconds"].to_numpy(dtype=float))
+    found = fit.predict(operations_of(rows, group.kind))
+    logs = np.log(rows["seconds"].to_numpy(dtype=float))
     low, high = found.interval()
-    return float(np.median(np.abs(np.expm1(found.mean - logs)))), float(np.mean((low <= logs) & (logs <= high)))
+    return float(np.median(np.abs(np.expm1(found.mean - logs)))), float(
+        np.mean((low <= logs) & (logs <= high))
+    )
 
 
 def transfer(other: Group, group: Group, draws: int) -> str:
     """A line: the few alone, the few beside the other device, and many."""
-    rows, seconds = operations_of(group.timings, group.kind), group.timings["seconds"].to_numpy(dtype=float)
+    rows = operations_of(group.timings, group.kind)
+    seconds = group.timings["seconds"].to_numpy(dtype=float)
     found = []
     for seed in range(draws):
         order = np.random.default_rng(seed).permutation(len(rows))
-        left, few, many = order[_MANY:], order[:_FEW], order[:_MANY]
-        own, whole = (OperationTimes.fit([rows[place] for place in chosen], seconds[chosen]) for chosen in (few, many))
+        left = order[_MANY:]
+        few = order[:_FEW]
+        many = order[:_MANY]
+        own, whole = (
+            OperationTimes.fit([rows[place] for place in chosen], seconds[chosen])
+            for chosen in (few, many)
+        )
         beside = own.or_like(other.times(), [rows[place] for place in few], seconds[few])
         found += [held(fit, group, left) for fit in (own, beside, whole)]
     errors, coverages = np.array(found).reshape(draws, 3, 2).mean(axis=0).T
-    said = ", ".join(f"{error:.1%} ({coverage:.0%})" for error, coverage in zip(errors, coverages, strict=True))
+    said = ", ".join(
+        f"{error:.1%} ({coverage:.0%})" for error, coverage in zip(errors, coverages, strict=True)
+    )
     names = f"{other.device} -> {group.device}, {group.kind} in {group.precision}, {group.engine}"
     return f"{names}: {_FEW} alone, {_FEW} beside the other, {_MANY} alone: {said}"
 
 
 def left_out(group: Group) -> str | None:
     """A line: a device's table from the device most like it."""
-    rest = Atlas(tuple(one for one in load().groups if one.device != group.device and one.engine == group.engine))
-    if (beside := scaled(rest, group.device, group.precision)) is None:
+    rest = Atlas(
+        tuple(
+            one
+            for one in load().groups
+            if one.device != group.device and one.engine == group.engine
+        )
+    )
+    beside = scaled(rest, group.device, group.precision)
+    if beside is None:
         return None
     name, others = beside
     there = others.find(name, group.kind, group.precision, group.engine)
@@ -72,16 +100,24 @@ def left_out(group: Group) -> str | None:
         return None
     logs = np.log(group.timings["seconds"].to_numpy(dtype=float))
     off = there.predict(operations_of(group.timings, group.kind)).mean - logs
-    error, shift = np.median(np.abs(np.expm1(off))), math.exp(float(np.median(off)))
+    error = np.median(np.abs(np.expm1(off)))
+    shift = math.exp(float(np.median(off)))
     return f"{group.device} from {name}, {group.kind} in {group.precision}: {error:.1%}, {shift:.2f} times as long"
 
 
 def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Counter[str]]:
-    """What `paradnn normal` calls `count` published steps that are in no fit, and as many slowed by each factor."""
+    """What `paradnn normal` calls `count` published steps that are in no fit, and as many slowed by
+    each factor.
+    """
     [group] = (one for one in load().groups if (one.device, one.kind) == (device, "fc"))
     called: dict[float, Counter[str]] = {factor: Counter() for factor in (1.0, *factors)}
-    for place, row in enumerate(group.timings.iloc[300 : 300 + count * len(called)].to_dict("records")):
-        point = {key: row[name] for key, name in _FC.items()} | {"family": "fc", "batch_size": row["m"]}
+    for place, row in enumerate(
+        group.timings.iloc[300 : 300 + count * len(called)].to_dict("records")
+    ):
+        point = {key: row[name] for key, name in _FC.items()} | {
+            "family": "fc",
+            "batch_size": row["m"],
+        }
         factor = [*called][place % len(called)]
         about = {"precision": group.precision, "run_id": str(place), "device": device}
         found = judge({**point, **about, "step_time_ms": row["seconds"] * 1e3 * factor})
@@ -92,17 +128,28 @@ def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Co
 
 def main() -> None:
     """Print all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=5, help="of the twenty timings")
     given = parser.parse_args()
-    start, size = time.perf_counter(), sum(path.stat().st_size for path in DATA.iterdir())
-    print(f"{len(load().groups)} tables, {size / 1e6:.1f} MB, loaded in {time.perf_counter() - start:.2f} s")
-    print(f"called by how many times as long they took: {planted('TPU v2', (1.25, 1.5, 2.0, 5.0), 100)}")
+    start = time.perf_counter()
+    size = sum(path.stat().st_size for path in DATA.iterdir())
+    print(
+        f"{len(load().groups)} tables, {size / 1e6:.1f} MB, loaded in {time.perf_counter() - start:.2f} s"
+    )
+    print(
+        f"called by how many times as long they took: {planted('TPU v2', (1.25, 1.5, 2.0, 5.0), 100)}"
+    )
     for first, second, *about in _PAIRS:
         pair = [found for name in (first, second) if (found := load().find(name, *about))]
         print(transfer(pair[0], pair[1], given.draws), flush=True)
     for precision, engine, *kinds in _WHOLE:
-        groups = [load().find(device, kind, precision, engine) for kind in kinds for device in load().devices]
+        groups = [
+            load().find(device, kind, precision, engine)
+            for kind in kinds
+            for device in load().devices
+        ]
         print(*filter(None, (left_out(group) for group in groups if group)), sep="\n", flush=True)
 
 

@@ -1,11 +1,13 @@
-"""How long reading the tracking store takes, and how much memory: SQL tables against MLflow's search API.
+"""How long reading the tracking store takes, and how much memory: SQL tables against MLflow's
+search API.
 
     python -m benchmarks.bench_store --runs 100000 --api-runs 5000
 
-Makes a SQLite store that MLflow itself initialised, fills it by bulk insertion with runs of 30 params, 40 metrics and
-15 tags, and loads it with both readers, each in a process of its own. Prints seconds (imports included) and the peak
-resident memory of each, the frames' shapes, and whether both readers gave the same frame where both read all runs.
-The search API takes milliseconds a run, so it reads a smaller store unless `--api-runs` says otherwise.
+Makes a SQLite store that MLflow itself initialised, fills it by bulk insertion with runs of 30
+params, 40 metrics and 15 tags, and loads it with both readers, each in a process of its own. Prints
+seconds (imports included) and the peak resident memory of each, the frames' shapes, and whether
+both readers gave the same frame where both read all runs. The search API takes milliseconds a run,
+so it reads a smaller store unless `--api-runs` says otherwise.
 """
 
 import argparse
@@ -24,7 +26,9 @@ from mlflow import MlflowClient
 from benchmarks.common import ROOT, Planted, fill
 from paradnn.store.metrics import METRICS
 
-N_PARAMS, N_METRICS, N_TAGS = 30, 40, 15
+N_PARAMS = 30
+N_METRICS = 40
+N_TAGS = 15
 
 CHILD = """
 import hashlib, json, resource, sys, time, warnings
@@ -45,28 +49,47 @@ print(json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUS
 
 def main() -> None:
     """Make the stores, read them, print one line for each reader."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=100_000, help="runs that the SQL reader loads (default 100000)")
-    parser.add_argument("--api-runs", type=int, default=5_000, help="runs that both readers load (default 5000)")
-    parser.add_argument("--dir", type=Path, help="keep the stores in this folder and use them again")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=int, default=100_000, help="runs that the SQL reader loads (default 100000)"
+    )
+    parser.add_argument(
+        "--api-runs", type=int, default=5_000, help="runs that both readers load (default 5000)"
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="keep the stores in this folder and use them again"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.dir or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         both = make_store(folder, args.api_runs)
         pair = [measure(both, reader) for reader in ("sql", "api")]
-        print("same frame from both readers:", "yes" if pair[0]["digest"] == pair[1]["digest"] else "NO")
+        print(
+            "same frame from both readers:",
+            "yes" if pair[0]["digest"] == pair[1]["digest"] else "NO",
+        )
         if args.runs != args.api_runs:
             measure(make_store(folder, args.runs), "sql")
 
 
 def measure(uri: str, reader: str) -> dict[str, Any]:
-    """Load the store in a fresh process; returns its seconds, peak memory and the frame's shape and digest."""
-    done = subprocess.run([sys.executable, "-c", CHILD, uri, reader], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    """Load the store in a fresh process; returns its seconds, peak memory and the frame's shape and
+    digest.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, uri, reader], cwd=ROOT, check=True, stdout=subprocess.PIPE
+    )
     result: dict[str, Any] = json.loads(done.stdout)
     rate = 1000 * result["seconds"] / result["rows"]
-    shape, took = f"{result['rows']:>7,} runs x {result['columns']} columns", f"{result['seconds']:7.2f} s"
-    print(f"{reader}: {shape} in {took} ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB", flush=True)
+    shape = f"{result['rows']:>7,} runs x {result['columns']} columns"
+    took = f"{result['seconds']:7.2f} s"
+    print(
+        f"{reader}: {shape} in {took} ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB",
+        flush=True,
+    )
     return result
 
 
@@ -83,25 +106,63 @@ def make_store(folder: Path, runs: int) -> str:
     draw = random.Random(0)
     fill(unfinished, (point(draw, number) for number in range(runs)))
     unfinished.rename(path)
-    print(f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s", flush=True)
+    print(
+        f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s",
+        flush=True,
+    )
     return uri
 
 
 def point(draw: random.Random, number: int) -> Planted:
     """One run of a fully connected model, with as many params, metrics and tags as the goal names."""
     sizes = {"model.layers": 2 ** draw.randint(2, 7), "model.nodes": 2 ** draw.randint(5, 13)}
-    sizes |= {"model.input_size": 2000, "model.output_size": 200, "batch_size": 2 ** draw.randint(6, 14)}
-    params = {"model.name": "fc", **sizes, "precision": draw.choice(["float32", "bfloat16"]), "platform.name": "cpu"}
-    params |= {"compile": "graph", "mode": "train", "seed": 0, "replicate": number % 3, "optimizer.learning_rate": 0.1}
+    sizes |= {
+        "model.input_size": 2000,
+        "model.output_size": 200,
+        "batch_size": 2 ** draw.randint(6, 14),
+    }
+    params = {
+        "model.name": "fc",
+        **sizes,
+        "precision": draw.choice(["float32", "bfloat16"]),
+        "platform.name": "cpu",
+    }
+    params |= {
+        "compile": "graph",
+        "mode": "train",
+        "seed": 0,
+        "replicate": number % 3,
+        "optimizer.learning_rate": 0.1,
+    }
     params |= {f"measure.setting_{index}": index / 2 for index in range(N_PARAMS - len(params))}
-    tags = {"kind": "point", "schema_version": "1", "outcome": "ok", "steady": "true", "source": "measured"}
-    tags |= {"point_id": f"{draw.getrandbits(64):016x}", "environment_id": "0123456789abcdef", "host": "bench"}
-    tags |= {"protocol_id": "fedcba9876543210", "sweep_id": f"sweep-{number // 5_000}", "device": "bench, 2 cores"}
+    tags = {
+        "kind": "point",
+        "schema_version": "1",
+        "outcome": "ok",
+        "steady": "true",
+        "source": "measured",
+    }
+    tags |= {
+        "point_id": f"{draw.getrandbits(64):016x}",
+        "environment_id": "0123456789abcdef",
+        "host": "bench",
+    }
+    tags |= {
+        "protocol_id": "fedcba9876543210",
+        "sweep_id": f"sweep-{number // 5_000}",
+        "device": "bench, 2 cores",
+    }
     tags |= {"replicate": params["replicate"], "git_commit": "0" * 40, "version.python": "3.11.2"}
     tags |= {"mlflow.runName": f"fc-{number}"}
     metrics = {name: draw.lognormvariate(0, 3) for name in list(METRICS)[:N_METRICS]}
     assert (len(params), len(metrics), len(tags)) == (N_PARAMS, N_METRICS, N_TAGS)
-    return Planted(uuid.UUID(int=draw.getrandbits(128)).hex, 1_700_000_000_000 + 5_000 * number, params, tags, metrics)
+    return Planted(
+        uuid.UUID(int=draw.getrandbits(128)).hex,
+        1_700_000_000_000 + 5_000 * number,
+        params,
+        tags,
+        metrics,
+    )
 
 
 if __name__ == "__main__":

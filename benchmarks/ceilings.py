@@ -1,7 +1,8 @@
 """python -m benchmarks.ceilings [--rounds 5]
 
-The measured ceilings against programs that share nothing with them, by turns in one run: a C program for memory
-bandwidth (bandwidth.c, OpenMP) and OpenBLAS through NumPy for float32 products. Ratios are ceiling / independent.
+The measured ceilings against programs that share nothing with them, by turns in one run: a C
+program for memory bandwidth (bandwidth.c, OpenMP) and OpenBLAS through NumPy for float32 products.
+Ratios are ceiling / independent.
 """
 
 import argparse
@@ -36,7 +37,9 @@ print(best)
 def compile_c(folder: Path) -> Path:
     program = folder / "bandwidth"
     source = Path(__file__).with_name("bandwidth.c")
-    subprocess.run(["cc", "-O3", "-march=native", "-fopenmp", str(source), "-o", str(program)], check=True)
+    subprocess.run(
+        ["cc", "-O3", "-march=native", "-fopenmp", str(source), "-o", str(program)], check=True
+    )
     return program
 
 
@@ -44,11 +47,15 @@ def measure_ceilings(folder: Path) -> dict[str, float]:
     """A fresh process, recording into a store of its own."""
     paradnn("ceilings", [], folder)
     with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
-        return dict(connection.execute("SELECT key, value FROM latest_metrics WHERE key LIKE 'peak_%'"))
+        return dict(
+            connection.execute("SELECT key, value FROM latest_metrics WHERE key LIKE 'peak_%'")
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     rows: list[dict[str, float]] = []
@@ -57,18 +64,28 @@ def main() -> None:
         for _ in range(given.rounds):
             with Scratch() as own:
                 suite = measure_ceilings(own)
-            printed = subprocess.check_output([program, str(ARRAY_BYTES)], text=True, stderr=subprocess.DEVNULL)
+            printed = subprocess.check_output(
+                [program, str(ARRAY_BYTES)], text=True, stderr=subprocess.DEVNULL
+            )
             independent = {line.split()[0]: float(line.split()[1]) for line in printed.splitlines()}
             blas = float(subprocess.check_output([sys.executable, "-c", PRODUCTS], text=True))
-            flops, moved = suite["peak_flops_per_second.float32"], suite["peak_bytes_per_second"]
-            ratios = {"flops_ratio": flops / blas, "bandwidth_ratio": moved / independent["add_in_place"]}
-            rows.append({"peak_flops_per_second": flops, "openblas": blas, "peak_bytes_per_second": moved})
+            flops = suite["peak_flops_per_second.float32"]
+            moved = suite["peak_bytes_per_second"]
+            ratios = {
+                "flops_ratio": flops / blas,
+                "bandwidth_ratio": moved / independent["add_in_place"],
+            }
+            rows.append(
+                {"peak_flops_per_second": flops, "openblas": blas, "peak_bytes_per_second": moved}
+            )
             rows[-1] |= independent | ratios | {"triad_ratio": moved / independent["triad"]}
             print({key: f"{value:.3g}" for key, value in rows[-1].items()}, flush=True)
     save("ceilings", rows)
     for key in ("flops_ratio", "bandwidth_ratio", "triad_ratio"):
         values = [row[key] for row in rows]
-        print(f"{key}: median {statistics.median(values):.3f}, range {min(values):.3f} .. {max(values):.3f}")
+        print(
+            f"{key}: median {statistics.median(values):.3f}, range {min(values):.3f} .. {max(values):.3f}"
+        )
 
 
 if __name__ == "__main__":

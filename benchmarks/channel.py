@@ -1,16 +1,18 @@
-"""python -m benchmarks.channel [--cases grpc,tcp] [--bytes 64,4096,65536,1048576] [--starts 5] [--rounds 10]
+"""python -m benchmarks.channel [--cases grpc,tcp] [--bytes 64,4096,65536,1048576] [--starts 5]
+[--rounds 10]
 
-`model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo (`channel_plain.py`),
-`iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left out; gloo needs PyTorch in this
-interpreter.
+`model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo
+(`channel_plain.py`), `iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left
+out; gloo needs PyTorch in this interpreter.
 
-A start is a worker with its framework (`ours.py`: its own processes and step) and two of the bare program,
-`plain` and `copy`, since two processes of one program differ too. For each case and size they fork fresh processes,
-which take turns with short blocks of steps in random order while the others sleep. iperf3 and sockperf are commands: a
-turn of such a command takes a second, and so does ours beside it.
+A start is a worker with its framework (`ours.py`: its own processes and step) and two of the bare
+program, `plain` and `copy`, since two processes of one program differ too. For each case and size
+they fork fresh processes, which take turns with short blocks of steps in random order while the
+others sleep. iperf3 and sockperf are commands: a turn of such a command takes a second, and so does
+ours beside it.
 
-Ratios are of messages a second, above 1 where ours is faster: of each start the median over rounds, then the geometric
-mean of the starts with Student's 95% interval.
+Ratios are of messages a second, above 1 where ours is faster: of each start the median over rounds,
+then the geometric mean of the starts with Student's 95% interval.
 """
 
 import argparse
@@ -50,7 +52,8 @@ CASES = {
     "sockperf": "tcp latency",
 }
 #: Rounds of a start beside a command, and seconds of a turn there.
-COMMAND_ROUNDS, COMMAND_SECONDS = 2, 1
+COMMAND_ROUNDS = 2
+COMMAND_SECONDS = 1
 
 
 def iperf3(size: int, seconds: int) -> float:
@@ -73,7 +76,8 @@ def sockperf(size: int, seconds: int) -> float:
 
 #: Programs of others: us of a message from its bytes and the seconds to measure for.
 COMMANDS = {"iperf3": iperf3, "sockperf": sockperf}
-#: The largest messages that they send, in bytes; sockperf's is that of a UDP datagram, over TCP too.
+#: The largest messages that they send, in bytes; sockperf's is that of a UDP datagram, over TCP
+#: too.
 LONGEST = {"iperf3": 2**20, "sockperf": 65507}
 
 
@@ -93,7 +97,11 @@ def _beside(server: list[str], client: list[str], port: int) -> str:
 def _wait_for(port: int) -> None:
     """Until something listens, without being its one client: the kernel's table tells (state 0A)."""
     for _ in range(1000):
-        lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+        lines = [
+            line
+            for name in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()
+        ]
         if any(f":{port:04X} " in line and " 0A " in line for line in lines):
             return
         time.sleep(0.01)
@@ -125,11 +133,17 @@ class Cell:
 
     def us(self, seconds: float) -> float:
         """us of a message, as ours records it, from the seconds of a step."""
-        return transfer_metrics(point(self.model).model, {"step_time_ms": 1e3 * seconds})["transfer_us"]
+        return transfer_metrics(point(self.model).model, {"step_time_ms": 1e3 * seconds})[
+            "transfer_us"
+        ]
 
-    def median_us(self, names: Sequence[str], starts: Sequence[Mapping[str, Sequence[float]]]) -> float:
+    def median_us(
+        self, names: Sequence[str], starts: Sequence[Mapping[str, Sequence[float]]]
+    ) -> float:
         """us of a message over all rounds of these starts."""
-        return statistics.median(value for start in starts for name in names for value in start[name])
+        return statistics.median(
+            value for start in starts for name in names for value in start[name]
+        )
 
     def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
         """Messages a second of `over` over those of `under`."""
@@ -139,7 +153,9 @@ class Cell:
 
     def last(self) -> str:
         """What its last start says, in a line."""
-        times = ", ".join(f"{name} {self.median_us([name], self.starts[-1:]):.4g} us" for name in self.starts[-1])
+        times = ", ".join(
+            f"{name} {self.median_us([name], self.starts[-1:]):.4g} us" for name in self.starts[-1]
+        )
         ratio = statistics.median(round_ratios(self.starts[-1], ["ours"], self.others))
         return f"{self.case} {self.size} B: {times}; ours / other {ratio:.3f}"
 
@@ -159,7 +175,8 @@ class Cell:
 def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[int, Cell]]:
     """Every start of the cells of one framework, each told once it is measured. Raises Failed."""
     order = random.Random(0)
-    framework, environ = cells[0].framework, WorkerKey.of(point(cells[0].model)).environ()
+    framework = cells[0].framework
+    environ = WorkerKey.of(point(cells[0].model)).environ()
     plain = ["benchmarks.channel_plain", framework]
     for start in range(1, given.starts + 1):
         with (
@@ -167,14 +184,19 @@ def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[
             Stage({"plain": plain, "copy": plain}, environ, ROOT) as bare,
         ):
             for cell in order.sample(cells, len(cells)):
-                programs = ours.open(cell.model) + ([] if cell.case in COMMANDS else bare.open(cell.model))
+                programs = ours.open(cell.model) + (
+                    [] if cell.case in COMMANDS else bare.open(cell.model)
+                )
                 for program in programs:
                     program.ready()
                 if cell.case in COMMANDS:
                     times = _beside_command(programs[0], cell, order)
                 else:
                     steps = take_turns(programs, given.rounds, given.block, order)
-                    times = {name: [cell.us(seconds) for seconds in values] for name, values in steps.items()}
+                    times = {
+                        name: [cell.us(seconds) for seconds in values]
+                        for name, values in steps.items()
+                    }
                 cell.starts.append(times)
                 for program in programs:
                     program.close()
@@ -201,7 +223,11 @@ def cells_of(given: argparse.Namespace) -> list[Cell]:
     """All that can be measured here; says what is left out."""
     cells = []
     for case in given.cases:
-        if not (shutil.which(case) if case in COMMANDS else case != "gloo" or importlib.util.find_spec("torch")):
+        if not (
+            shutil.which(case)
+            if case in COMMANDS
+            else case != "gloo" or importlib.util.find_spec("torch")
+        ):
             print(f"{case} is not installed: left out", file=sys.stderr)
             continue
         cells += [Cell(case, size) for size in given.bytes if size <= LONGEST.get(case, size)]
@@ -210,9 +236,15 @@ def cells_of(given: argparse.Namespace) -> list[Cell]:
 
 def arguments() -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=names_of(tuple(CASES)), default=[*CASES], help="separated by commas")
-    parser.add_argument("--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases", type=names_of(tuple(CASES)), default=[*CASES], help="separated by commas"
+    )
+    parser.add_argument(
+        "--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas"
+    )
     take_options(parser, rounds=10, block=0.03, starts=5)  # beside iperf3 and sockperf two rounds
     given = parser.parse_args()
     given.bytes = [int(size) for size in given.bytes.split(",")]
@@ -223,10 +255,14 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Measure and print; 1 where something that was asked for could not be measured."""
-    given, console, failed = arguments(), Console(width=160), False
+    given = arguments()
+    console = Console(width=160)
+    failed = False
     cells = cells_of(given)
     settle(given.settle)
-    for _, own in itertools.groupby(sorted(cells, key=lambda cell: cell.framework), lambda cell: cell.framework):
+    for _, own in itertools.groupby(
+        sorted(cells, key=lambda cell: cell.framework), lambda cell: cell.framework
+    ):
         try:
             for start, cell in measure(list(own), given):
                 print(f"start {start} of {given.starts}: {cell.last()}", flush=True)

@@ -1,7 +1,7 @@
 """Bare loops over gRPC, TCP and gloo, as one would write them by hand: imports nothing of ParaDnn.
 
-A model is "CASE PATTERN BYTES". A step is a message there and back (latency), a window of messages that are answered
-(bandwidth), or an all-reduce, between two processes of this host.
+A model is "CASE PATTERN BYTES". A step is a message there and back (latency), a window of messages
+that are answered (bandwidth), or an all-reduce, between two processes of this host.
 """
 
 import argparse
@@ -35,14 +35,17 @@ def free_port() -> int:
 
 
 def with_grpc(pattern: str, size: int) -> Callable[[], object]:
-    port, options = free_port(), [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    port = free_port()
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
     def serve() -> None:
         import grpc
 
         server = grpc.server(ThreadPoolExecutor(8), options=options)
         answers = {"Echo": lambda request, context: request, "Take": lambda request, context: b""}
-        handlers = {name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
         server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
@@ -54,7 +57,9 @@ def with_grpc(pattern: str, size: int) -> Callable[[], object]:
 
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
     grpc.channel_ready_future(channel).result(timeout=20)
-    echo, take, payload = channel.unary_unary("/bare/Echo"), channel.unary_unary("/bare/Take"), os.urandom(size)
+    echo = channel.unary_unary("/bare/Echo")
+    take = channel.unary_unary("/bare/Take")
+    payload = os.urandom(size)
 
     def window() -> None:
         for answer in [take.future(payload) for _ in range(WINDOW)]:
@@ -67,10 +72,13 @@ def with_gloo(pattern: str, size: int) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 
-    port, values = free_port(), torch.zeros(size // 4)
+    port = free_port()
+    values = torch.zeros(size // 4)
 
     def join(rank: int) -> None:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+        )
 
     def serve() -> None:
         join(1)
@@ -106,7 +114,8 @@ def with_tcp(pattern: str, size: int) -> Callable[[], object]:
     serve_in_fork(serve)
     connected = socket.create_connection(listening.getsockname())
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    payload, into = os.urandom(size), memoryview(bytearray(size))
+    payload = os.urandom(size)
+    into = memoryview(bytearray(size))
 
     def once() -> None:
         connected.sendall(payload)
@@ -132,11 +141,14 @@ def make(model: str) -> Step:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", help="torch: imported once, before the forks; any other is not needed")
+    parser.add_argument(
+        "framework", help="torch: imported once, before the forks; any other is not needed"
+    )
     given, _ = parser.parse_known_args()
     if given.framework == "torch":
         __import__("torch")
-    # As ours: blocks of a message are kept for the next. What malloc does by itself depends on the process' past.
+    # As ours: blocks of a message are kept for the next. What malloc does by itself depends on the
+    # process' past.
     for option, size in ((-3, 32 << 20), (-1, 512 << 20)):
         ctypes.CDLL(None).mallopt(option, size)
     take_part(make, parser)

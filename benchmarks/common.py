@@ -1,4 +1,6 @@
-"""Shared by the benchmarks: the command line on a store of its own, and its runs read back with plain SQL."""
+"""Shared by the benchmarks: the command line on a store of its own, and its runs read back with
+plain SQL.
+"""
 
 import csv
 import os
@@ -16,14 +18,20 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def environment(folder: Path) -> dict[str, str]:
     """Variables of a command that records into `folder`, whatever store is set here."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+    environ = {
+        key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
+    }
     return environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
 
 
 def paradnn(command: str, arguments: Sequence[str], folder: Path) -> str:
-    """What `python -m paradnn.COMMAND` prints, which records into `folder`; ends this program where that fails."""
+    """What `python -m paradnn.COMMAND` prints, which records into `folder`; ends this program where
+    that fails.
+    """
     words = [sys.executable, "-m", f"paradnn.{command}", *arguments]
-    done = subprocess.run(words, cwd=ROOT, env=environment(folder), text=True, capture_output=True, check=False)
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment(folder), text=True, capture_output=True, check=False
+    )
     if done.returncode:
         sys.exit(f"paradnn.{command} failed: {done.stderr}")
     return done.stdout
@@ -38,7 +46,9 @@ def runs(folder: Path) -> list[dict[str, str | float]]:
     """Metrics, params and tags of every point, in the order in which they were measured."""
     found: dict[str, dict[str, str | float]] = {}
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
-        for run_id, start in database.execute("SELECT run_uuid, start_time FROM runs ORDER BY start_time"):
+        for run_id, start in database.execute(
+            "SELECT run_uuid, start_time FROM runs ORDER BY start_time"
+        ):
             found[run_id] = {"run_id": run_id, "start_time": start}
         for table in ("tags", "params", "latest_metrics"):
             for run_id, key, value in database.execute(f"SELECT run_uuid, key, value FROM {table}"):
@@ -63,15 +73,28 @@ def fill(path: Path, planted: Iterable[Planted]) -> None:
         chosen = "SELECT experiment_id FROM experiments WHERE name = 'paradnn'"
         if not store.execute(chosen).fetchone():
             columns = "(experiment_id, name, artifact_location, lifecycle_stage)"
-            store.execute(f"INSERT INTO experiments {columns} VALUES (7, 'paradnn', '/nowhere', 'active')")
+            store.execute(
+                f"INSERT INTO experiments {columns} VALUES (7, 'paradnn', '/nowhere', 'active')"
+            )
         (experiment,) = store.execute(chosen).fetchone()
         columns = "(run_uuid, name, start_time, end_time, status, lifecycle_stage, artifact_uri, experiment_id)"
         for run in planted:
-            held = (run.run_id, run.run_id, run.start, run.start + 1000, "FINISHED", "active", "", experiment)
+            held = (
+                run.run_id,
+                run.run_id,
+                run.start,
+                run.start + 1000,
+                "FINISHED",
+                "active",
+                "",
+                experiment,
+            )
             store.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", held)
             for table, entries in (("params", run.params), ("tags", run.tags)):
                 texts = [(run.run_id, key, str(value)) for key, value in entries.items()]
-                store.executemany(f"INSERT INTO {table} (run_uuid, key, value) VALUES (?, ?, ?)", texts)
+                store.executemany(
+                    f"INSERT INTO {table} (run_uuid, key, value) VALUES (?, ?, ?)", texts
+                )
             store.executemany(
                 "INSERT INTO latest_metrics (run_uuid, key, value, timestamp, step, is_nan) VALUES (?, ?, ?, ?, 0, 0)",
                 [(run.run_id, key, float(value), run.start) for key, value in run.metrics.items()],
@@ -81,7 +104,9 @@ def fill(path: Path, planted: Iterable[Planted]) -> None:
 def artifact(folder: Path, run: Mapping[str, object], name: str) -> Path:
     """A file of a run that was recorded into `folder`."""
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
-        ((uri,),) = database.execute("SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run["run_id"],))
+        ((uri,),) = database.execute(
+            "SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run["run_id"],)
+        )
     return Path(str(uri).removeprefix("file://")) / name
 
 

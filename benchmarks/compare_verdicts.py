@@ -1,11 +1,12 @@
-"""Planted sides through the rule of `python -m paradnn.compare`: false verdicts between equal sides, and the power.
+"""Planted sides through the rule of `python -m paradnn.compare`: false verdicts between equal
+sides, and the power.
 
     python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/compare.md
     python -m benchmarks.compare_verdicts --gate [--draws 2000]     # that of `paradnn gate`
 
-Each draw is one whole comparison in simulated time, with the order of sides, the looks, the stop rule and the cap of
-the command itself. A visit takes five seconds; the logarithm of its speed is what the machine and the process make of
-it. CV is the scatter of one visit of one side.
+Each draw is one whole comparison in simulated time, with the order of sides, the looks, the stop
+rule and the cap of the command itself. A visit takes five seconds; the logarithm of its speed is
+what the machine and the process make of it. CV is the scatter of one visit of one side.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from paradnn.compare.gate import Gate, Limit
 from paradnn.compare.verdict import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
 
 VISIT_SECONDS = 5.0
-#: Visits, in pairs, of one comparison: machine(visits, cv, random) is what they have in common with their neighbours.
+#: Visits, in pairs, of one comparison: machine(visits, cv, random) is what they have in common with
+#: their neighbours.
 Machine = Callable[[int, float, np.random.Generator], np.ndarray]
 
 
@@ -42,7 +44,9 @@ EFFECTS: dict[str, Callable[[int, np.random.Generator], np.ndarray | float]] = {
     # Three of ten processes have an unlucky memory layout, which costs 8%.
     "bimodal, 8%": lambda visits, random: -0.08 * (random.random(visits) < 0.3),
     # One process of twenty meets something that makes it slower by up to a half.
-    "disturbed visits": lambda visits, random: -0.5 * random.random(visits) * (random.random(visits) < 0.05),
+    "disturbed visits": lambda visits, random: (
+        -0.5 * random.random(visits) * (random.random(visits) < 0.05)
+    ),
     # The second of a round is slower by 3%.
     "second place 3% slower": lambda visits, random: -0.03 * (np.arange(visits) % 2),
 }
@@ -70,37 +74,66 @@ class Outcome:
     found: SpeedEstimate
 
 
-def _logs(visits: np.ndarray, random: np.random.Generator, sides: list[np.ndarray]) -> Iterator[float]:
-    """What each round says of equal sides: of its two visits, or of the `sides` where they have noise of their own."""
+def _logs(
+    visits: np.ndarray, random: np.random.Generator, sides: list[np.ndarray]
+) -> Iterator[float]:
+    """What each round says of equal sides: of its two visits, or of the `sides` where they have
+    noise of their own.
+    """
     for number, (first, _) in enumerate(orders(random.integers(2**32))):
         pair = visits[2 * number : 2 * number + 2]
-        yield float(sides[0][number] - sides[1][number]) if sides else float(pair[first] - pair[1 - first])
+        yield (
+            float(sides[0][number] - sides[1][number])
+            if sides
+            else float(pair[first] - pair[1 - first])
+        )
 
 
 def compare_planted(
-    truth: float, cv: float, rule: Rule, random: np.random.Generator, machine: Machine = _independent, own: float = 0.0
+    truth: float,
+    cv: float,
+    rule: Rule,
+    random: np.random.Generator,
+    machine: Machine = _independent,
+    own: float = 0.0,
 ) -> Outcome:
     """One comparison of sides of which the first is `truth` times as fast.
 
-    With `own` the noise of each side is an AR(1) series of its own over the rounds, whatever the machine.
+    With `own` the noise of each side is an AR(1) series of its own over the rounds, whatever the
+    machine.
     """
     visits = machine(2 * rule.most, cv, random)
-    sides = [cv * np.array(ar1(rule.most, own, random)) for _ in range(2)] if own else []
+    if own:
+        sides = [cv * np.array(ar1(rule.most, own, random)) for _ in range(2)]
+    else:
+        sides = []
     logs: list[float] = []
     for log in _logs(visits, random, sides):
         logs.append(math.log(truth) + log)
         if not rule.looks(len(logs)):
             continue
         found = estimate(logs)
-        if not (enough := rule.is_enough(found)) and len(logs) == rule.most:
+        enough = rule.is_enough(found)
+        if not enough and len(logs) == rule.most:
             found = estimate(logs, last=True)
         if enough or len(logs) == rule.most:
             break
-    return Outcome(found.verdict(rule.margin), len(logs), abs(found.mean - math.log(truth)) <= found.half, found)
+    return Outcome(
+        found.verdict(rule.margin),
+        len(logs),
+        abs(found.mean - math.log(truth)) <= found.half,
+        found,
+    )
 
 
 def tally(
-    draws: int, truth: float, cv: float, rule: Rule, machine: Machine = _independent, own: float = 0.0, seed: int = 0
+    draws: int,
+    truth: float,
+    cv: float,
+    rule: Rule,
+    machine: Machine = _independent,
+    own: float = 0.0,
+    seed: int = 0,
 ) -> list[Outcome]:
     """So many comparisons, each of its own random numbers."""
     children = np.random.default_rng(seed).spawn(draws)
@@ -109,16 +142,27 @@ def tally(
 
 def _cells(outcomes: list[Outcome]) -> dict[str, object]:
     """Shares of the verdicts, coverage, and how long it took."""
-    counts, draws = Counter(outcome.verdict for outcome in outcomes), len(outcomes)
-    cells: dict[str, object] = {verdict.name.lower(): f"{counts[verdict] / draws:.1%}" for verdict in SpeedVerdict}
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    draws = len(outcomes)
+    cells: dict[str, object] = {
+        verdict.name.lower(): f"{counts[verdict] / draws:.1%}" for verdict in SpeedVerdict
+    }
     cells["interval holds"] = f"{sum(outcome.held for outcome in outcomes) / draws:.1%}"
     return cells | {"rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}"}
 
 
 def gate_planted(
-    slower: float, truth: float, cv: float, misses: float, random: np.random.Generator, machine: Machine, most: int
+    slower: float,
+    truth: float,
+    cv: float,
+    misses: float,
+    random: np.random.Generator,
+    machine: Machine,
+    most: int,
 ) -> tuple[str, int]:
-    """What a gate against a slowdown of `slower` says of a head that is truly `truth` slower, after how many rounds."""
+    """What a gate against a slowdown of `slower` says of a head that is truly `truth` slower, after
+    how many rounds.
+    """
     rule = Limit(most=most, misses=misses, slower=slower)
     logs: list[float] = []
     for log in _logs(machine(2 * most, cv, random), random, []):
@@ -139,9 +183,17 @@ def _gates(draws: int, most: int) -> list[dict[str, object]]:
     for (name, machine), (slower, misses) in itertools.product(MACHINES.items(), thresholds):
         for truth, cv in itertools.product((0.0, 0.02, 0.05, 0.1), (0.01, 0.03)):
             children = np.random.default_rng(7).spawn(draws)
-            found = [gate_planted(slower, truth, cv, misses, child, machine, most) for child in children]
+            found = [
+                gate_planted(slower, truth, cv, misses, child, machine, most) for child in children
+            ]
             shares = Counter(word for word, _ in found)
-            row = {"machine": name, "slower": slower, "false alarms": misses, "truth": truth, "cv": cv}
+            row = {
+                "machine": name,
+                "slower": slower,
+                "false alarms": misses,
+                "truth": truth,
+                "cv": cv,
+            }
             row |= {gate.name.lower(): f"{shares[gate.name] / draws:.1%}" for gate in Gate}
             rows.append(row | {"rounds": statistics.median(rounds for _, rounds in found)})
             print("  ".join(f"{value!s:>14}" for value in rows[-1].values()), flush=True)
@@ -150,10 +202,14 @@ def _gates(draws: int, most: int) -> list[dict[str, object]]:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=2000, help="comparisons a cell")
     parser.add_argument("--most", type=int, default=Rule.most, help="rounds at most")
-    parser.add_argument("--gate", action="store_true", help="gates in place of comparisons, of 160 rounds at most")
+    parser.add_argument(
+        "--gate", action="store_true", help="gates in place of comparisons, of 160 rounds at most"
+    )
     arguments = parser.parse_args()
     if arguments.gate:
         save("gate_verdicts", _gates(arguments.draws, 160))

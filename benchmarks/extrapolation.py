@@ -1,16 +1,18 @@
-"""How well times are predicted from kernels: operations cross-validated on published timings, and published models.
+"""How well times are predicted from kernels: operations cross-validated on published timings, and
+published models.
 
     python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]      # a clone of github.com/sitar-lab/NeuSight
 
-Its kernels, DeepBench's on a V100, which come with the package, and its language models from its operations alone.
-Every operation is predicted by a fit of nine tenths of the shapes, of which it is none: replicates and directions of a
-shape are left out together. NeuSight's own errors of products are 14% to 26%, as its paper has them; what it predicts
-for each model lies beside the time that was measured.
+Its kernels, DeepBench's on a V100, which come with the package, and its language models from its
+operations alone. Every operation is predicted by a fit of nine tenths of the shapes, of which it is
+none: replicates and directions of a shape are left out together. NeuSight's own errors of products
+are 14% to 26%, as its paper has them; what it predicts for each model lies beside the time that was
+measured.
 
-NeuSight (Lee, Phanishayee and Mahajan, "NeuSight: Forecasting GPU Performance for Deep Learning Training and
-Inference", ASPLOS 2025) has PyTorch 2.1 in float32 on five GPUs: of a model (`label`) the time forward and, in
-training, backward, without loss or update. Its M, N, K are those of an M x N by N x K product: N is what is summed
-over, K the width of the result.
+NeuSight (Lee, Phanishayee and Mahajan, "NeuSight: Forecasting GPU Performance for Deep Learning
+Training and Inference", ASPLOS 2025) has PyTorch 2.1 in float32 on five GPUs: of a model (`label`)
+the time forward and, in training, backward, without loss or update. Its M, N, K are those of an M x
+N by N x K product: N is what is summed over, K the width of the result.
 """
 
 import argparse
@@ -35,17 +37,20 @@ from paradnn.families.operations import Counted, Operation
 from paradnn.forecast.operation_times import OperationTimes
 from paradnn.forecast.process import places
 
-FOLDS, SEED = 10, 0
+FOLDS = 10
+SEED = 0
 #: A GPU that it has all of.
 GPU = "Tesla V100-PCIE-32GB"
 _ROOT = Path("scripts", "asplos")
 _PRODUCTS = {"linear": "nt", "bmm": "nn"}
-#: Operations without products, and how many tensors of the size of the result each reads and writes.
+#: Operations without products, and how many tensors of the size of the result each reads and
+#: writes.
 _OTHERS = {
     **dict.fromkeys(("add", "mul", "div", "pow"), 3),
     **dict.fromkeys(("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln"), 2),
 }
-#: The first and the last operation of the layer that a graph holds once, by the beginning of a model's name.
+#: The first and the last operation of the layer that a graph holds once, by the beginning of a
+#: model's name.
 _LAYER = {
     "bert": ("bert_encoder_layer_0_attention_self_query", "bert_encoder_layer_0_output_layer_norm"),
     "gpt": ("transformer_h_0_ln_1", "add_15"),
@@ -74,7 +79,9 @@ def timed_operations(folder: Path, gpu: str = GPU) -> Mapping[str, Sequence[Time
         path = folder / _ROOT / "data/dataset/train/collect" / kind / "p2.1.0" / f"{gpu}.csv"
         make, sizes = (_product, "BMNK") if kind in _PRODUCTS else (_other, "BH")
         rows = pd.read_csv(path).to_dict("records")
-        found[kind] = [(make(kind, *(int(row[name]) for name in sizes)), row["Latency"] / 1e3) for row in rows]
+        found[kind] = [
+            (make(kind, *(int(row[name]) for name in sizes)), row["Latency"] / 1e3) for row in rows
+        ]
     return found
 
 
@@ -86,20 +93,37 @@ def _other(kind: str, rows: int, width: int) -> Operation:
     """What goes along rows, as softmax does, has their number as its batch."""
     elements = rows * width
     moved = float(_WIDTH * elements * _OTHERS[kind])
-    return Operation(kind, "", elements, 1, 1, float(elements), moved, batch=rows if kind in ("softmax", "ln") else 1)
+    return Operation(
+        kind,
+        "",
+        elements,
+        1,
+        1,
+        float(elements),
+        moved,
+        batch=rows if kind in ("softmax", "ln") else 1,
+    )
 
 
 def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
-    """Models that ran on this one GPU as they are, not fused, of which there is a list of operations."""
-    root, device = folder / _ROOT, gpu.replace(" ", "_")
+    """Models that ran on this one GPU as they are, not fused, of which there is a list of
+    operations.
+    """
+    root = folder / _ROOT
+    device = gpu.replace(" ", "_")
     for label in sorted((root / "label" / device).glob("*.json")):
         graph = root / "results/opgraph" / f"{label.stem}.csv"
         published = root / "results/prediction" / device / "neusight" / label.name
-        if label.stem.count("-") != 3 or not graph.exists():  # a fourth part: fused, or over several GPUs
+        if (
+            label.stem.count("-") != 3 or not graph.exists()
+        ):  # a fourth part: fused, or over several GPUs
             continue
         told = json.loads(label.read_text())
         products, others = _operations(graph, int(told["num_layer"]))
-        predicted = json.loads(published.read_text())["e2e_latency"] if published.exists() else math.nan
+        if published.exists():
+            predicted = json.loads(published.read_text())["e2e_latency"]
+        else:
+            predicted = math.nan
         yield Labelled(label.stem, told["e2e_latency"] / 1e3, predicted / 1e3, products, others)
 
 
@@ -112,7 +136,8 @@ def _operations(graph: Path, layers: int) -> tuple[list[Counted], list[Counted]]
     found: tuple[list[Counted], list[Counted]] = [], []
     for place, row in enumerate(rows):
         count = layers if first <= place <= last else 1
-        inputs, size = ast.literal_eval(row["InputShapes"]), math.prod(ast.literal_eval(row["OutputShape"]))
+        inputs = ast.literal_eval(row["InputShapes"])
+        size = math.prod(ast.literal_eval(row["OutputShape"]))
         one_tensor = sum(math.prod(shape) == size for shape in inputs) == 1
         for phase in ("FwOps", "BwOps", "AccOps"):
             for kind, shape in ast.literal_eval(row[phase]):
@@ -129,7 +154,9 @@ def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
         return _product("bmm", *shape)
     if kind == "MEM":  # tensors that are read or written, as in adding a number to one
         elements = sum(math.prod(each) for each in shape)
-        return Operation("addu", "", max(1, elements // 2), 1, 1, elements / 2, float(_WIDTH * elements))
+        return Operation(
+            "addu", "", max(1, elements // 2), 1, 1, elements / 2, float(_WIDTH * elements)
+        )
     name = kind.removeprefix("VEC")
     return _other(f"{name}u" if one_tensor and f"{name}u" in _OTHERS else name, *shape)
 
@@ -138,9 +165,14 @@ def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
     """Medians and quantiles of the relative error, and how many intervals hold the time."""
     shapes = places([replace(one, variant="", flops=0.0, bytes=0.0) for one, _ in timed])
     logs = np.log([seconds for _, seconds in timed])
-    errors, held = np.zeros(len(timed)), np.zeros(len(timed), dtype=bool)
-    for known, left in GroupKFold(FOLDS, shuffle=True, random_state=SEED).split(logs, groups=shapes):
-        found = _fitted([timed[index] for index in known]).predict([timed[index][0] for index in left])
+    errors = np.zeros(len(timed))
+    held = np.zeros(len(timed), dtype=bool)
+    for known, left in GroupKFold(FOLDS, shuffle=True, random_state=SEED).split(
+        logs, groups=shapes
+    ):
+        found = _fitted([timed[index] for index in known]).predict(
+            [timed[index][0] for index in left]
+        )
         low, high = found.interval()
         errors[left] = np.abs(np.expm1(found.mean - logs[left]))
         held[left] = (low <= logs[left]) & (logs[left] <= high)
@@ -155,7 +187,9 @@ def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
 
 
 def _fitted(timed: Sequence[Timed]) -> OperationTimes:
-    return OperationTimes.fit([one for one, _ in timed], np.array([seconds for _, seconds in timed]))
+    return OperationTimes.fit(
+        [one for one, _ in timed], np.array([seconds for _, seconds in timed])
+    )
 
 
 def sampled(timed: Sequence[Timed], most: int) -> Sequence[Timed]:
@@ -167,14 +201,19 @@ def deepbench() -> Mapping[str, Sequence[Timed]]:
     """DeepBench's training kernels on a V100 in float32, by kind."""
     found: defaultdict[str, list[Timed]] = defaultdict(list)
     for run in shipped("deepbench").runs:
-        name, precision = run.params["model.name"], run.params["precision"]
+        name = run.params["model.name"]
+        precision = run.params["precision"]
         if "V100" in run.tags["device"] and precision == "float32" and name != "channel":
-            one = model_in({**run.params, "family": name}).as_operation(int(run.params["batch_size"]), precision)
+            one = model_in({**run.params, "family": name}).as_operation(
+                int(run.params["batch_size"]), precision
+            )
             found[one.kind].append((one, run.metrics["step_time_ms"] / 1e3))
     return found
 
 
-def operations(source: str, kinds: Mapping[str, Sequence[Timed]], most: int) -> Iterator[dict[str, object]]:
+def operations(
+    source: str, kinds: Mapping[str, Sequence[Timed]], most: int
+) -> Iterator[dict[str, object]]:
     """Prints how well each kind of a source is predicted, of at most so many timings."""
     for kind, timed in kinds.items():
         row = {"source": source, "kind": kind, **cross_validated(sampled(timed, most))}
@@ -188,10 +227,13 @@ def operations(source: str, kinds: Mapping[str, Sequence[Timed]], most: int) -> 
 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
-    """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
+    """Prints how well the steps of labelled models are predicted from at most so many operations a
+    kind.
+    """
     timed = timed_operations(folder, gpu)
     fits = {kind: _fitted(sampled(group, most)) for kind, group in timed.items()}
-    call, about = min(fit.dispatch for fit in fits.values()), {"source": "", "commit": "", "engine": "", "version": ""}
+    call = min(fit.dispatch for fit in fits.values())
+    about = {"source": "", "commit": "", "engine": "", "version": ""}
     groups = {
         kind: Group(
             **about, device=gpu, precision="float32", kind=kind, timings=pd.DataFrame(), call=True, start=call,
@@ -201,7 +243,10 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     }  # fmt: skip
     rows: list[dict[str, object]] = []
     for model in labelled_models(folder, gpu):
-        named = (("products", model.products, ""), ("others", model.others, "are taken for kernels alone"))
+        named = (
+            ("products", model.products, ""),
+            ("others", model.others, "are taken for kernels alone"),
+        )
         parts = [
             StepPart(name, group, mine, instead)
             for name, counted, instead in named
@@ -209,7 +254,12 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
             if (mine := [each for each in counted if each.operation.kind == kind])
         ]
         seconds, low, high = ends_of(summed(parts)[0])
-        row = {"model": model.name, "seconds": model.seconds, "predicted": seconds, "ratio": seconds / model.seconds}
+        row = {
+            "model": model.name,
+            "seconds": model.seconds,
+            "predicted": seconds,
+            "ratio": seconds / model.seconds,
+        }
         row |= {"held": low <= model.seconds <= high, "published": model.published / model.seconds}
         rows.append(row)
         print(
@@ -217,7 +267,9 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
             f"{high:.3f}), predicted / measured {row['ratio']:.3f}; NeuSight's {row['published']:.3f}",
             flush=True,
         )
-    errors, published = (np.abs(np.array([row[name] for row in rows]) - 1) for name in ("ratio", "published"))
+    errors, published = (
+        np.abs(np.array([row[name] for row in rows]) - 1) for name in ("ratio", "published")
+    )
     held = np.mean([row["held"] for row in rows])
     print(
         f"{gpu}: {len(rows)} models; median error {np.median(errors):.1%}, greatest {errors.max():.1%}; {held:.0%} in "
@@ -228,14 +280,20 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="a clone of NeuSight's repository")
     parser.add_argument("--gpu", default=GPU, help="a file among its timings")
-    parser.add_argument("--most", type=int, default=10**9, help="so many timings of a kind at most, at random")
+    parser.add_argument(
+        "--most", type=int, default=10**9, help="so many timings of a kind at most, at random"
+    )
     given = parser.parse_args()
     timed = timed_operations(given.folder, given.gpu)
     rows = [*operations("DeepBench V100", deepbench(), given.most)]
-    rows += operations(f"NeuSight {given.gpu}", {kind: timed[kind] for kind in ("linear", "bmm")}, given.most)
+    rows += operations(
+        f"NeuSight {given.gpu}", {kind: timed[kind] for kind in ("linear", "bmm")}, given.most
+    )
     save("extrapolation", rows)
     save("extrapolation_models", models(given.folder, given.gpu, given.most))
 

@@ -1,12 +1,14 @@
-"""How many points of a space tell of the rest? Designs replayed on tables in which every point is measured.
+"""How many points of a space tell of the rest? Designs replayed on tables in which every point is
+measured.
 
     python -m benchmarks.few_points --seeds 100                   # the paper's archive, which comes with the package
     python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
     python -m benchmarks.few_points --table own                   # 630 models that were measured here, or --own FILE
 
-A design chooses points, the predictor sees these alone, and all others are predicted. Designs are nested: `adaptive`
-starts with the Sobol points that `first_points` gives and goes on with what `choose` finds most useful, in
-batches. Seconds are the same for every point, since the tables do not say what measuring one took.
+A design chooses points, the predictor sees these alone, and all others are predicted. Designs are
+nested: `adaptive` starts with the Sobol points that `first_points` gives and goes on with what
+`choose` finds most useful, in batches. Seconds are the same for every point, since the tables do
+not say what measuring one took.
 """
 
 import argparse
@@ -41,15 +43,18 @@ TIMM = (
 _NOISE = 0.02
 
 
-#: Slots of RMSprop, with which the archive was trained, and bytes of a weight and of an activation on either machine.
-_WEIGHT_BYTES, _ACTIVATION_BYTES = 12, 4
+#: Slots of RMSprop, with which the archive was trained, and bytes of a weight and of an activation
+#: on either machine.
+_WEIGHT_BYTES = 12
+_ACTIVATION_BYTES = 4
 _KEYS = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
 
 
 @dataclass(frozen=True)
 class Known:
-    """n points, all measured. values: (n,) logarithms of seconds of a step. at: line -> inputs of all points. factors:
-    names and (n, k) logarithms of what speed is said to depend on."""
+    """n points, all measured. values: (n,) logarithms of seconds of a step. at: line -> inputs of
+    all points. factors: names and (n, k) logarithms of what speed is said to depend on.
+    """
 
     name: str
     values: Array
@@ -60,7 +65,9 @@ class Known:
 
 @dataclass(frozen=True)
 class Sizes:
-    """n points of which some ran out of memory. sizes: (n, k); parts: (n, j) of memory; failed: (n,)."""
+    """n points of which some ran out of memory. sizes: (n, k); parts: (n, j) of memory; failed:
+    (n,).
+    """
 
     sizes: Array
     parts: Array
@@ -69,21 +76,39 @@ class Sizes:
 
 def archive(device: str) -> Known:
     """The paper's fully connected models on a device."""
-    rows = [row for row in shipped("archive").runs if row.tags["device"] == device and "step_time_ms" in row.metrics]
+    rows = [
+        row
+        for row in shipped("archive").runs
+        if row.tags["device"] == device and "step_time_ms" in row.metrics
+    ]
     points = pd.DataFrame({"family": row.params["model.name"], **row.params} for row in rows)
     seconds = np.array([row.metrics["step_time_ms"] / 1e3 for row in rows])
-    return _known(device, points, seconds, _KEYS, {"TPU v2": (180e12, 2400e9), "V100": (125e12, 900e9)}[device])
+    return _known(
+        device,
+        points,
+        seconds,
+        _KEYS,
+        {"TPU v2": (180e12, 2400e9), "V100": (125e12, 900e9)}[device],
+    )
 
 
 def _known(
-    name: str, points: pd.DataFrame, seconds: Array, keys: Sequence[str], rates: tuple[float, float] | None = None
+    name: str,
+    points: pd.DataFrame,
+    seconds: Array,
+    keys: Sequence[str],
+    rates: tuple[float, float] | None = None,
 ) -> Known:
-    """Points that were all measured, as the analysis predicts them; factors are those of `keys` that vary."""
+    """Points that were all measured, as the analysis predicts them; factors are those of `keys`
+    that vary.
+    """
     axes = [key for key in keys if points[key].nunique() > 1]
     points = points.assign(environment_id="here", sweep_id="one")
     table = table_of(points, rates or rates_of(points, seconds))
     names = tuple(key.removeprefix("model.") for key in axes)
-    return Known(name, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float)))
+    return Known(
+        name, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float))
+    )
 
 
 def archive_memory() -> Sizes:
@@ -93,7 +118,10 @@ def archive_memory() -> Sizes:
     shapes = np.array([[float(row.params[key]) for key in _KEYS] for row in rows])
     layers, nodes, inputs, outputs, batch = shapes.T
     weights = nodes * (inputs + outputs) + (layers - 1) * nodes**2
-    parts = np.stack([_WEIGHT_BYTES * weights, _ACTIVATION_BYTES * batch * (inputs + layers * nodes + outputs)], axis=1)
+    parts = np.stack(
+        [_WEIGHT_BYTES * weights, _ACTIVATION_BYTES * batch * (inputs + layers * nodes + outputs)],
+        axis=1,
+    )
     return Sizes(shapes, parts, np.array([row.outcome == "oom_device" for row in rows]))
 
 
@@ -107,19 +135,25 @@ def own(path: Path) -> Known:
 def timm(path: Path) -> Known:
     """One of timm's tables: models at the batch and image size of their row.
 
-    The roofline's parts are multiply-accumulates, activations, weights, and a time of each step; their rates cancel
-    against the factors, which data find.
+    The roofline's parts are multiply-accumulates, activations, weights, and a time of each step;
+    their rates cancel against the factors, which data find.
     """
     with path.open() as handle:
         rows = list(csv.DictReader(handle))
     mode = "infer" if "infer_step_time" in rows[0] else "train"
     need = [f"{mode}_{key}" for key in ("gmacs", "macts", "img_size", "batch_size")]
-    rows = [row for row in rows if all(float(row.get(key) or 0) > 0 for key in (*need, "param_count"))]
+    rows = [
+        row for row in rows if all(float(row.get(key) or 0) > 0 for key in (*need, "param_count"))
+    ]
     macs, activations, image, batch = (np.array([float(row[key]) for row in rows]) for key in need)
     weights = np.array([float(row["param_count"]) for row in rows])
-    seconds = np.array([float(row[f"{mode}_batch_size"]) / float(row[f"{mode}_samples_per_sec"]) for row in rows])
+    seconds = np.array(
+        [float(row[f"{mode}_batch_size"]) / float(row[f"{mode}_samples_per_sec"]) for row in rows]
+    )
     families = [re.split(r"[_\d]", row["model"].split(".")[0])[0] for row in rows]
-    parts = np.stack([batch * macs / 3e4, batch * activations / 2e5, weights / 2e5, np.full(len(rows), 1e-2)])
+    parts = np.stack(
+        [batch * macs / 3e4, batch * activations / 2e5, weights / 2e5, np.full(len(rows), 1e-2)]
+    )
     logs = np.log10(np.stack([macs, activations, weights, image, batch], axis=1))
     names = ("multiply-accumulates", "activations", "parameters", "image size", "batch size")
     varying = [index for index in range(5) if len(np.unique(logs[:, index])) > 1]
@@ -129,7 +163,9 @@ def timm(path: Path) -> Known:
 
     def at(line: Line) -> Inputs:
         base, columns = roofline(parts, families, line, (1.0, 1.0, 1.0, 1.0))
-        return Inputs(base, columns | {"all": (np.ones(len(rows)), 1.0)}, coordinates, range(len(rows)))
+        return Inputs(
+            base, columns | {"all": (np.ones(len(rows)), 1.0)}, coordinates, range(len(rows))
+        )
 
     name = path.stem.removeprefix("benchmark-").replace("-", " ")
     factors = tuple(names[index] for index in varying)
@@ -140,9 +176,10 @@ def timm(path: Path) -> Known:
 class Result:
     """One prediction.
 
-    error, coverage: of unmeasured points the median relative error, and the share that 95% intervals hold; left_out:
-    of measured ones, each left out. strongest, signs: whether the two strongest factors and the signs of weights above
-    0.1 are those of all points; alone: from measured points alone.
+    error, coverage: of unmeasured points the median relative error, and the share that 95%
+    intervals hold; left_out: of measured ones, each left out. strongest, signs: whether the two
+    strongest factors and the signs of weights above 0.1 are those of all points; alone: from
+    measured points alone.
     """
 
     error: float
@@ -171,14 +208,19 @@ def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
     values = known.values[others]
     full = known.values.copy()
     full[others] = prediction.mean[others]
-    truth, found = weights(known.logs, known.values), weights(known.logs, full)
+    truth = weights(known.logs, known.values)
+    found = weights(known.logs, full)
     alone = weights(known.logs[list(measured)], known.values[list(measured)])
     return Result(
         float(np.median(np.abs(np.expm1(prediction.mean[others] - values)))),
         float(((low[others] <= values) & (values <= high[others])).mean()),
         left_out.median_error,
         left_out.coverage(),
-        *(agree for weight in (found, alone) for agree in (_strongest(truth, weight), _signs(truth, weight))),
+        *(
+            agree
+            for weight in (found, alone)
+            for agree in (_strongest(truth, weight), _signs(truth, weight))
+        ),
     ), prediction
 
 
@@ -186,7 +228,9 @@ def weights(logs: Array, values: Array) -> Array:
     """Standardised weights of a linear regression on the factors."""
     spread = np.where(logs.std(axis=0) > 0, logs.std(axis=0), 1.0)
     design = np.column_stack([np.ones(len(logs)), (logs - logs.mean(axis=0)) / spread])
-    return np.asarray(np.linalg.lstsq(design, (values - values.mean()) / values.std(), rcond=None)[0][1:])
+    return np.asarray(
+        np.linalg.lstsq(design, (values - values.mean()) / values.std(), rcond=None)[0][1:]
+    )
 
 
 def _strongest(truth: Array, found: Array) -> bool:
@@ -201,7 +245,10 @@ def _signs(truth: Array, found: Array) -> bool:
 def spread(known: Known, count: int, seed: int, design: str) -> list[int]:
     """Points of a design that looks at no value."""
     if design == "random":
-        return [int(index) for index in np.random.default_rng(seed).permutation(len(known.values))[:count]]
+        return [
+            int(index)
+            for index in np.random.default_rng(seed).permutation(len(known.values))[:count]
+        ]
     return first_points(known.logs, count, seed)
 
 
@@ -234,11 +281,15 @@ def replay(known: Known, seeds: int) -> None:
             if design == "adaptive":
                 results = adaptive(known, counts, seed)
             else:
-                results = {count: judged(known, spread(known, count, seed, design))[0] for count in counts}
+                results = {
+                    count: judged(known, spread(known, count, seed, design))[0] for count in counts
+                }
             for count, result in results.items():
                 found.setdefault((design, count), []).append(result)
     print(f"\n{known.name}: {len(known.values)} points, {seeds} seeds")
-    print("points  design     error  95% of seeds    within  left out: error  within  strongest  signs  alone")
+    print(
+        "points  design     error  95% of seeds    within  left out: error  within  strongest  signs  alone"
+    )
     for count in counts:
         for design in DESIGNS:
             print(f"{count:6d}  {design:9s}  {_line(found[design, count])}")
@@ -265,25 +316,37 @@ def _line(results: Sequence[Result]) -> str:
 
 
 def _differences(found: dict[tuple[str, int], list[Result]], count: int) -> str:
-    """Of the same seed, how much smaller the error of `adaptive` is than of each other design, with 95% interval."""
+    """Of the same seed, how much smaller the error of `adaptive` is than of each other design, with
+    95% interval.
+    """
     words = []
     ours = np.array([result.error for result in found["adaptive", count]])
     for name in DESIGNS[:-1]:
         gain = np.array([result.error for result in found[name, count]]) - ours
-        half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
-        mean, low, high = (100 * value for value in (gain.mean(), gain.mean() - half, gain.mean() + half))
+        if len(gain) > 1:
+            half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain))
+        else:
+            half = np.nan
+        mean, low, high = (
+            100 * value for value in (gain.mean(), gain.mean() - half, gain.mean() + half)
+        )
         words.append(f"{name} {mean:.2f} ({low:.2f} .. {high:.2f})")
     return "adaptive better by (points of error): " + ", ".join(words)
 
 
 def frontier(known: Sizes, share: float, seeds: int) -> None:
     """Points on the wrong side of the out-of-memory frontier, from a share measured."""
-    count, kinds = round(share * len(known.failed)), [0] * len(known.failed)
-    wrong, unproven = [], []
+    count = round(share * len(known.failed))
+    kinds = [0] * len(known.failed)
+    wrong = []
+    unproven = []
     for seed in range(seeds):
         tried = np.array(first_points(np.log(known.sizes), count, seed))
-        failed, some = known.failed[tried], [0] * count
-        proofs = excluded(known.sizes, kinds, known.sizes[tried], some, failed, [str(index) for index in tried])
+        failed = known.failed[tried]
+        some = [0] * count
+        proofs = excluded(
+            known.sizes, kinds, known.sizes[tried], some, failed, [str(index) for index in tried]
+        )
         fails = np.array([proof is not None for proof in proofs])
         fits = fitting(known.sizes, kinds, known.sizes[tried], some, failed)
         others = np.setdiff1d(np.arange(len(known.failed)), tried)
@@ -298,13 +361,23 @@ def frontier(known: Sizes, share: float, seeds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--timm", type=Path, help="a folder of benchmark-*.csv")
-    parser.add_argument("--own", type=Path, default=RESULTS / "fc_cpu.csv", help="keys and seconds of a whole space")
+    parser.add_argument(
+        "--own", type=Path, default=RESULTS / "fc_cpu.csv", help="keys and seconds of a whole space"
+    )
     parser.add_argument("--table", choices=("tpu", "v100", "timm", "own", "memory"), nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
-    for name in options.table or ["tpu", "v100", "memory", *(("timm",) if options.timm else ()), "own"]:
+    for name in options.table or [
+        "tpu",
+        "v100",
+        "memory",
+        *(("timm",) if options.timm else ()),
+        "own",
+    ]:
         begin = time.monotonic()
         if name == "memory":
             frontier(archive_memory(), 0.05, options.seeds)

@@ -1,8 +1,9 @@
 """python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000]
 
-What choosing the next points of an adaptive sweep takes, among the 9,720 points of the paper's FC space, on a planted
-machine of which some points are measured: median seconds of a whole look (read, fit, predict, choose), and the largest
-memory. Each number of points has a process of its own, so that its memory is its own.
+What choosing the next points of an adaptive sweep takes, among the 9,720 points of the paper's FC
+space, on a planted machine of which some points are measured: median seconds of a whole look (read,
+fit, predict, choose), and the largest memory. Each number of points has a process of its own, so
+that its memory is its own.
 """
 
 import argparse
@@ -36,7 +37,9 @@ class Measured:
     def __init__(self, runs: Mapping[Identity, Past]) -> None:
         self.runs = runs
 
-    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+    def finished(
+        self, environment_ids: Collection[str], sweep_id: str | None = None
+    ) -> dict[Identity, list[Finished]]:
         return {identity: [Finished(run.run_id, run.tags)] for identity, run in self.runs.items()}
 
     def claimed(self) -> set[Identity]:
@@ -45,24 +48,38 @@ class Measured:
 
 def space() -> list[Point]:
     """Table 2 of the paper, fully connected."""
-    layers, nodes, batches = ([2**power for power in range(*ends)] for ends in ((2, 8), (5, 14), (6, 15)))
+    layers, nodes, batches = (
+        [2**power for power in range(*ends)] for ends in ((2, 8), (5, 14), (6, 15))
+    )
     axes = itertools.product(layers, nodes, range(2000, 8001, 2000), range(200, 1001, 200), batches)
     protocol = Measure(profile=False, processes=1, memory_limit=2**50)
-    return [Point(FullyConnected("fc", *sizes), batch_size=batch, measure=protocol) for *sizes, batch in axes]
+    return [
+        Point(FullyConnected("fc", *sizes), batch_size=batch, measure=protocol)
+        for *sizes, batch in axes
+    ]
 
 
 def prepared(count: int) -> AdaptiveSweep:
     """An adaptive sweep of which so many points are measured, drawn at random."""
-    points, random = space(), np.random.default_rng(0)
+    points = space()
+    random = np.random.default_rng(0)
     [environment] = current_environments(points[:1]).values()
     assert environment is not None
-    machine, runs = Machine(random, noise=0.03, session=0.0), {}
+    machine = Machine(random, noise=0.03, session=0.0)
+    runs = {}
     for number, index in enumerate(random.permutation(len(points))[:count]):
-        past, point = machine.run(points[index], number), points[index]
-        tags = {**past.tags, "environment_id": environment.environment_id, "device": environment.device}
+        past = machine.run(points[index], number)
+        point = points[index]
+        tags = {
+            **past.tags,
+            "environment_id": environment.environment_id,
+            "device": environment.device,
+        }
         tags |= {"point_id": point_id(point), "replicate": "0"}
         identity = Identity(tags["point_id"], environment.environment_id, point.replicate)
-        runs[identity] = replace(past, tags=tags, metrics={**past.metrics, "peak_memory_bytes": 1e9})
+        runs[identity] = replace(
+            past, tags=tags, metrics={**past.metrics, "peak_memory_bytes": 1e9}
+        )
     settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
     history = History("memory", Measured(runs), lambda devices, most: [*runs.values()])  # type: ignore[arg-type]
     sweep = AdaptiveSweep(points, settings, SweepInfo("planted", "", ""))
@@ -80,20 +97,34 @@ def timed(count: int) -> None:
         design.next()
         spent.append(time.perf_counter() - begin)
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{count:6d}  {np.median(spent):6.2f} ({min(spent):.2f} .. {max(spent):.2f})  {mebibytes:7.0f}", flush=True)
+    print(
+        f"{count:6d}  {np.median(spent):6.2f} ({min(spent):.2f} .. {max(spent):.2f})  {mebibytes:7.0f}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--measured", type=int, nargs="*", default=[50, 200, 600, 1000, 2000])
-    parser.add_argument("--single", action="store_true", help="in this process, such as under python -m cProfile")
+    parser.add_argument(
+        "--single", action="store_true", help="in this process, such as under python -m cProfile"
+    )
     given = parser.parse_args()
     if given.single:
         timed(given.measured[0])
     else:
         print("points  seconds of a look      MiB at most")
         for count in given.measured:
-            command = [sys.executable, "-m", "benchmarks.few_seconds", "--single", "--measured", str(count)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.few_seconds",
+                "--single",
+                "--measured",
+                str(count),
+            ]
             subprocess.run(command, check=True)
 
 

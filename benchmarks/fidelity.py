@@ -1,19 +1,21 @@
-"""python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm] [--rounds 60] [--starts 3]
+"""python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm] [--rounds
+60] [--starts 3]
 
-ParaDnn's step beside a hand-written loop, for each framework and family. Four programs live at the same time, each in
-a process of its own, and take turns with short blocks while the others sleep, in a random order of each round's
-own:
+ParaDnn's step beside a hand-written loop, for each framework and family. Four programs live at the
+same time, each in a process of its own, and take turns with short blocks while the others sleep, in
+a random order of each round's own:
 
 - `ours`: the worker's own step (`ours.py`);
 - `plain` and `copy`: the same model in a loop with loss and update by hand (`plain_*.py`, which import nothing of
   ours), twice, since two processes of one program differ too;
 - `keras`: that loop with Keras' own loss and optimizer.
 
-No cell is measured unless all train as many weights of the same shapes, and have the same losses from the same first
-weights. A ratio is one of throughputs: 1.02 is 2% more than the other has. Within a start it is the median over
-rounds, with an interval that allows for rounds that resemble their neighbours. Every start of all processes is a draw
-of its own, so the result is the geometric mean of the starts, and its interval the wider of two: the one that the
-rounds give, and Student's t over the starts.
+No cell is measured unless all train as many weights of the same shapes, and have the same losses
+from the same first weights. A ratio is one of throughputs: 1.02 is 2% more than the other has.
+Within a start it is the median over rounds, with an interval that allows for rounds that resemble
+their neighbours. Every start of all processes is a draw of its own, so the result is the geometric
+mean of the starts, and its interval the wider of two: the one that the rounds give, and Student's t
+over the starts.
 """
 
 import argparse
@@ -42,14 +44,16 @@ from paradnn.worker.series import block_interval
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 FAMILIES = tuple(name for name in POINTS if name != "resnet50")
 #: A cell is sound where its ratio and its interval are within these.
-WITHIN, INTERVAL_WITHIN = (0.98, 1.02), (0.96, 1.04)
+WITHIN = (0.98, 1.02)
+INTERVAL_WITHIN = (0.96, 1.04)
 #: A machine of whose time others take less than this share idles.
 BUSY = 0.05
 #: Rounds that are not counted, at the beginning of each.
 WARM_ROUNDS = 8
-#: Two programs add in another order. Their losses may differ by this share of the first one, and by this share of what
-#: it has changed since: each step adds to what the last one rounded differently.
-FIRST_TOLERANCE, CHANGE_TOLERANCE = 1e-4, 1e-2
+#: Two programs add in another order. Their losses may differ by this share of the first one, and by
+#: this share of what it has changed since: each step adds to what the last one rounded differently.
+FIRST_TOLERANCE = 1e-4
+CHANGE_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,12 @@ class Cell:
         }
 
 
-def round_ratios(start: Mapping[str, Sequence[float]], over: Sequence[str], under: Sequence[str]) -> list[float]:
-    """In each round the rate of `over` over that of `under`, whose times these are; of several programs their geometric
-    mean."""
+def round_ratios(
+    start: Mapping[str, Sequence[float]], over: Sequence[str], under: Sequence[str]
+) -> list[float]:
+    """In each round the rate of `over` over that of `under`, whose times these are; of several
+    programs their geometric mean.
+    """
     below, above = (zip(*(start[name] for name in names), strict=True) for names in (over, under))
     mean = statistics.geometric_mean
     return [mean(one) / mean(other) for one, other in zip(above, below, strict=True)]
@@ -104,12 +111,13 @@ def round_ratios(start: Mapping[str, Sequence[float]], over: Sequence[str], unde
 def combine(starts: Sequence[Sequence[float]]) -> Ratio:
     """The ratio over several starts, from the ratios of the rounds of each.
 
-    In logarithms: the mean of the starts' medians. Half its interval is the larger of t(S - 1) sd / sqrt(S) over the S
-    starts, and sqrt(sum of squares) / S of the half widths that the starts have by themselves. One start has the
-    second alone, and fewer than six rounds have none.
+    In logarithms: the mean of the starts' medians. Half its interval is the larger of t(S - 1) sd /
+    sqrt(S) over the S starts, and sqrt(sum of squares) / S of the half widths that the starts have
+    by themselves. One start has the second alone, and fewer than six rounds have none.
     """
     centres = [math.log(statistics.median(ratios)) for ratios in starts]
-    centre, count = statistics.fmean(centres), len(starts)
+    centre = statistics.fmean(centres)
+    count = len(starts)
     halves = []
     for ratios in starts:
         interval = block_interval(ratios)
@@ -143,10 +151,11 @@ def commands(framework: str, platform: str) -> dict[str, list[str]]:
 
 
 def environment(framework: str, platform: str, scratch: Path) -> dict[str, str]:
-    """What the worker of such points reads, for all programs: none has other threads or another allocator.
+    """What the worker of such points reads, for all programs: none has other threads or another
+    allocator.
 
-    What PyTorch's compiler made stays in `scratch` for the other starts, which take minutes otherwise; nothing that
-    was compiled before is found again.
+    What PyTorch's compiler made stays in `scratch` for the other starts, which take minutes
+    otherwise; nothing that was compiled before is found again.
     """
     environ = WorkerKey.of(point("fc", framework, platform)).environ()
     # PyTorch must not touch CUDA before the programs fork, nor start processes that compile.
@@ -166,7 +175,9 @@ def open_cell(stage: Stage, family: str) -> list[Program]:
 def take_turns(
     programs: Sequence[Program], rounds: int, block_seconds: float, order: random.Random
 ) -> dict[str, list[float]]:
-    """Seconds of a step in every round, by program; all blocks have the same number of steps. Raises Failed."""
+    """Seconds of a step in every round, by program; all blocks have the same number of steps.
+    Raises Failed.
+    """
     steps = 1
     for _ in range(3):
         shortest = min(program.block(steps) / steps for program in programs)
@@ -174,7 +185,8 @@ def take_turns(
     times: dict[str, list[float]] = {program.name: [] for program in programs}
     for number in range(-WARM_ROUNDS, rounds):
         for program in order.sample(programs, len(programs)):
-            # A tenth of a block that is not timed brings back what the others drove out of the caches.
+            # A tenth of a block that is not timed brings back what the others drove out of the
+            # caches.
             seconds = program.block(steps, lead=max(1, steps // 10)) / steps
             if number >= 0:
                 times[program.name].append(seconds)
@@ -190,7 +202,8 @@ def settle(longest: float) -> None:
 
 def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
     """Every cell that can be measured, of one framework after the other."""
-    cells, order = [], random.Random(given.seed)
+    cells = []
+    order = random.Random(given.seed)
     for framework in given.frameworks:
         own = {family: Cell(framework, family) for family in given.families}
         with contextlib.ExitStack() as stages:
@@ -198,7 +211,9 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
             opened: list[tuple[str, list[Program]]] = []
             for start in range(1, given.starts + 1):
                 environ = environment(framework, given.platform, scratch)
-                stage = stages.enter_context(Stage(commands(framework, given.platform), environ, ROOT))
+                stage = stages.enter_context(
+                    Stage(commands(framework, given.platform), environ, ROOT)
+                )
                 for family in own:
                     with told(console, f"{framework} {family}"):
                         opened.append((family, open_cell(stage, family)))
@@ -206,7 +221,9 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
             settle(given.settle)
             for family, programs in order.sample(opened, len(opened)):
                 with told(console, f"{framework} {family}"):
-                    own[family].starts.append(take_turns(programs, given.rounds, given.block, order))
+                    own[family].starts.append(
+                        take_turns(programs, given.rounds, given.block, order)
+                    )
         cells += [cell for cell in own.values() if cell.starts]
     return cells
 
@@ -229,7 +246,9 @@ def table_of(cells: Sequence[Cell]) -> Table:
     for cell, row in zip(cells, rows, strict=True):
         step = statistics.median(seconds for start in cell.starts for seconds in start["plain"])
         verdict = " ".join("sound" if ratio.sound else "NOT" for ratio in list(row.values())[:2])
-        table.add_row(cell.framework, cell.family, f"{step * 1e3:.3g} ms", *map(str, row.values()), verdict)
+        table.add_row(
+            cell.framework, cell.family, f"{step * 1e3:.3g} ms", *map(str, row.values()), verdict
+        )
     return table
 
 
@@ -247,19 +266,26 @@ def save_rounds(cells: Sequence[Cell], folder: Path) -> None:
     save("fidelity", table, folder)
 
 
-def take_options(parser: argparse.ArgumentParser, rounds: int = 60, block: float = 0.1, starts: int = 3) -> None:
+def take_options(
+    parser: argparse.ArgumentParser, rounds: int = 60, block: float = 0.1, starts: int = 3
+) -> None:
     """Options of a command whose programs take turns, with these defaults."""
     parser.add_argument("--rounds", type=int, default=rounds, help="of each start")
-    parser.add_argument("--block", type=float, default=block, help="seconds of a turn, at least one step")
+    parser.add_argument(
+        "--block", type=float, default=block, help="seconds of a turn, at least one step"
+    )
     parser.add_argument("--starts", type=int, default=starts, help="of all processes")
-    parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
+    parser.add_argument(
+        "--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
 
 
 def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         names = text.split(",")
-        if unknown := [name for name in names if name not in known]:
+        unknown = [name for name in names if name not in known]
+        if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
         return names
 
@@ -268,9 +294,21 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 def main() -> int:
     """Measure and print the table; 1 where a cell that was asked for is missing or not sound."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frameworks", type=names_of(FRAMEWORKS), default=["tensorflow"], help="separated by commas")
-    parser.add_argument("--families", type=names_of(tuple(POINTS)), default=list(FAMILIES), help="separated by commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--frameworks",
+        type=names_of(FRAMEWORKS),
+        default=["tensorflow"],
+        help="separated by commas",
+    )
+    parser.add_argument(
+        "--families",
+        type=names_of(tuple(POINTS)),
+        default=list(FAMILIES),
+        help="separated by commas",
+    )
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     take_options(parser)
@@ -282,7 +320,9 @@ def main() -> int:
     console.print(table_of(cells))
     save_rounds(cells, given.out)
     whole = len(cells) == len(given.frameworks) * len(given.families)
-    return 0 if whole and all(cell.row()["ours / with Keras"].sound for cell in cells) else 1
+    if whole and all(cell.row()["ours / with Keras"].sound for cell in cells):
+        return 0
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10] [--targets child ...]
+"""python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10] [--targets child
+...]
 
-A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
-itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
-and no temporary file left over.
+A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again,
+until it ends by itself; then the next sweep. After each: every point measured once, no finished run
+lost, none left RUNNING, no process and no temporary file left over.
 
-With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and one of them
-is killed each time, --kills times each sweep (0: never). --targets are what is killed, drawn each time: the driver, the
-driver in its first two seconds (start), its process group, its worker, the child that measures, or a tool that
-describes the machine. What that makes a crash is measured again.
+With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at
+once, and one of them is killed each time, --kills times each sweep (0: never). --targets are what
+is killed, drawn each time: the driver, the driver in its first two seconds (start), its process
+group, its worker, the child that measures, or a tool that describes the machine. What that makes a
+crash is measured again.
 """
 
 import argparse
@@ -30,7 +32,13 @@ import psutil
 from benchmarks.common import ROOT, artifact, environment, runs, train
 
 TINY = [
-    *("model.layers=1", "model.input_size=16", "model.output_size=4", "batch_size=4", "measure.min_seconds=0.02"),
+    *(
+        "model.layers=1",
+        "model.input_size=16",
+        "model.output_size=4",
+        "batch_size=4",
+        "measure.min_seconds=0.02",
+    ),
     *("measure.min_blocks=6", "measure.block_seconds=0.002", "measure.warmup_seconds=0.1"),
     "ceilings=false",
 ]
@@ -46,7 +54,9 @@ Driver = subprocess.Popen[bytes]
 
 
 def finished(folder: Path) -> set[str]:
-    """Ids of the runs that have an outcome that counts: a process that is killed makes a crash, which is repeated."""
+    """Ids of the runs that have an outcome that counts: a process that is killed makes a crash,
+    which is repeated.
+    """
     query = "SELECT run_uuid FROM tags WHERE key = 'outcome' AND value != 'crash'"
     with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
         return {row[0] for row in database.execute(query)}
@@ -54,7 +64,9 @@ def finished(folder: Path) -> set[str]:
 
 def doubled_or_running(folder: Path) -> list[str]:
     """Points that were measured several times, and runs that have not ended."""
-    counts = Counter(run["point_id"] for run in runs(folder) if run.get("outcome", "crash") != "crash")
+    counts = Counter(
+        run["point_id"] for run in runs(folder) if run.get("outcome", "crash") != "crash"
+    )
     problems = [f"{point} measured {count} times" for point, count in counts.items() if count > 1]
     with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
         [running] = database.execute(
@@ -68,7 +80,10 @@ def kept(folder: Path) -> set[float]:
     found = set()
     for path in folder.glob("partial-*.json"):
         with contextlib.suppress(FileNotFoundError):
-            found |= {result["begun"] for result in json.loads(json.loads(path.read_text())["body"])["results"]}
+            found |= {
+                result["begun"]
+                for result in json.loads(json.loads(path.read_text())["body"])["results"]
+            }
     return found
 
 
@@ -82,7 +97,10 @@ def recorded(folder: Path) -> set[float]:
 def left_over(folder: Path) -> list[str]:
     """Temporary files and processes of drivers that have all ended."""
     temporary = str(folder / "temporary")
-    started = {each.pid: (each.info["environ"] or {}).get("TMPDIR") for each in psutil.process_iter(["environ"])}
+    started = {
+        each.pid: (each.info["environ"] or {}).get("TMPDIR")
+        for each in psutil.process_iter(["environ"])
+    }
     alive = [f"process {pid} left" for pid, folder in started.items() if folder == temporary]
     return [f"{name} left" for name in os.listdir(temporary)] + alive
 
@@ -90,10 +108,22 @@ def left_over(folder: Path) -> list[str]:
 def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
     """A driver of the sweep whose narrowest point has so many nodes."""
     environ = environment(folder) | {"TMPDIR": str(folder / "temporary")}
-    command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + POINTS})", *TINY]
+    command = [
+        sys.executable,
+        "-m",
+        "paradnn.train",
+        "-m",
+        f"model.nodes=range({first},{first + POINTS})",
+        *TINY,
+    ]
     command += [f"measure.processes={given.processes}", f"tracking.folder={folder}", "resume=retry"]
     if given.adaptive:
-        command += ["sweep.design=adaptive", f"sweep.points={POINTS}", "batch_size=4,8", "model.output_size=2,4"]
+        command += [
+            "sweep.design=adaptive",
+            f"sweep.points={POINTS}",
+            "batch_size=4,8",
+            "model.output_size=2,4",
+        ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
     return subprocess.Popen(command, cwd=ROOT, env=environ, **quiet)
 
@@ -105,9 +135,19 @@ def kill(driver: Driver, target: str) -> list[str]:
         process = psutil.Process(driver.pid)
         while target in OUTLIVED and time.monotonic() < until and driver.poll() is None:
             for child in process.children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):  # a worker is one whose parent is no worker
-                    is_worker = ["paradnn.worker" in each.cmdline() for each in (child, child.parent() or process)]
-                    if is_worker == {"worker": [True, False], "child": [True, True], "tool": [False, False]}[target]:
+                with contextlib.suppress(
+                    psutil.NoSuchProcess
+                ):  # a worker is one whose parent is no worker
+                    is_worker = [
+                        "paradnn.worker" in each.cmdline()
+                        for each in (child, child.parent() or process)
+                    ]
+                    if (
+                        is_worker
+                        == {"worker": [True, False], "child": [True, True], "tool": [False, False]}[
+                            target
+                        ]
+                    ):
                         child.kill()
                         KILLED[target] += 1
                         return []
@@ -119,66 +159,98 @@ def kill(driver: Driver, target: str) -> list[str]:
         driver.wait()
         KILLED["driver" if target in OUTLIVED else target] += 1
         _, alive = psutil.wait_procs(started, timeout=5.0)
-        return [f"process {each.pid} lives on: {each.cmdline()}" for each in alive if each.is_running()]
+        return [
+            f"process {each.pid} lives on: {each.cmdline()}" for each in alive if each.is_running()
+        ]
     return []
 
 
 def ended(driver: Driver) -> list[str]:
     """What a driver that ends, or was killed here, says of its failure."""
-    said, code = driver.communicate()[1].decode()[-300:], driver.returncode
-    return [] if code in (0, -signal.SIGKILL) else [f"exit code {code}: {said}"]
+    said = driver.communicate()[1].decode()[-300:]
+    code = driver.returncode
+    if code in (0, -signal.SIGKILL):
+        return []
+    return [f"exit code {code}: {said}"]
 
 
 def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
     """Kill and start again until done; what went wrong."""
-    before, problems, seen, waiting = KILLED.total(), [], set(), set()
+    before = KILLED.total()
+    problems = []
+    seen = set()
+    waiting = set()
     drivers = [start(folder, first, given) for _ in range(given.drivers)]
     while KILLED.total() - before < given.kills:
         time.sleep(random.uniform(0.0, given.seconds))
-        if not (running := [place for place, driver in enumerate(drivers) if driver.poll() is None]):
+        running = [place for place, driver in enumerate(drivers) if driver.poll() is None]
+        if not running:
             break
-        place, target = random.choice(running), random.choice(given.targets)
+        place = random.choice(running)
+        target = random.choice(given.targets)
         for _ in range(ROW.get(target, 1)):
             if target in ("start", "tool"):  # begins again
                 problems += kill(drivers[place], "driver") + ended(drivers[place])
                 drivers[place] = start(folder, first, given)
-            time.sleep({"start": random.uniform(0.0, 2.0), "child": random.uniform(0.0, 1.0)}.get(target, 0.0))
+            time.sleep(
+                {"start": random.uniform(0.0, 2.0), "child": random.uniform(0.0, 1.0)}.get(
+                    target, 0.0
+                )
+            )
             problems += [f"{target}: {found}" for found in kill(drivers[place], target)]
         now = finished(folder)
         problems += [f"run {run_id} lost" for run_id in seen - now]
-        seen, waiting = now, waiting | kept(folder)
+        seen = now
+        waiting = waiting | kept(folder)
         if drivers[place].poll() is not None:
             problems += ended(drivers[place])
             drivers[place] = start(folder, first, given)
     problems += [problem for driver in drivers for problem in ended(driver)]
     problems += ended(start(folder, first, given))  # what crashed last
-    return problems + [f"the process that began at {begun} lost" for begun in waiting - recorded(folder)]
+    return problems + [
+        f"the process that began at {begun} lost" for begun in waiting - recorded(folder)
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sweeps", type=int, default=50)
     parser.add_argument("--processes", type=int, default=3, help="in which each point is measured")
-    parser.add_argument("--adaptive", action="store_true", help="of 120 points each sweep chooses 30")
+    parser.add_argument(
+        "--adaptive", action="store_true", help="of 120 points each sweep chooses 30"
+    )
     parser.add_argument("--drivers", type=int, default=1, help="that measure each sweep at once")
-    parser.add_argument("--kills", type=int, default=10, help="of each sweep, unless it ends before")
+    parser.add_argument(
+        "--kills", type=int, default=10, help="of each sweep, unless it ends before"
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="between two kills, at most")
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=["driver"])
     given = parser.parse_args()
-    sweeps, problems = 0, []
+    sweeps = 0
+    problems = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "temporary").mkdir()
         train(["model.nodes=4", "measure.processes=1", *TINY], folder)
         while sweeps < given.sweeps:
-            before, place = len(finished(folder)), 100 + 30 * sweeps
+            before = len(finished(folder))
+            place = 100 + 30 * sweeps
             found = one_sweep(folder, place, given) + doubled_or_running(folder) + left_over(folder)
-            if (measured := len(finished(folder)) - before) != POINTS:
+            measured = len(finished(folder)) - before
+            if measured != POINTS:
                 found.append(f"{measured} points measured, not {POINTS}")
-            sweeps, problems = sweeps + 1, problems + found
-            print(f"sweep {sweeps}: {measured} points, {KILLED}, {len(problems)} problems so far", flush=True)
+            sweeps = sweeps + 1
+            problems = problems + found
+            print(
+                f"sweep {sweeps}: {measured} points, {KILLED}, {len(problems)} problems so far",
+                flush=True,
+            )
             print(*(f"  {problem}\n" for problem in found), sep="", end="", flush=True)
-    print(f"{sweeps} sweeps of {POINTS} points, {KILLED.total()} kills ({KILLED}): {len(problems)} problems")
+    print(
+        f"{sweeps} sweeps of {POINTS} points, {KILLED.total()} kills ({KILLED}): {len(problems)} problems"
+    )
 
 
 if __name__ == "__main__":

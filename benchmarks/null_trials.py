@@ -1,11 +1,12 @@
-"""Equal things against each other, for real: how often is one called different, by `paradnn compare` and by others?
+"""Equal things against each other, for real: how often is one called different, by `paradnn
+compare` and by others?
 
     python -m benchmarks.null_trials commands --trials 100 --seconds 4      # hyperfine beside, for as long (its -N)
     python -m benchmarks.null_trials functions --trials 20 --seconds 20 --pytest PYTHON   # one with pytest-benchmark
     python -m benchmarks.null_trials models --trials 3 --seconds 120        # three equal pairs, three 3% apart
 
-`--busy N` runs N neighbours that come and go. Each trial has its tools in random order. A tool that gives no verdict is
-held to 2% and 5% of the ratio of its means, and to 1.96 standard errors of it.
+`--busy N` runs N neighbours that come and go. Each trial has its tools in random order. A tool that
+gives no verdict is held to 2% and 5% of the ratio of its means, and to 1.96 standard errors of it.
 """
 
 import argparse
@@ -41,9 +42,17 @@ def test_two(benchmark): benchmark(two)
 """
 _NEIGHBOUR = "import random, time\nwhile True:\n e = time.time() + random.uniform(1, 5)\n while time.time() < e: pass\n"
 _NEIGHBOUR += " time.sleep(random.uniform(1, 5))\n"
-MODEL = ["model=fc", "model.layers=4", "batch_size=64", "measure=quick", "measure.profile=false", "tracking=offline"]
+MODEL = [
+    "model=fc",
+    "model.layers=4",
+    "batch_size=64",
+    "measure=quick",
+    "measure.profile=false",
+    "tracking=offline",
+]
 
-#: Log ratio, what is known of it (half an interval, or a standard error), and a verdict where the tool has one.
+#: Log ratio, what is known of it (half an interval, or a standard error), and a verdict where the
+#: tool has one.
 Found = tuple[float, float, str | None]
 
 
@@ -53,9 +62,19 @@ def ours(first: str, second: str, seconds: float) -> Found:
         models = first.startswith("model.nodes")
         more = [*MODEL, f"tracking.folder={folder}"] if models else []
         null = ["--null"] if first == second else []
-        words = ["compare", "--quiet", *null, "--minutes", str(seconds / 60), "--json", str(folder / "a.json")]
+        words = [
+            "compare",
+            "--quiet",
+            *null,
+            "--minutes",
+            str(seconds / 60),
+            "--json",
+            str(folder / "a.json"),
+        ]
         subprocess.run(
-            [sys.executable, "-m", "paradnn", *words, first, second, *more], capture_output=True, check=False
+            [sys.executable, "-m", "paradnn", *words, first, second, *more],
+            capture_output=True,
+            check=False,
         )
         told = json.loads((folder / "a.json").read_text())
     if told["ratio"] is None:
@@ -67,16 +86,33 @@ def hyperfine(seconds: float) -> Found:
     """Two equal commands one after the other, for so long together."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         how = ["hyperfine", "-N", "--warmup", "1", "--runs", str(max(3, round(seconds / 2 / 0.05)))]
-        subprocess.run([*how, "--export-json", file.name, COMMAND, COMMAND], capture_output=True, check=True)
+        subprocess.run(
+            [*how, "--export-json", file.name, COMMAND, COMMAND], capture_output=True, check=True
+        )
         rows = json.loads(Path(file.name).read_text())["results"]
-    means, errors = zip(*((row["mean"], row["stddev"] / len(row["times"]) ** 0.5) for row in rows), strict=True)
-    return math.log(means[1] / means[0]), math.hypot(*(e / m for e, m in zip(errors, means, strict=True))), None
+    means, errors = zip(
+        *((row["mean"], row["stddev"] / len(row["times"]) ** 0.5) for row in rows), strict=True
+    )
+    return (
+        math.log(means[1] / means[0]),
+        math.hypot(*(e / m for e, m in zip(errors, means, strict=True))),
+        None,
+    )
 
 
 def pytest_benchmark(python: str, file: Path) -> Found:
     """Two equal functions, by its defaults."""
     out = file.with_name("b.json")
-    words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--benchmark-json={out}", str(file)]
+    words = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--benchmark-json={out}",
+        str(file),
+    ]
     subprocess.run(words, capture_output=True, check=True, cwd=file.parent)
     stats = [row["stats"] for row in json.loads(out.read_text())["benchmarks"]]
     errors = [row["stddev"] / row["mean"] / row["rounds"] ** 0.5 for row in stats]
@@ -87,10 +123,21 @@ def tell(name: str, found: list[Found]) -> dict[str, object]:
     """A line of a tool's trials."""
     known = [one for one in found if math.isfinite(one[0])]
     verdicts = dict(Counter(verdict for _, _, verdict in found if verdict))
-    row: dict[str, object] = {"tool": name, "trials": len(found), "verdicts": str(verdicts or "none")}
-    row |= {f"off by {limit:.0%}": sum(abs(log) > limit for log, _, _ in known) for limit in (0.02, 0.05)}
-    row["beyond 1.96 errors"] = sum(abs(log) > 1.96 * error for log, error, verdict in known if verdict is None)
-    row["half or error, median"] = f"{statistics.median(half for _, half, _ in known):.4f}" if known else "-"
+    row: dict[str, object] = {
+        "tool": name,
+        "trials": len(found),
+        "verdicts": str(verdicts or "none"),
+    }
+    row |= {
+        f"off by {limit:.0%}": sum(abs(log) > limit for log, _, _ in known)
+        for limit in (0.02, 0.05)
+    }
+    row["beyond 1.96 errors"] = sum(
+        abs(log) > 1.96 * error for log, error, verdict in known if verdict is None
+    )
+    row["half or error, median"] = (
+        f"{statistics.median(half for _, half, _ in known):.4f}" if known else "-"
+    )
     row["ratios"] = " ".join(f"{math.exp(log):.3f}" for log, _, _ in known[:6])
     print("  ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
     return row
@@ -98,19 +145,27 @@ def tell(name: str, found: list[Found]) -> dict[str, object]:
 
 def main() -> None:
     """Run the trials and print a line a tool."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=("commands", "functions", "models"))
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one comparison")
     parser.add_argument("--busy", type=int, default=0, metavar="N")
-    parser.add_argument("--pytest", metavar="PYTHON", help="an interpreter with NumPy and pytest-benchmark")
+    parser.add_argument(
+        "--pytest", metavar="PYTHON", help="an interpreter with NumPy and pytest-benchmark"
+    )
     given = parser.parse_args()
     with Scratch() as folder:
         file = folder / "functions.py"
         file.write_text(FUNCTIONS)
-        seconds, tools = given.seconds, dict[str, Callable[[], Found]]()
+        seconds = given.seconds
+        tools = dict[str, Callable[[], Found]]()
         if given.kind == "commands":
-            tools = {"paradnn": lambda: ours(COMMAND, COMMAND, seconds), "hyperfine": lambda: hyperfine(seconds)}
+            tools = {
+                "paradnn": lambda: ours(COMMAND, COMMAND, seconds),
+                "hyperfine": lambda: hyperfine(seconds),
+            }
         elif given.kind == "functions":
             tools = {"paradnn": lambda: ours(f"{file}:one", f"{file}:two", seconds)}
             if given.pytest:
@@ -128,7 +183,9 @@ def main() -> None:
         finally:
             for other in others:
                 other.kill()
-    save(f"null_{given.kind}_{given.busy}", [tell(name, results) for name, results in found.items()])
+    save(
+        f"null_{given.kind}_{given.busy}", [tell(name, results) for name, results in found.items()]
+    )
 
 
 if __name__ == "__main__":

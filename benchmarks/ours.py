@@ -1,5 +1,7 @@
-"""ParaDnn's side of programs that take turns: the worker's own step, made and run as `paradnn.worker.point` does, of a
-family (`benchmarks.fidelity`), or of messages, "tcp latency 64" (`channel`)."""
+"""ParaDnn's side of programs that take turns: the worker's own step, made and run as
+`paradnn.worker.point` does, of a family (`benchmarks.fidelity`), or of messages, "tcp latency 64"
+(`channel`).
+"""
 
 import argparse
 
@@ -22,7 +24,9 @@ POINTS = {
 
 
 def point(name: str, framework: str = "tensorflow", platform: str = "cpu") -> Point:
-    """The point of a name, with every default that a user's would have; messages have a framework of their own."""
+    """The point of a name, with every default that a user's would have; messages have a framework
+    of their own.
+    """
     if name not in POINTS:
         transport, pattern, size = name.split()
         given = {"name": "channel", "transport": transport, "pattern": pattern, "bytes": int(size)}

@@ -1,8 +1,9 @@
 """python -m benchmarks.overhead [--quick]
 
-What the stack itself costs for each point of a sweep of 50 small FC models, in two independent ways: from the recorded
-phases (schedule + start + record), and from the command's wall clock less everything that was build, compile, warm-up
-and measurement. Beside it, the same points as one fresh process each.
+What the stack itself costs for each point of a sweep of 50 small FC models, in two independent
+ways: from the recorded phases (schedule + start + record), and from the command's wall clock less
+everything that was build, compile, warm-up and measurement. Beside it, the same points as one fresh
+process each.
 """
 
 import argparse
@@ -23,10 +24,14 @@ def work(run: dict) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="6 points and 1 fresh process")
     quick = parser.parse_args().quick
-    nodes, batches = ("8,16,24", "4,8") if quick else ("8,16,24,32,40,48,56,64,72,80", "4,8,16,32,64")
+    nodes, batches = (
+        ("8,16,24", "4,8") if quick else ("8,16,24,32,40,48,56,64,72,80", "4,8,16,32,64")
+    )
     with Scratch() as folder:
         train([*PROTOCOL, "model.nodes=4", "batch_size=2"], folder)  # the database is made once
         begin = time.perf_counter()
@@ -35,23 +40,35 @@ def main() -> None:
         points = runs(folder)[1:]
         overhead = [float(run["overhead_seconds"]) for run in points]
         rest = wall - sum(map(work, points))
-        print(f"one sweep of {len(points)} points: {wall:.1f} s, work in it {sum(map(work, points)):.1f} s")
+        print(
+            f"one sweep of {len(points)} points: {wall:.1f} s, work in it {sum(map(work, points)):.1f} s"
+        )
         low, middle, high = statistics.quantiles(overhead, n=4)
-        print(f"  recorded overhead a point: median {middle:.3f} s, quartiles {low:.3f} .. {high:.3f} s, ", end="")
+        print(
+            f"  recorded overhead a point: median {middle:.3f} s, quartiles {low:.3f} .. {high:.3f} s, ",
+            end="",
+        )
         print(f"first point {overhead[0]:.1f} s")
-        print(f"  wall clock less work, start-up of driver and framework included: {rest / len(points):.3f} s a point")
+        print(
+            f"  wall clock less work, start-up of driver and framework included: {rest / len(points):.3f} s a point"
+        )
         for phase in ("schedule", "start", "record"):
             median = statistics.median(float(run[f"phase_{phase}_seconds"]) for run in points)
             print(f"    {phase}: median {median:.3f} s")
         columns = ("mlflow.runName", "overhead_seconds")
-        save("overhead", [{key: run[key] for key in columns} | {"work_seconds": work(run)} for run in points])
+        save(
+            "overhead",
+            [{key: run[key] for key in columns} | {"work_seconds": work(run)} for run in points],
+        )
         fresh = []
         for run in points[:: max(1, len(points) // (1 if quick else 8))][: 1 if quick else 8]:
             begin = time.perf_counter()
             sizes = [f"{key}={run[key]}" for key in ("model.nodes", "batch_size")]
             train([*sizes, "resume=false", *PROTOCOL], folder)
             fresh.append(time.perf_counter() - begin - work(runs(folder)[-1]))
-        print(f"one fresh process each, {len(fresh)} of them: median {statistics.median(fresh):.1f} s beside the work")
+        print(
+            f"one fresh process each, {len(fresh)} of them: median {statistics.median(fresh):.1f} s beside the work"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""python -m benchmarks.plain_engines FOLDER [--pairs 8]: latencies that ParaDnn states beside a bare loop of the engine
+"""python -m benchmarks.plain_engines FOLDER [--pairs 8]: latencies that ParaDnn states beside a
+bare loop of the engine
 
-FOLDER was made by `python -m paradnn.train -m framework=litert,onnxruntime,openvino mode=inference elsewhere=FOLDER`;
-a file asked-*.json of it in its place is that point alone. A pair is two fresh processes, in an order of chance, that
-load the same artefact: FOLDER's run.py, and a loop over the engine's own call. Ratios are of median latencies of
-single steps, ours / bare: the geometric mean over the pairs, with Student's 95% interval where there are two or more.
+FOLDER was made by `python -m paradnn.train -m framework=litert,onnxruntime,openvino mode=inference
+elsewhere=FOLDER`; a file asked-*.json of it in its place is that point alone. A pair is two fresh
+processes, in an order of chance, that load the same artefact: FOLDER's run.py, and a loop over the
+engine's own call. Ratios are of median latencies of single steps, ours / bare: the geometric mean
+over the pairs, with Student's 95% interval where there are two or more.
 """
 
 import argparse
@@ -59,8 +61,11 @@ def bare(asked):
     """The median of 200 single steps, after steps for as long as ParaDnn's own run before its own."""
     point = json.loads(asked.read_text())
     with np.load(asked.with_suffix(".npz")) as held:
-        inputs, artefact = [held[name] for name in held if name.startswith("input")], held["artefact"].tobytes()
-    call, taken, measure = call_of(point["framework"]["name"], artefact, inputs), [], point["measure"]
+        inputs = [held[name] for name in held if name.startswith("input")]
+        artefact = held["artefact"].tobytes()
+    call = call_of(point["framework"]["name"], artefact, inputs)
+    taken = []
+    measure = point["measure"]
     begin = time.perf_counter()
     while time.perf_counter() - begin < measure["warmup_seconds"] + measure["min_seconds"]:
         call()
@@ -73,7 +78,14 @@ def bare(asked):
 
 def fresh(asked):
     """That of a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.plain_engines", str(asked.parent), "--bare", str(asked)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.plain_engines",
+        str(asked.parent),
+        "--bare",
+        str(asked),
+    ]
     return float(subprocess.check_output(command, cwd=ROOT, text=True).split()[-1])
 
 
@@ -83,14 +95,18 @@ def ours(asked):
         for path in (asked, asked.with_suffix(".npz"), asked.parent / "run.py"):
             shutil.copy(path, name)
         environ = {**os.environ, "PYTHONPATH": str(asked.parent)}
-        subprocess.run([sys.executable, "run.py"], cwd=name, env=environ, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "run.py"], cwd=name, env=environ, check=True, stdout=subprocess.DEVNULL
+        )
         [kept] = Path(name).glob("point-*.json")
         return read_record(kept).record.metrics["latency_p50_ms"]
 
 
 def main() -> int:
     """Print a row a point; 1 where a ratio is beyond 0.98 .. 1.02."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)
@@ -98,19 +114,34 @@ def main() -> int:
     if given.bare:
         print(bare(given.bare))
         return 0
-    folder, rows = given.folder.absolute(), []
-    points = sorted(folder.glob("asked-*.json")) if folder.is_dir() else [folder]
+    folder = given.folder.absolute()
+    rows = []
+    if folder.is_dir():
+        points = sorted(folder.glob("asked-*.json"))
+    else:
+        points = [folder]
     if not points or not points[0].is_file() or given.pairs < 1:
         parser.error(f"no asked-*.json in {folder}, or no pairs")
     for asked in points:
-        point, ratios = json.loads(asked.read_text()), []
+        point = json.loads(asked.read_text())
+        ratios = []
         for _ in range(given.pairs):
             took = {side: side(asked) for side in random.sample((ours, fresh), 2)}
             ratios.append(took[ours] / took[fresh])
         low, high = mean_interval(ratios) if len(ratios) > 1 else (math.nan, math.nan)
-        found = {"bare_ms": took[fresh], "ratio": statistics.geometric_mean(ratios), "low": low, "high": high}
-        rows.append({"engine": point["framework"]["name"], "model": point["model"]["name"], **found})
-        print(*(f"{value:.4g}" if isinstance(value, float) else value for value in rows[-1].values()), flush=True)
+        found = {
+            "bare_ms": took[fresh],
+            "ratio": statistics.geometric_mean(ratios),
+            "low": low,
+            "high": high,
+        }
+        rows.append(
+            {"engine": point["framework"]["name"], "model": point["model"]["name"], **found}
+        )
+        print(
+            *(f"{value:.4g}" if isinstance(value, float) else value for value in rows[-1].values()),
+            flush=True,
+        )
     save("plain_engines", rows)
     return int(any(not 0.98 <= row["ratio"] <= 1.02 for row in rows))
 

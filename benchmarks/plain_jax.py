@@ -1,4 +1,5 @@
-"""A training loop as a careful JAX user writes it, loss and update by hand: imports nothing of ParaDnn.
+"""A training loop as a careful JAX user writes it, loss and update by hand: imports nothing of
+ParaDnn.
 
 `--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
 """
@@ -11,7 +12,16 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax
 import jax.numpy as jnp
 
-from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, enter, keras_parts, prepare, shapes
+from benchmarks.plain_models import (
+    DECAY,
+    EPSILON,
+    MOMENTUM,
+    RATE,
+    enter,
+    keras_parts,
+    prepare,
+    shapes,
+)
 from benchmarks.turns import Step
 
 
@@ -35,7 +45,9 @@ def by_hand(model):
         m = MOMENTUM * m + RATE * g / jnp.sqrt(s + EPSILON)
         return w - m, s, m
 
-    zeros = [[jnp.zeros(variable.shape) for variable in model.trainable_variables] for _ in range(2)]
+    zeros = [
+        [jnp.zeros(variable.shape) for variable in model.trainable_variables] for _ in range(2)
+    ]
     return step, tuple(zeros)
 
 

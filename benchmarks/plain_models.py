@@ -1,6 +1,8 @@
-"""The benchmark's models in plain Keras, their batches and first weights: imports nothing of ParaDnn.
+"""The benchmark's models in plain Keras, their batches and first weights: imports nothing of
+ParaDnn.
 
-Shared by `plain_tensorflow.py`, `plain_jax.py` and `plain_torch.py`, which set KERAS_BACKEND before they import this.
+Shared by `plain_tensorflow.py`, `plain_jax.py` and `plain_torch.py`, which set KERAS_BACKEND before
+they import this.
 """
 
 import argparse
@@ -12,7 +14,10 @@ from benchmarks.turns import take_part
 
 L = keras.layers
 
-RATE, DECAY, MOMENTUM, EPSILON = 0.1, 0.9, 0.9, 1.0
+RATE = 0.1
+DECAY = 0.9
+MOMENTUM = 0.9
+EPSILON = 1.0
 
 
 def fc(layers, nodes, inputs, outputs):
@@ -32,14 +37,18 @@ def resnet(bottleneck, filters, size, outputs):
     first = keras.Input((size, size, 3))
     x = L.MaxPooling2D(3, 2, padding="same")(L.ReLU()(conv(first, filters, 7, 2)))
     for group in range(4):
-        width, stride = filters * 2**group, 1 if group == 0 else 2
+        width = filters * 2**group
+        stride = 1 if group == 0 else 2
         out = 4 * width if bottleneck else width
         if bottleneck:
             y = L.ReLU()(conv(x, width, 1, 1))
             y = conv(L.ReLU()(conv(y, width, 3, stride)), out, 1, 1)
         else:
             y = conv(L.ReLU()(conv(x, width, 3, stride)), width, 3, 1)
-        short = x if x.shape[-1] == out and stride == 1 else conv(x, out, 1, stride)
+        if x.shape[-1] == out and stride == 1:
+            short = x
+        else:
+            short = conv(x, out, 1, stride)
         x = L.ReLU()(L.Add()([short, y]))
     x = L.Dense(outputs)(L.GlobalAveragePooling2D()(x))
     return keras.Model(first, x), (size, size, 3), (), outputs
@@ -77,12 +86,17 @@ def prepare(name):
     random = np.random.default_rng(0)
     tokens = model.inputs[0].dtype == "int32"
     size = (batch, *shape)
-    x = random.integers(0, classes, size, np.int32) if tokens else random.standard_normal(size, np.float32)
+    if tokens:
+        x = random.integers(0, classes, size, np.int32)
+    else:
+        x = random.standard_normal(size, np.float32)
     return model, x, random.integers(0, classes, (batch, *target_shape), dtype=np.int32)
 
 
 def first_weights(model):
-    """Matrices of normal numbers over the root of their inputs, whatever the framework would draw; vectors stay."""
+    """Matrices of normal numbers over the root of their inputs, whatever the framework would draw;
+    vectors stay.
+    """
     random = np.random.default_rng(1)
     return [
         (random.standard_normal(value.shape) / np.sqrt(np.prod(value.shape[:-1]))).astype("float32")
@@ -104,7 +118,9 @@ def keras_parts(model):
 
 
 def enter(make):
-    """Take part in `benchmarks.fidelity`: `make(name, keras)` is a step, by hand or with Keras' loss and optimizer."""
+    """Take part in `benchmarks.fidelity`: `make(name, keras)` is a step, by hand or with Keras'
+    loss and optimizer.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--keras", action="store_true")
     given, _ = parser.parse_known_args()

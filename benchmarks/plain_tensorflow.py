@@ -1,4 +1,5 @@
-"""A training loop as a careful TensorFlow user writes it, loss and update by hand: imports nothing of ParaDnn.
+"""A training loop as a careful TensorFlow user writes it, loss and update by hand: imports nothing
+of ParaDnn.
 
 `--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
 """
@@ -9,7 +10,16 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
 
-from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, enter, keras_parts, prepare, shapes
+from benchmarks.plain_models import (
+    DECAY,
+    EPSILON,
+    MOMENTUM,
+    RATE,
+    enter,
+    keras_parts,
+    prepare,
+    shapes,
+)
 from benchmarks.turns import Step
 
 

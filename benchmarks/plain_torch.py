@@ -1,7 +1,9 @@
-"""A training loop as a careful PyTorch user writes it, loss and update by hand: imports nothing of ParaDnn.
+"""A training loop as a careful PyTorch user writes it, loss and update by hand: imports nothing of
+ParaDnn.
 
-`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`. `torch.optim.RMSprop` adds
-epsilon to the root of the mean square, so the update is written out, and compiled as forward and backward pass are.
+`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
+`torch.optim.RMSprop` adds epsilon to the root of the mean square, so the update is written out, and
+compiled as forward and backward pass are.
 """
 
 import os
@@ -11,7 +13,16 @@ os.environ["KERAS_BACKEND"] = "torch"
 import torch
 import torch._inductor.compile_fx  # seconds that are better paid once, before the forks
 
-from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, enter, keras_parts, prepare, shapes
+from benchmarks.plain_models import (
+    DECAY,
+    EPSILON,
+    MOMENTUM,
+    RATE,
+    enter,
+    keras_parts,
+    prepare,
+    shapes,
+)
 from benchmarks.turns import Step
 
 

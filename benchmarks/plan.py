@@ -1,8 +1,9 @@
 """python -m benchmarks.plan [--store DB] [--points N]
 
-Plan against reality. A sweep of 60 points of six families is planned twice, from a store that knows little of it and
-from an empty one, and then measured: expected and actual time of the command, and how many points are within their
-intervals. The store is a copy of the given one, or one that `experiment=quick` is measured into first.
+Plan against reality. A sweep of 60 points of six families is planned twice, from a store that knows
+little of it and from an empty one, and then measured: expected and actual time of the command, and
+how many points are within their intervals. The store is a copy of the given one, or one that
+`experiment=quick` is measured into first.
 """
 
 import argparse
@@ -25,7 +26,9 @@ GRIDS = (
     " batch_size: '16,64,128'}]"
 )
 #: Columns of a plan that are numbers.
-PLANNED = [f"{end}_{unit}" for unit in ("seconds", "step_ms") for end in ("expected", "low", "high")]
+PLANNED = [
+    f"{end}_{unit}" for unit in ("seconds", "step_ms") for end in ("expected", "low", "high")
+]
 COMMON = ["-m", GRIDS, "measure=quick", "measure.profile=false", "ceilings=false"]
 
 
@@ -50,36 +53,60 @@ def against_reality(store: Path | None, points: int) -> None:
             train(["-m", "experiment=quick"], known)
         before = len(runs(known))
         print(f"store with {before} points, then an empty one:")
-        (expected, rows), (alone, rows_alone) = (plan(arguments, folder) for folder in (known, empty))
+        (expected, rows), (alone, rows_alone) = (
+            plan(arguments, folder) for folder in (known, empty)
+        )
         begin = time.perf_counter()
         train(arguments, known)
         wall = time.perf_counter() - begin
         measured = {str(run["mlflow.runName"]): run for run in runs(known)[before:]}
-        print(f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s")
+        print(
+            f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s"
+        )
         compare("with the store", rows, measured)
         compare("from the cost model alone", rows_alone, measured)
 
 
-def compare(title: str, rows: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
-    """How far each point's phases and step are from what was expected; what lies between points is in no phase."""
-    table = pd.DataFrame([row for row in rows if measured.get(row["name"], {}).get("outcome") == "ok"])
+def compare(
+    title: str, rows: list[dict[str, str]], measured: dict[str, dict[str, str | float]]
+) -> None:
+    """How far each point's phases and step are from what was expected; what lies between points is
+    in no phase.
+    """
+    table = pd.DataFrame(
+        [row for row in rows if measured.get(row["name"], {}).get("outcome") == "ok"]
+    )
     table[PLANNED] = table[PLANNED].astype(float)
     found = [measured[name] for name in table["name"]]
-    phases = [sum(float(value) for key, value in run.items() if key.startswith("phase_")) for run in found]
+    phases = [
+        sum(float(value) for key, value in run.items() if key.startswith("phase_")) for run in found
+    ]
     imported = [max(0.0, float(run["phase_start_seconds"]) - 0.5) for run in found]
-    table["seconds"], table["step_ms"] = np.subtract(phases, imported), [float(run["step_time_ms"]) for run in found]
+    table["seconds"], table["step_ms"] = (
+        np.subtract(phases, imported),
+        [float(run["step_time_ms"]) for run in found],
+    )
     said = []
     for what, unit in (("point", "seconds"), ("step", "step_ms")):
         low, middle, high = (table[unit] / table[f"expected_{unit}"]).quantile([0.1, 0.5, 0.9])
         inside = table[unit].between(table[f"low_{unit}"], table[f"high_{unit}"]).mean()
-        said.append(f"{what} actual/expected {middle:.2f} ({low:.2f} .. {high:.2f}), {inside:.0%} within")
+        said.append(
+            f"{what} actual/expected {middle:.2f} ({low:.2f} .. {high:.2f}), {inside:.0%} within"
+        )
     print(f"  {title}: {'; '.join(said)}")
-    save(f"plan {title}".replace(" ", "_"), table[["name", *PLANNED, "seconds", "step_ms"]].to_dict("records"))
+    save(
+        f"plan {title}".replace(" ", "_"),
+        table[["name", *PLANNED, "seconds", "step_ms"]].to_dict("records"),
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, help="a database to copy; default: experiment=quick is measured")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--store", type=Path, help="a database to copy; default: experiment=quick is measured"
+    )
     parser.add_argument("--points", type=int, default=60)
     arguments = parser.parse_args()
     against_reality(arguments.store, arguments.points)

@@ -1,8 +1,9 @@
 """python -m benchmarks.published_channels
 
-How well lines over the size explain the published times of collectives that come with the package: all-reduce and
-send/receive on A40, A100 and H100 (github.com/microsoft/vidur, MIT License). For each machine and number of devices the
-fit is made from every other size and tried on those between; errors are |measured / predicted - 1|.
+How well lines over the size explain the published times of collectives that come with the package:
+all-reduce and send/receive on A40, A100 and H100 (github.com/microsoft/vidur, MIT License). For
+each machine and number of devices the fit is made from every other size and tried on those between;
+errors are |measured / predicted - 1|.
 """
 
 import numpy as np
@@ -19,10 +20,16 @@ _KEYS = ["device", "model.pattern", "model.processes", "model.hosts"]
 
 def tried(rows: pd.DataFrame) -> dict[str, object]:
     """Errors of a fit to every other size on the sizes between, and of one line; breaks in KiB."""
-    known, others = rows[::2], rows[1::2]
-    fit, sizes = fit_transfers(known["size"], known["us"]), others["size"]
-    measured, is_large = others["us"].to_numpy(), (sizes >= _LARGE).to_numpy()
-    errors, line = (np.abs(measured / expected - 1) for expected in (fitted(fit.pieces, sizes), fit.line.at(sizes)))
+    known = rows[::2]
+    others = rows[1::2]
+    fit = fit_transfers(known["size"], known["us"])
+    sizes = others["size"]
+    measured = others["us"].to_numpy()
+    is_large = (sizes >= _LARGE).to_numpy()
+    errors, line = (
+        np.abs(measured / expected - 1)
+        for expected in (fitted(fit.pieces, sizes), fit.line.at(sizes))
+    )
     return {
         "sizes": len(rows),
         "start_up_us": round(fit.latency.value, 1),
@@ -30,22 +37,34 @@ def tried(rows: pd.DataFrame) -> dict[str, object]:
         "breaks_KiB": " ".join(f"{size / 1024:.0f}" for size in fit.breaks),
         "median_error": round(float(np.median(errors[is_large])), 4),
         "p90_error": round(float(np.quantile(errors[is_large], 0.9)), 4),
-        "below_median_error": round(float(np.median(errors[~is_large])), 4) if not is_large.all() else "",
+        "below_median_error": round(float(np.median(errors[~is_large])), 4)
+        if not is_large.all()
+        else "",
         "one_line_median_error": round(float(np.median(line[is_large])), 4),
     }
 
 
 def main() -> None:
     table = pd.DataFrame(
-        {**run.tags, **run.params, "size": int(run.params["model.bytes"]), "us": run.metrics["transfer_us"]}
+        {
+            **run.tags,
+            **run.params,
+            "size": int(run.params["model.bytes"]),
+            "us": run.metrics["transfer_us"],
+        }
         for run in shipped("vidur").runs
     )
     rows: list[dict[str, object]] = []
     for values, part in table.groupby(_KEYS):
-        rows.append(dict(zip(_KEYS, values, strict=True)) | tried(part.groupby("size")[["us"]].mean().reset_index()))
+        rows.append(
+            dict(zip(_KEYS, values, strict=True))
+            | tried(part.groupby("size")[["us"]].mean().reset_index())
+        )
         print(rows[-1], flush=True)
     errors = [float(str(row["median_error"])) for row in rows]
-    print(f"median errors from {_LARGE} bytes on: {np.median(errors):.1%} in the median, {max(errors):.1%} at most")
+    print(
+        f"median errors from {_LARGE} bytes on: {np.median(errors):.1%} in the median, {max(errors):.1%} at most"
+    )
     save("published_channels", rows)
 
 

@@ -1,9 +1,10 @@
 """python -m benchmarks.recording [--rounds 3] [--points 30] [--drivers 1,4] [--server OPTIONS]
 
-What recording costs: requests a run, seconds a run by one driver, and how many runs a second several drivers record at
-once, beside what drivers, server and database take of the cores. A run is the record of a real point (metrics, params,
-tags, artifacts; with --profile its tables and picture too), claimed and written as a driver does it; only its model is
-not measured again. Takes two minutes through a server on PostgreSQL, which must be installed (Debian: postgresql), with
+What recording costs: requests a run, seconds a run by one driver, and how many runs a second
+several drivers record at once, beside what drivers, server and database take of the cores. A run is
+the record of a real point (metrics, params, tags, artifacts; with --profile its tables and picture
+too), claimed and written as a driver does it; only its model is not measured again. Takes two
+minutes through a server on PostgreSQL, which must be installed (Debian: postgresql), with
 paradnn[server].
 """
 
@@ -37,12 +38,22 @@ from tests.tracking.counting import counting
 
 #: As docs/tracking-server.md has it; "" for uvicorn.
 SERVER = "--gunicorn-opts '--worker-class gthread --threads 4 --keep-alive 75'"
-POINT = ["model.nodes=64", "batch_size=64", "measure.min_seconds=0.2", "measure.processes=1", "ceilings=false"]
+POINT = [
+    "model.nodes=64",
+    "batch_size=64",
+    "measure.min_seconds=0.2",
+    "measure.processes=1",
+    "ceilings=false",
+]
 
 
 def real_record(folder: Path, profile: bool) -> Record:
     """What the driver records of one real point."""
-    how = ["tracking=offline", f"tracking.folder={folder}", f"measure.profile={str(profile).lower()}"]
+    how = [
+        "tracking=offline",
+        f"tracking.folder={folder}",
+        f"measure.profile={str(profile).lower()}",
+    ]
     command = [sys.executable, "-m", "paradnn.train", *POINT, *how]
     subprocess.run(command, cwd=ROOT, env=environment(), check=True, capture_output=True)
     [path] = folder.glob("point-*.json")
@@ -59,16 +70,22 @@ def keep(tracker: Tracker, record: Record, number: int) -> tuple[float, float]:
     assert isinstance(claim, Claim)
     claimed = time.perf_counter()
     now = int(time.time() * 1000)
-    tracker.record(claim, replace(record, tags=tags, start_time=claim.start_time, end_time=now), dict)
+    tracker.record(
+        claim, replace(record, tags=tags, start_time=claim.start_time, end_time=now), dict
+    )
     return claimed - begin, time.perf_counter() - claimed
 
 
 def drive(template: Path) -> None:
-    """A driver: for each line `uri experiment first count` on its input, get ready, wait for another line, record."""
+    """A driver: for each line `uri experiment first count` on its input, get ready, wait for
+    another line, record.
+    """
     record = Record(**json.loads(template.read_text()))
     for line in sys.stdin:
         uri, experiment, first, count = json.loads(line)
-        tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda text: print(text, file=sys.stderr))
+        tracker = open_tracker(
+            Tracking(uri=uri, experiment=experiment), lambda text: print(text, file=sys.stderr)
+        )
         tracker.finished([record.tags["environment_id"]])
         keep(tracker, record, first)  # the first is also when drivers learn of each other
         print("ready", flush=True)
@@ -79,12 +96,20 @@ def drive(template: Path) -> None:
 
 
 def processor_seconds() -> dict[str, float]:
-    """What drivers, server and database have taken of all cores so far: other work beside them takes no part."""
+    """What drivers, server and database have taken of all cores so far: other work beside them
+    takes no part.
+    """
     seconds = dict.fromkeys(("drivers", "server", "database"), 0.0)
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # the database ends a process now and then
-            times, command = process.cpu_times(), process.cmdline()
-            kind = "drivers" if "--drive" in command else "server" if "python" in command[0] else "database"
+            times = process.cpu_times()
+            command = process.cmdline()
+            if "--drive" in command:
+                kind = "drivers"
+            elif "python" in command[0]:
+                kind = "server"
+            else:
+                kind = "database"
             seconds[kind] += times.user + times.system
     return seconds
 
@@ -95,10 +120,16 @@ class Drivers:
     def __init__(self, template: Path, count: int) -> None:
         command = [sys.executable, "-m", "benchmarks.recording", "--drive", str(template)]
         pipes = {"text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._processes = [subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) for _ in range(count)]
+        self._processes = [
+            subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) for _ in range(count)
+        ]
 
-    def record(self, uri: str, name: str, count: int, points: int, ready: Callable[[], object] = dict) -> list[dict]:
-        """What each of so many drivers says of its points; `ready` is called before the first of them."""
+    def record(
+        self, uri: str, name: str, count: int, points: int, ready: Callable[[], object] = dict
+    ) -> list[dict]:
+        """What each of so many drivers says of its points; `ready` is called before the first of
+        them.
+        """
         used = self._processes[:count]
         for index, one in enumerate(used):
             print(json.dumps([uri, name, index * (points + 1), points]), file=one.stdin, flush=True)
@@ -122,23 +153,39 @@ def requests_per_run(drivers: Drivers, port: int, count: int, points: int) -> fl
         return len(counted.asked) / (count * points)
 
 
-def measure(folder: Path, template: Path, counts: Sequence[int], given: argparse.Namespace) -> Iterator[dict]:
-    """Each run that was recorded: by how many drivers, in which round, what it took; prints the summaries."""
+def measure(
+    folder: Path, template: Path, counts: Sequence[int], given: argparse.Namespace
+) -> Iterator[dict]:
+    """Each run that was recorded: by how many drivers, in which round, what it took; prints the
+    summaries.
+    """
     drivers = Drivers(template, max(counts))
     options = shlex.split(given.server)
-    with postgres() as cluster, server(cluster.uri(cluster.new_database()), folder, *options) as one:
+    with (
+        postgres() as cluster,
+        server(cluster.uri(cluster.new_database()), folder, *options) as one,
+    ):
         try:
             drivers.record(one.uri, "warm-up", max(counts), 2)
-            asked = {count: requests_per_run(drivers, one.port, count, given.points // 2) for count in counts}
+            asked = {
+                count: requests_per_run(drivers, one.port, count, given.points // 2)
+                for count in counts
+            }
             rates: dict[int, list[float]] = {count: [] for count in counts}
             rows = []
             for number, count in itertools.product(range(given.rounds), counts):
                 before: dict[str, float] = {}
                 look = functools.partial(lambda seen: seen.update(processor_seconds()), before)
-                answers = drivers.record(one.uri, f"round {number}, {count} drivers", count, given.points, look)
-                spent = {name: seconds - before[name] for name, seconds in processor_seconds().items()}
+                answers = drivers.record(
+                    one.uri, f"round {number}, {count} drivers", count, given.points, look
+                )
+                spent = {
+                    name: seconds - before[name] for name, seconds in processor_seconds().items()
+                }
                 runs = count * given.points
-                rates[count].append(runs / (max(a["end"] for a in answers) - min(a["begin"] for a in answers)))
+                rates[count].append(
+                    runs / (max(a["end"] for a in answers) - min(a["begin"] for a in answers))
+                )
                 shares = {f"{name}_ms": 1e3 * seconds / runs for name, seconds in spent.items()}
                 for claim, record in (pair for answer in answers for pair in answer["spent"]):
                     seconds = {"claim_seconds": claim, "record_seconds": record}
@@ -154,22 +201,35 @@ def report(count: int, asked: float, rates: Sequence[float], rows: Sequence[dict
     """What so many drivers gave."""
     seconds = [row["claim_seconds"] + row["record_seconds"] for row in rows]
     low, middle, high = statistics.quantiles(seconds, n=4)
-    cores = {name: statistics.mean(row[f"{name}_ms"] for row in rows) for name in ("drivers", "server", "database")}
+    cores = {
+        name: statistics.mean(row[f"{name}_ms"] for row in rows)
+        for name in ("drivers", "server", "database")
+    }
     print(f"{count} driver(s):")
     print(f"  requests a run    {asked:.2f}")
-    print(f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest {max(seconds):.3f}")
-    print(f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} of rounds")
+    print(
+        f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest {max(seconds):.3f}"
+    )
+    print(
+        f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} of rounds"
+    )
     parts = ", ".join(f"{name} {value:.0f}" for name, value in cores.items())
     print(f"  ms of a core each {sum(cores.values()):.0f}: {parts}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--points", type=int, default=30, help="of each driver in each round")
     parser.add_argument("--drivers", default="1,4", help="default: %(default)s")
-    parser.add_argument("--server", default=SERVER, help="further options of mlflow server; default: %(default)s")
-    parser.add_argument("--profile", action="store_true", help="record a profiled point: three files more")
+    parser.add_argument(
+        "--server", default=SERVER, help="further options of mlflow server; default: %(default)s"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="record a profiled point: three files more"
+    )
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.drive:
@@ -180,9 +240,14 @@ def main() -> None:
         template = folder / "record.json"
         template.write_text(json.dumps(asdict(record)))
         size = sum(len(file_content(content)) for content in record.artifacts.values())
-        parts = ", ".join(f"{len(getattr(record, name))} {name}" for name in ("metrics", "params", "tags", "artifacts"))
+        parts = ", ".join(
+            f"{len(getattr(record, name))} {name}"
+            for name in ("metrics", "params", "tags", "artifacts")
+        )
         print(f"a run: {parts} of {size / 1024:.0f} KiB")
-        rows = list(measure(folder, template, [int(word) for word in given.drivers.split(",")], given))
+        rows = list(
+            measure(folder, template, [int(word) for word in given.drivers.split(",")], given)
+        )
     save("recording", rows)
     return None
 

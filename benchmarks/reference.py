@@ -1,17 +1,19 @@
-"""Reference kernels between the blocks: do they bias the step, what of its scatter do they explain, what do they see.
+"""Reference kernels between the blocks: do they bias the step, what of its scatter do they explain,
+what do they see.
 
     python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells "fc train" ...] [--settle 0.01]
     python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # hogs, a cap
 
-Each process builds its model again, times it as a point is, and then runs blocks by turns, one behind the kernels (and
-steps that are not timed, for --settle seconds) and one that is not, ABBA: the median ratio of such neighbours is the
-bias, with its 95% interval. A line of a cell, of its processes so far: the processes' scatter as measured and at one
-speed of the machine (of several calls of this command also the calls'), the correlation of log step and kernel times
-over all blocks, the slope, half of the 95% interval before and after, in how many of all ways to halve the processes
-the intervals of the halves agree, before and after, and the kernels' share of the time. Each process is kept in --file
-as it ends, and counts in the next call: what was cut off goes on. Of each disturbance the points that were called
-contended (beside none a false alarm, unless the machine was busy with something else: `foreign`), and what the kernels
-saw.
+Each process builds its model again, times it as a point is, and then runs blocks by turns, one
+behind the kernels (and steps that are not timed, for --settle seconds) and one that is not, ABBA:
+the median ratio of such neighbours is the bias, with its 95% interval. A line of a cell, of its
+processes so far: the processes' scatter as measured and at one speed of the machine (of several
+calls of this command also the calls'), the correlation of log step and kernel times over all
+blocks, the slope, half of the 95% interval before and after, in how many of all ways to halve the
+processes the intervals of the halves agree, before and after, and the kernels' share of the time.
+Each process is kept in --file as it ends, and counts in the next call: what was cut off goes on. Of
+each disturbance the points that were called contended (beside none a false alarm, unless the
+machine was busy with something else: `foreign`), and what the kernels saw.
 """
 
 import argparse
@@ -52,8 +54,9 @@ _SPIN = "while True: pass"
 
 
 def measured(name: str, seconds: float, settle: float, framework_name: str) -> dict[str, Any]:
-    """In this process: a timing as a point has it, as plain values; then, for so many `seconds`, ratios of a block
-    behind kernels to its neighbour that is not."""
+    """In this process: a timing as a point has it, as plain values; then, for so many `seconds`,
+    ratios of a block behind kernels to its neighbour that is not.
+    """
     from paradnn.core.channel import plain
     from paradnn.core.messages import References
     from paradnn.worker.fork_server import Phases
@@ -61,13 +64,29 @@ def measured(name: str, seconds: float, settle: float, framework_name: str) -> d
     from paradnn.worker.reference import Reference
     from paradnn.worker.step import prepare_step
 
-    framework, phases = load(framework_name), Phases(lambda *_: None)
+    framework = load(framework_name)
+    phases = Phases(lambda *_: None)
     framework.open_device({"name": "cpu", "index": 0, "threads": None})
-    (family, mode), protocol = name.split(), Protocol(1.0, 6, 60.0, BLOCK_SECONDS, 1.0, reference=True)
+    (family, mode), protocol = (
+        name.split(),
+        Protocol(1.0, 6, 60.0, BLOCK_SECONDS, 1.0, reference=True),
+    )
     reference = Reference("cpu", BLOCK_SECONDS, protocol.reference_share)
     model, batch = FAMILIES[family]
-    optimizer = {"name": "sgd", "learning_rate": 0.001, "decay": 0.9, "momentum": 0.0, "epsilon": 1.0}
-    point = {"model": {"name": family, **model}, "batch_size": batch, "mode": mode, "seed": 0, "precision": "float32"}
+    optimizer = {
+        "name": "sgd",
+        "learning_rate": 0.001,
+        "decay": 0.9,
+        "momentum": 0.0,
+        "epsilon": 1.0,
+    }
+    point = {
+        "model": {"name": family, **model},
+        "batch_size": batch,
+        "mode": mode,
+        "seed": 0,
+        "precision": "float32",
+    }
     _, step = prepare_step({**point, "compile": "graph", "optimizer": optimizer}, framework)
     timing = measure_steps(step.run, protocol, phases, reference=reference)
     timing.references[:0] = [References(-1, each) for each in reference.before]
@@ -102,21 +121,30 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
     timings = [read_message(Timing, each["timing"], "timing") for each in found]
     ratios = [ratio for each in found for ratio in each["ratios"]]
     low, high = block_interval(ratios) or (math.nan, math.nan)
-    words = [f"{len(found)} x  step with over without {statistics.median(ratios):.4f} ({low:.4f} .. {high:.4f})"]
+    words = [
+        f"{len(found)} x  step with over without {statistics.median(ratios):.4f} ({low:.4f} .. {high:.4f})"
+    ]
     medians = [
         [math.log(statistics.median(times)) for times in table]
-        for table in ([np.array(timing.blocks) / timing.steps_per_block for timing in timings], adjusted_times(timings))
+        for table in (
+            [np.array(timing.blocks) / timing.steps_per_block for timing in timings],
+            adjusted_times(timings),
+        )
     ]
     words += ["sd of processes " + " -> ".join(f"{statistics.stdev(each):.3f}" for each in medians)]
     calls = [each["call"] for each in found]
     if len(set(calls)) > 1:
         means = [
-            [statistics.fmean(log for log, one in zip(each, calls, strict=True) if one == call) for call in set(calls)]
+            [
+                statistics.fmean(log for log, one in zip(each, calls, strict=True) if one == call)
+                for call in set(calls)
+            ]
             for each in medians
         ]
         words += ["of calls " + " -> ".join(f"{statistics.stdev(each):.3f}" for each in means)]
     best = {
-        f"best_reference_{k}_ms": 1e3 * min(statistics.median(e.seconds[k] for e in t.references) for t in timings)
+        f"best_reference_{k}_ms": 1e3
+        * min(statistics.median(e.seconds[k] for e in t.references) for t in timings)
         for k in KERNELS
     }
 
@@ -132,12 +160,19 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
         ]
 
     whole = reference_metrics(timings, best, 1)
-    words += [f"{chosen_kernel(timings)} r {whole['reference_correlation']:.2f} slope {whole['reference_slope']:.2f}"]
+    words += [
+        f"{chosen_kernel(timings)} r {whole['reference_correlation']:.2f} slope {whole['reference_slope']:.2f}"
+    ]
     words += ["half " + " -> ".join(f"{half:.1%}" for _, half in intervals(range(len(found))))]
     agree: tuple[list[bool], list[bool]] = [], []
-    for rest in itertools.combinations(range(1, len(found)), len(found) // 2 - 1) if len(found) > 3 else ():
+    for rest in (
+        itertools.combinations(range(1, len(found)), len(found) // 2 - 1) if len(found) > 3 else ()
+    ):
         one = [0, *rest]
-        halves = [intervals(part) for part in (one, [number for number in range(len(found)) if number not in one])]
+        halves = [
+            intervals(part)
+            for part in (one, [number for number in range(len(found)) if number not in one])
+        ]
         for into, pair in zip(agree, zip(*halves, strict=False), strict=False):
             into.append(abs(pair[0][0] - pair[1][0]) <= math.hypot(pair[0][1], pair[1][1]))
     words += ["halves agree " + " -> ".join(f"{sum(each)} of {len(each)}" for each in agree)]
@@ -160,9 +195,12 @@ def _beside(program: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def _capped(share: float) -> Iterator[bool]:
-    """This process and its children have so much of a core; whether that could be set, in either kind of group."""
+    """This process and its children have so much of a core; whether that could be set, in either
+    kind of group.
+    """
     group = Path("/sys/fs/cgroup/cpu" if Path("/sys/fs/cgroup/cpu").is_dir() else "/sys/fs/cgroup")
-    mine, done = group / f"reference-{os.getpid()}", False
+    mine = group / f"reference-{os.getpid()}"
+    done = False
     with suppress(OSError):
         mine.mkdir()
         quota = mine / "cpu.cfs_quota_us"
@@ -180,15 +218,28 @@ def _capped(share: float) -> Iterator[bool]:
 
 
 def disturbed(points: int, seconds: float, framework: str) -> None:
-    """Points beside each disturbance, in random order. A line of each: how many were called contended, and the step and
-    every kernel, before the model was there and beside the blocks, as multiples of the medians beside none."""
+    """Points beside each disturbance, in random order. A line of each: how many were called
+    contended, and the step and every kernel, before the model was there and beside the blocks, as
+    multiples of the medians beside none.
+    """
     from paradnn.config.identity import request_of
     from paradnn.config.point import read_point
     from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
-    protocol = {"min_seconds": seconds, "min_blocks": 6, "max_seconds": 20.0, "block_seconds": BLOCK_SECONDS}
-    config = {"model": {"name": "fc", **FAMILIES["fc"][0]}, "batch_size": 64, "framework": {"name": framework}}
-    point = read_point({**config, "measure": {**protocol, "warmup_seconds": 2.0, "reference": True}})
+    protocol = {
+        "min_seconds": seconds,
+        "min_blocks": 6,
+        "max_seconds": 20.0,
+        "block_seconds": BLOCK_SECONDS,
+    }
+    config = {
+        "model": {"name": "fc", **FAMILIES["fc"][0]},
+        "batch_size": 64,
+        "framework": {"name": framework},
+    }
+    point = read_point(
+        {**config, "measure": {**protocol, "warmup_seconds": 2.0, "reference": True}}
+    )
     cores = os.cpu_count() or 1
     ways: dict[str, Callable[[], Any]] = {
         "nothing": lambda: _beside(_SPIN, 0),
@@ -204,7 +255,12 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
             for name in random.sample(list(ways), len(ways)) if turn else ["nothing"]:
                 with ways[name]() as could:
                     if could is not False:
-                        result = pool.measure(WorkerKey.of(point), request_of(point), Limits(120, None), lambda _: None)
+                        result = pool.measure(
+                            WorkerKey.of(point),
+                            request_of(point),
+                            Limits(120, None),
+                            lambda _: None,
+                        )
                         found[name] += [result.answer.measurement] if turn and result.answer else []
     usual: dict[str, float] = {}
     for name in ways:
@@ -214,29 +270,47 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
             values["step"].append(statistics.median(timing.blocks) / timing.steps_per_block)
             values["foreign"].append(measurement.contention.foreign_cpu_fraction or 0.0)
             for when in ("before", "beside"):
-                seen = [each.seconds for each in timing.references if (each.blocks < 0) is (when == "before")]
+                seen = [
+                    each.seconds
+                    for each in timing.references
+                    if (each.blocks < 0) is (when == "before")
+                ]
                 for kernel in seen[0]:
-                    values[f"{kernel} {when}"].append(statistics.median(each[kernel] for each in seen))
+                    values[f"{kernel} {when}"].append(
+                        statistics.median(each[kernel] for each in seen)
+                    )
         medians = {key: statistics.median(each) for key, each in values.items()}
         foreign = medians.pop("foreign", 0.0)
         usual = usual or medians
         told = sum(measurement.contention.reason is not None for measurement in found[name])
         words = "  ".join(f"{key} {value / usual[key]:.2f}" for key, value in medians.items())
-        said = (
-            f"{told} of {len(found[name])} contended  foreign {foreign:.2f}  {words}" if words else "cannot be set here"
-        )
+        if words:
+            said = f"{told} of {len(found[name])} contended  foreign {foreign:.2f}  {words}"
+        else:
+            said = "cannot be set here"
         print(f"{name:24} {said}", flush=True)
 
 
 def main() -> None:
     """Print a line a cell after each of its processes, or lines of each disturbance."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=6, help="of each cell, minutes apart")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of blocks by turns in each, or of a point")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="of blocks by turns in each, or of a point"
+    )
     parser.add_argument("--cells", nargs="+", default=CELLS, choices=CELLS)
-    parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="seconds of untimed steps behind kernels")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=SETTLE_SECONDS,
+        help="seconds of untimed steps behind kernels",
+    )
     parser.add_argument("--framework", default="tensorflow")
-    parser.add_argument("--file", type=Path, default=RESULTS / "reference.jsonl", help="where every process is kept")
+    parser.add_argument(
+        "--file", type=Path, default=RESULTS / "reference.jsonl", help="where every process is kept"
+    )
     parser.add_argument("--disturbed", action="store_true")
     parser.add_argument("--points", type=int, default=4, help="beside each disturbance")
     given = parser.parse_args()
@@ -253,19 +327,36 @@ def main() -> None:
             return pool.apply(measured, (*task, given.framework))
 
     given.file.parent.mkdir(exist_ok=True)
-    known = [json.loads(line) for line in given.file.read_text().splitlines()] if given.file.exists() else []
-    call, kept = time.strftime("%F %T"), defaultdict[str, list[Any]](list)
+    if given.file.exists():
+        known = [json.loads(line) for line in given.file.read_text().splitlines()]
+    else:
+        known = []
+    call = time.strftime("%F %T")
+    kept = defaultdict[str, list[Any]](list)
     for each in known:
         kept[each["cell"]].append(each)
     for _ in range(given.processes):
         for cell_name in random.sample(given.cells, len(given.cells)):
             name = f"{given.framework} {cell_name}"
-            kept[name].append({"cell": name, "call": call, **fresh(cell_name, given.seconds, given.settle)})
+            kept[name].append(
+                {"cell": name, "call": call, **fresh(cell_name, given.seconds, given.settle)}
+            )
             with given.file.open("a") as file:
                 file.write(json.dumps(kept[name][-1]) + "\n")
             if len(kept[name]) > 1:
                 print(f"{name:32} {cell(kept[name])}", flush=True)
-    print("\n".join(["", *(f"{name:32} {cell(each)}" for name, each in sorted(kept.items()) if len(each) > 1)]))
+    print(
+        "\n".join(
+            [
+                "",
+                *(
+                    f"{name:32} {cell(each)}"
+                    for name, each in sorted(kept.items())
+                    if len(each) > 1
+                ),
+            ]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""python -m benchmarks.repeatability [--starts 3] [--pause 60] [--replicates 10] [--processes 5] [--folder FOLDER]
+"""python -m benchmarks.repeatability [--starts 3] [--pause 60] [--replicates 10] [--processes 5]
+[--folder FOLDER]
 
 Does the interval that a run reports hold for another time? Six points of six families, each measured `replicates` times
 in every start of the driver, each time in `processes` processes, with minutes of pause between the starts. From the raw
@@ -19,7 +20,8 @@ from typing import Any
 from benchmarks.common import artifact, runs, save, train
 from paradnn.session.measured import summarise
 
-CNN, RNN = "model.filters: 16, model.image_size: 64, batch_size: 16", "model.embedding_size: 200, batch_size: 64"
+CNN = "model.filters: 16, model.image_size: 64, batch_size: 16"
+RNN = "model.embedding_size: 200, batch_size: 64"
 GRIDS = (
     f"sweep.grids=[{{model: fc, model.nodes: 512, batch_size: 256}}, {{model: 'residual,bottleneck', {CNN}}},"
     f"{{model: 'rnn,lstm,gru', {RNN}}}]"
@@ -30,11 +32,17 @@ Measured = list[tuple[float, list[float]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--starts", type=int, default=3, help="starts of the driver")
-    parser.add_argument("--first", type=int, default=0, help="number of the first of them, to go on with a folder")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first of them, to go on with a folder"
+    )
     parser.add_argument("--pause", type=float, default=60.0, help="minutes between two starts")
-    parser.add_argument("--replicates", type=int, default=10, help="times that each start measures each point")
+    parser.add_argument(
+        "--replicates", type=int, default=10, help="times that each start measures each point"
+    )
     parser.add_argument("--processes", type=int, default=5, help="processes of each time")
     parser.add_argument("--folder", type=Path, help="where the measurements stay")
     given = parser.parse_args()
@@ -63,30 +71,47 @@ def _processes(folder: Path, run: Mapping[str, Any]) -> Measured:
     ]
 
 
-def _rows(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
+def _rows(
+    points: Sequence[Mapping[str, Any]], measured: Mapping[str, Measured]
+) -> list[dict[str, Any]]:
     """A row for each family and number of processes, and for all families together."""
     families: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for run in points:
         families[str(run["model.name"])].append(run)
-    rows, total = [], defaultdict(list)
+    rows = []
+    total = defaultdict(list)
     for family, own in families.items():
         everything = [measured[run["run_id"]] for run in own]
-        centre = statistics.median(statistics.median(steps) for entry in everything for _, steps in entry)
+        centre = statistics.median(
+            statistics.median(steps) for entry in everything for _, steps in entry
+        )
         for count in range(1, max(map(len, everything)) + 1):
-            found = [summarise([steps for _, steps in entry[:count]]) for entry in everything if len(entry) >= count]
+            found = [
+                summarise([steps for _, steps in entry[:count]])
+                for entry in everything
+                if len(entry) >= count
+            ]
             known = [entry for entry in found if entry.low is not None and entry.high is not None]
             covered = [entry.low <= centre <= entry.high for entry in known]
             widths = [(entry.high - entry.low) / 2 / centre for entry in known]
             seconds = statistics.median(_seconds(run, count) for run in own)
             total[count] += zip(covered, widths, strict=True)
             between = [entry.between_cv for entry in found if entry.between_cv is not None]
-            row = {"point": family, "processes": count, "times": len(known), "covers": f"{sum(covered)}/{len(known)}"}
+            row = {
+                "point": family,
+                "processes": count,
+                "times": len(known),
+                "covers": f"{sum(covered)}/{len(known)}",
+            }
             row |= {"half_width": f"{statistics.median(widths):.1%}", "seconds": f"{seconds:.1f}"}
             row["within_cv"] = f"{statistics.median(entry.cv or 0 for entry in found):.1%}"
-            row["between_cv"] = f"{(statistics.fmean(b**2 for b in between)) ** 0.5:.1%}" if between else ""
+            row["between_cv"] = (
+                f"{(statistics.fmean(b**2 for b in between)) ** 0.5:.1%}" if between else ""
+            )
             rows.append(row)
     for count, entries in total.items():
-        covered, widths = [c for c, _ in entries], [w for _, w in entries]
+        covered = [c for c, _ in entries]
+        widths = [w for _, w in entries]
         share = f"{sum(covered)}/{len(covered)} = {sum(covered) / len(covered):.1%}"
         half = f"{statistics.median(widths):.1%}"
         rows.append({"point": "all", "processes": count, "covers": share, "half_width": half})
@@ -97,7 +122,9 @@ def _seconds(run: Mapping[str, Any], count: int) -> float:
     """What so many of the run's processes took, recording included."""
     names = ("schedule", "start", "build", "compile", "warmup", "measure")
     once = float(run.get("phase_record_seconds", 0.0))
-    return once + count * sum(float(run[f"phase_{name}_seconds"]) for name in names) / float(run["processes"])
+    return once + count * sum(float(run[f"phase_{name}_seconds"]) for name in names) / float(
+        run["processes"]
+    )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
     python -m benchmarks.served --aiconfigurator DIR
 
-DIR is a clone of github.com/ai-dynamo/aiconfigurator, whose `silicon_sample.csv` holds time to first token and time per
-output token of 5,221 deployments, each at a fixed number of requests in flight. Nothing of it is in the atlas.
+DIR is a clone of github.com/ai-dynamo/aiconfigurator, whose `silicon_sample.csv` holds time to
+first token and time per output token of 5,221 deployments, each at a fixed number of requests in
+flight. Nothing of it is in the atlas.
 
-A step that writes one token for each of b requests is the sum of its kernels: products, attention of one token to a
-cache of a prompt and half an answer, experts, two all-reduces a layer where a layer is shared, and small kernels. While
-a request of `o` tokens is answered, o steps are taken and b - 1 prompts are read, one for each of the others, which
-leave as often. So a token takes a step and (b - 1) / o prompts. The first token of a request takes at least its own.
+A step that writes one token for each of b requests is the sum of its kernels: products, attention
+of one token to a cache of a prompt and half an answer, experts, two all-reduces a layer where a
+layer is shared, and small kernels. While a request of `o` tokens is answered, o steps are taken and
+b - 1 prompts are read, one for each of the others, which leave as often. So a token takes a step
+and (b - 1) / o prompts. The first token of a request takes at least its own.
 """
 
 import argparse
@@ -30,9 +32,11 @@ from paradnn.platform.specifications import find_hardware
 _ROOT = Path("aic-core/src/aiconfigurator_core")
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
-#: Kernels of a layer beside those that were timed: two norms, positions, cache, activation; quantisation is in the
-#: products' own times. Two more where queries and keys are normalised. Seconds of each beside its traffic.
-_SMALL, _KERNEL = 5, 2e-6
+#: Kernels of a layer beside those that were timed: two norms, positions, cache, activation;
+#: quantisation is in the products' own times. Two more where queries and keys are normalised.
+#: Seconds of each beside its traffic.
+_SMALL = 5
+_KERNEL = 2e-6
 #: Loads of experts in the timings: what real ones are most like.
 _SKEW = "power_law_1.2"
 
@@ -49,7 +53,15 @@ class Row:
     counts: Counter[tuple[str, Group, Operation]] = field(default_factory=Counter)
     small: Counter[str] = field(default_factory=Counter)
 
-    def add(self, phase: str, group: Group | None, kind: str, columns: Any, count: float, variant: str = "") -> None:
+    def add(
+        self,
+        phase: str,
+        group: Group | None,
+        kind: str,
+        columns: Any,
+        count: float,
+        variant: str = "",
+    ) -> None:
         """An operation `count` times; NotExpressed where nothing was timed."""
         if group is None:
             raise NotExpressed(f"no {kind} timed")
@@ -64,36 +76,61 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
         raise NotExpressed("latent or linear attention")
     if told["attention_dp_size"] > 1:
         raise NotExpressed("attention shared by requests")
-    row, tensor = Row(told), int(told["tp_size"])
-    device, engine = atlas.device(told["system"].replace("_sxm", "")), _ENGINES[told["backend"]]
+    row = Row(told)
+    tensor = int(told["tp_size"])
+    device = atlas.device(told["system"].replace("_sxm", ""))
+    engine = _ENGINES[told["backend"]]
     is_oss = config["model_type"] == "gpt_oss"
-    numbers = "bfloat16" if is_oss or told["gemm_quant_mode"] != told["gemm_quant_mode"] else told["gemm_quant_mode"]
+    if is_oss or told["gemm_quant_mode"] != told["gemm_quant_mode"]:
+        numbers = "bfloat16"
+    else:
+        numbers = told["gemm_quant_mode"]
     of_experts = "w4a16_mxfp4" if is_oss else numbers
     if numbers == "fp8" and (config.get("quantization_config") or {}).get("weight_block_size"):
         numbers = of_experts = "fp8_block"
     hidden, layers, heads, keys = (
-        config[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+        config[name]
+        for name in (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+        )
     )
     size = config.get("head_dim") or hidden // heads
-    own, own_keys = max(1, heads // tensor), max(1, keys // tensor)
-    count, chosen = config.get("num_local_experts") or config.get("num_experts"), config.get("num_experts_per_tok")
+    own = max(1, heads // tensor)
+    own_keys = max(1, keys // tensor)
+    count = config.get("num_local_experts") or config.get("num_experts")
+    chosen = config.get("num_experts_per_tok")
     inner = config.get("moe_intermediate_size") or config["intermediate_size"]
     normalised = config.get("use_qk_norm") or config["model_type"].startswith("qwen3")
     windows = Counter(config["sliding_window"] if kind.startswith("sliding") else 0
                       for kind in config.get("layer_types") or ["full"] * layers)  # fmt: skip
-    batch, prompt, answer = int(told["batch_size"]), int(told["isl"]), int(told["osl"])
+    batch = int(told["batch_size"])
+    prompt = int(told["isl"])
+    answer = int(told["osl"])
 
     def find(kind: str, precision: str) -> Group | None:
         """Of the version that is nearest, in the order of versions, to what was served."""
         asked = (device, kind, precision, engine)
-        versions = {one.version for one in atlas.groups if (one.device, one.kind, one.precision, one.engine) == asked}
+        versions = {
+            one.version
+            for one in atlas.groups
+            if (one.device, one.kind, one.precision, one.engine) == asked
+        }
         served = order_of(str(told["backend_version"])) or [10**6]
         at_least = [one for one in versions if order_of(one) >= served]
-        version = min(at_least, key=order_of) if at_least else max(versions, key=order_of, default=None)
-        return atlas.find(device, kind, precision, engine, version) if version else None
+        if at_least:
+            version = min(at_least, key=order_of)
+        else:
+            version = max(versions, key=order_of, default=None)
+        if version:
+            return atlas.find(device, kind, precision, engine, version)
+        return None
 
     for phase, tokens in (("step", batch), ("prompt", prompt)):
-        gemm, width = find("gemm", numbers), _WIDTHS[numbers]
+        gemm = find("gemm", numbers)
+        width = _WIDTHS[numbers]
         sides = [((own + 2 * own_keys) * size, hidden), (hidden, own * size)]
         if not count:
             sides += [(2 * inner // tensor, hidden), (hidden, inner // tensor)]
@@ -101,33 +138,56 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
             row.add(phase, gemm, "gemm", product(tokens, n, k, 2, weight_width=width), layers)
         for window, many in windows.items():
             if phase == "step":
-                bytes_of = 1 if engine == "TensorRT-LLM" and numbers != "bfloat16" else 2
+                if engine == "TensorRT-LLM" and numbers != "bfloat16":
+                    bytes_of = 1
+                else:
+                    bytes_of = 2
                 columns = decode(batch, prompt + answer // 2, own, own_keys, size, window, bytes_of)
             else:
                 columns = attention(1, prompt, own, own_keys, size, window)
             kind = "decode" if phase == "step" else "attention"
-            cache = "fp8" if engine == "TensorRT-LLM" and numbers != "bfloat16" else "bfloat16"
+            if engine == "TensorRT-LLM" and numbers != "bfloat16":
+                cache = "fp8"
+            else:
+                cache = "bfloat16"
             row.add(phase, find(kind, cache), kind, columns, many)
         if count:
-            tensors, parallel = max(1, int(told["moe_tp_size"])), max(1, int(told["moe_ep_size"]))
-            group = find("experts", of_experts) or find("experts", "fp8_block" if of_experts == "fp8" else of_experts)
-            columns = experts(tokens, hidden, inner, chosen, count, tensors, parallel, _WIDTHS[of_experts], 1.2)
+            tensors = max(1, int(told["moe_tp_size"]))
+            parallel = max(1, int(told["moe_ep_size"]))
+            group = find("experts", of_experts) or find(
+                "experts", "fp8_block" if of_experts == "fp8" else of_experts
+            )
+            columns = experts(
+                tokens, hidden, inner, chosen, count, tensors, parallel, _WIDTHS[of_experts], 1.2
+            )
             row.add(phase, group, "experts", columns, layers, _SKEW)
-            row.add(phase, find("gemm", "bfloat16"), "gemm", product(tokens, count, hidden, 2), layers)
+            row.add(
+                phase, find("gemm", "bfloat16"), "gemm", product(tokens, count, hidden, 2), layers
+            )
         if tensor > 1:
-            group = find("collective", "bfloat16") or atlas.find(device, "collective", "bfloat16", "NCCL")
+            group = find("collective", "bfloat16") or atlas.find(
+                device, "collective", "bfloat16", "NCCL"
+            )
             row.add(phase, group, "collective", collective("all_reduce", tensor, 2 * tokens * hidden), 2 * layers,
                     "all_reduce")  # fmt: skip
         part = find_hardware(device)
         moved = 4 * tokens * hidden / (part.bandwidth if part and part.bandwidth else 3e12)
         row.small[phase] += layers * (_SMALL + 2 * bool(normalised)) * (_KERNEL + moved)  # type: ignore[assignment]
         last = batch if phase == "step" else 1
-        row.add(phase, find("gemm", "bfloat16"), "gemm", product(last, config["vocab_size"] // tensor, hidden, 2), 1)
+        row.add(
+            phase,
+            find("gemm", "bfloat16"),
+            "gemm",
+            product(last, config["vocab_size"] // tensor, hidden, 2),
+            1,
+        )
     return row
 
 
 def predicted(rows: list[Row]) -> pd.DataFrame:
-    """A row each: seconds of a step and a prompt by kind, and of a token; every operation predicted once."""
+    """A row each: seconds of a step and a prompt by kind, and of a token; every operation predicted
+    once.
+    """
     wanted: defaultdict[Group, dict[Operation, float]] = defaultdict(dict)
     for row in rows:
         for _, group, one in row.counts:
@@ -147,7 +207,9 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
 
 
 def _configs(folder: Path) -> dict[str, Any]:
-    """Name of a model, without its owner and what its weights are in -> the sizes it was published with."""
+    """Name of a model, without its owner and what its weights are in -> the sizes it was published
+    with.
+    """
     paths = (folder / _ROOT / "model_configs").glob("*_config.json")
     found = {path.stem.removesuffix("_config"): json.loads(path.read_text()) for path in paths}
     return {name.split("--")[-1].replace("Meta-", ""): config for name, config in found.items()}
@@ -155,12 +217,16 @@ def _configs(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Print errors of a token and of the prompt by system and engine, and what was left out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--aiconfigurator", type=Path, required=True)
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     sample = pd.read_csv(given.aiconfigurator / _ROOT / "systems" / "silicon_sample.csv")
-    configs, rows, left = _configs(given.aiconfigurator), [], Counter[str]()
+    configs = _configs(given.aiconfigurator)
+    rows = []
+    left = Counter[str]()
     for told in sample.to_dict("records"):
         name = told["model_path"].split("/")[-1]
         for ending in ("-Instruct", "-FP8", "-NVFP4", "-Instruct"):
@@ -177,9 +243,15 @@ def main() -> None:
     print(f"{len(sample)} points, {len(table)} expressed; left out: {dict(left)}")
     error = table.assign(error=np.abs(np.expm1(table["off"])), ratio=np.exp(table["off"]))
     for by in (["system", "backend"], ["model_path"]):
-        print(error.groupby(by).agg(points=("error", "size"), error=("error", "median"), ratio=("ratio", "median")))
+        print(
+            error.groupby(by).agg(
+                points=("error", "size"), error=("error", "median"), ratio=("ratio", "median")
+            )
+        )
     few = np.exp(table.loc[table["batch_size"] <= 4, "first"])
-    print(f"prompt / time to first token, at most 4 in flight, {len(few)} points: {few.median():.2f} in the median")
+    print(
+        f"prompt / time to first token, at most 4 in flight, {len(few)} points: {few.median():.2f} in the median"
+    )
     print(f"all: {error['error'].median():.1%} in the median")
 
 

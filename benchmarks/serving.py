@@ -1,9 +1,11 @@
-"""The load generator and the server on a real clock: against queueing theory, against MLPerf's LoadGen, twice the peak.
+"""The load generator and the server on a real clock: against queueing theory, against MLPerf's
+LoadGen, twice the peak.
 
     python -m benchmarks.serving [--seconds 20] [--service-ms 2] [--loads 0.3,0.5,0.7,0.9]
 
-What is served is a stub that takes a fixed time, so that theory says what comes out (M/D/1). LoadGen asks a stub of its
-own at the same time, in another process: what disturbs the machine disturbs both.
+What is served is a stub that takes a fixed time, so that theory says what comes out (M/D/1).
+LoadGen asks a stub of its own at the same time, in another process: what disturbs the machine
+disturbs both.
 """
 
 import argparse
@@ -31,7 +33,9 @@ _SHARES = (50, 90, 99)
 
 
 def stub(seconds: float) -> Callable[[int], None]:
-    """A service that takes so long: it sleeps but for the end, which it waits out, as a device would be waited for."""
+    """A service that takes so long: it sleeps but for the end, which it waits out, as a device
+    would be waited for.
+    """
 
     def run(_: int) -> None:
         end = time.perf_counter() + seconds
@@ -50,17 +54,27 @@ def served(rate: float, seconds: float, service: float) -> QueryLog:
         return serve(generated, stub(service), time.monotonic_ns, 1).log
 
 
-def loadgen(scenario: str, queries: int, issue: Callable[[list[lg.QuerySample]], object], **settings: float) -> str:
-    """The summary that MLPerf's LoadGen writes of a scenario of so many queries, which `issue` is given."""
+def loadgen(
+    scenario: str, queries: int, issue: Callable[[list[lg.QuerySample]], object], **settings: float
+) -> str:
+    """The summary that MLPerf's LoadGen writes of a scenario of so many queries, which `issue` is
+    given.
+    """
     asked = lg.TestSettings()
-    asked.scenario, asked.mode = getattr(lg.TestScenario, scenario), lg.TestMode.PerformanceOnly
-    asked.min_duration_ms, asked.min_query_count, asked.max_query_count = 0, queries, queries
+    asked.scenario = getattr(lg.TestScenario, scenario)
+    asked.mode = lg.TestMode.PerformanceOnly
+    asked.min_duration_ms = 0
+    asked.min_query_count = queries
+    asked.max_query_count = queries
     for name, value in settings.items():
         setattr(asked, name, value)
-    system, library = lg.ConstructSUT(issue, lambda: None), lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
+    system = lg.ConstructSUT(issue, lambda: None)
+    library = lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         log = lg.LogSettings()
-        log.log_output.outdir, log.log_output.copy_summary_to_stdout, log.enable_trace = folder, False, False
+        log.log_output.outdir = folder
+        log.log_output.copy_summary_to_stdout = False
+        log.enable_trace = False
         lg.StartTestWithLogSettings(system, library, asked, log)
         text = (Path(folder) / "mlperf_log_summary.txt").read_text()
     lg.DestroySUT(system)
@@ -84,26 +98,38 @@ def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
                 answer([sample])
 
     threading.Thread(target=work, daemon=True).start()
-    text = loadgen("Server", queries, waiting.put, server_target_qps=rate, schedule_rng_seed=LOADGEN_SEED)
+    text = loadgen(
+        "Server", queries, waiting.put, server_target_qps=rate, schedule_rng_seed=LOADGEN_SEED
+    )
     found = re.findall(r"(\d+\.\d+) percentile latency \(ns\)\s*: (\d+)", text)
-    return {int(float(share)): int(value) / 1e6 for share, value in found if float(share) in _SHARES}
+    return {
+        int(float(share)): int(value) / 1e6 for share, value in found if float(share) in _SHARES
+    }
 
 
 def mean_wait(log: QueryLog, service: float) -> tuple[float, float]:
-    """Milliseconds: the mean wait that was measured, and that of the same arrivals where each takes `service` s."""
+    """Milliseconds: the mean wait that was measured, and that of the same arrivals where each takes
+    `service` s.
+    """
     due = np.array(log.scheduled)
     walk = np.concatenate([[0], np.cumsum(service * 1e9 - np.diff(due))])
-    return float((np.array(log.started) - due).mean()) / 1e6, float((walk - np.minimum.accumulate(walk)).mean()) / 1e6
+    return float((np.array(log.started) - due).mean()) / 1e6, float(
+        (walk - np.minimum.accumulate(walk)).mean()
+    ) / 1e6
 
 
 def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
     """A table: ours and LoadGen's quantiles of each load, both asked at once."""
-    print("load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio")
+    print(
+        "load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio"
+    )
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as elsewhere:
         elsewhere.submit(time.sleep, 0).result()  # it has imported all
         for load in loads:
             rate = load / service
-            asked = elsewhere.submit(by_loadgen, rate, len(arrivals(rate, LOADGEN_SEED, seconds, 1)), service)
+            asked = elsewhere.submit(
+                by_loadgen, rate, len(arrivals(rate, LOADGEN_SEED, seconds, 1)), service
+            )
             log = served(rate, seconds, service)
             wait, exact = mean_wait(log, service)
             theory = load / (1 - load) / 2 * service * 1e3
@@ -111,9 +137,19 @@ def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
             ours = {share: percentile(log.latencies(), share / 100) / 1e6 for share in _SHARES}
             by_oracle = asked.result()
             ratios = {share: ours[share] / by_oracle[share] for share in _SHARES}
-            lates = dict(zip(_SHARES, (percentile(late, 0.5), percentile(late, 0.99), late[-1]), strict=True))
-            shares = (", ".join(f"{each[share]:.3f}" for share in _SHARES) for each in (lates, ours, by_oracle, ratios))
-            print(f"{load:4}  {len(log):7}  {wait:9.3f}  {exact:5.3f}  {theory:5.3f} ", *shares, sep="  ", flush=True)
+            lates = dict(
+                zip(_SHARES, (percentile(late, 0.5), percentile(late, 0.99), late[-1]), strict=True)
+            )
+            shares = (
+                ", ".join(f"{each[share]:.3f}" for share in _SHARES)
+                for each in (lates, ours, by_oracle, ratios)
+            )
+            print(
+                f"{load:4}  {len(log):7}  {wait:9.3f}  {exact:5.3f}  {theory:5.3f} ",
+                *shares,
+                sep="  ",
+                flush=True,
+            )
 
 
 def search_twice(seconds: float, service: float) -> None:
@@ -123,7 +159,11 @@ def search_twice(seconds: float, service: float) -> None:
         begin = time.monotonic()
         serving = Service(stub(service), 1, 1 / service, service)
         load_of = measure_load(replace(peak, seed=seed), serving, 600.0, EnergyMeter("unavailable"))
-        failed = min(probe.rate for probe in load_of.probes if not probe.held and probe.rate > (load_of.rate or 0))
+        failed = min(
+            probe.rate
+            for probe in load_of.probes
+            if not probe.held and probe.rate > (load_of.rate or 0)
+        )
         print(
             f"peak at p99 of {peak.latency_ms:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} "
             f"of {1 / service:g}/s, {len(load_of.probes)} probes in {time.monotonic() - begin:.0f} s"
@@ -137,7 +177,8 @@ def main() -> None:
     parser.add_argument("--service-ms", type=float, default=2.0)
     parser.add_argument("--loads", default="0.3,0.5,0.7,0.9")
     arguments = parser.parse_args()
-    seconds, service = arguments.seconds, arguments.service_ms / 1e3
+    seconds = arguments.seconds
+    service = arguments.service_ms / 1e3
     beside_loadgen([float(load) for load in arguments.loads.split(",")], seconds, service)
     search_twice(seconds, service)
 

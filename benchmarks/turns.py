@@ -1,7 +1,9 @@
-"""Programs that take turns: each lives in a process of its own and sleeps on a pipe until it may run a block of steps.
+"""Programs that take turns: each lives in a process of its own and sleeps on a pipe until it may
+run a block of steps.
 
-A program is a module with a `main` that ends in `take_part(prepare)`. It imports its framework once, and then forks a
-process for each model, as ParaDnn's worker does for each point. Nothing here is ParaDnn's.
+A program is a module with a `main` that ends in `take_part(prepare)`. It imports its framework
+once, and then forks a process for each model, as ParaDnn's worker does for each point. Nothing here
+is ParaDnn's.
 """
 
 import argparse
@@ -68,7 +70,9 @@ class Program:
         return answer
 
     def block(self, steps: int, lead: int = 0) -> float:
-        """Seconds of `steps` steps, after `lead` that are not timed: others ran in between. Raises Failed."""
+        """Seconds of `steps` steps, after `lead` that are not timed: others ran in between. Raises
+        Failed.
+        """
         self._connection.send((steps, lead))
         seconds = self._receive()
         if not isinstance(seconds, float):
@@ -87,12 +91,16 @@ class Program:
 
 
 class Stage:
-    """Where programs are started: `commands` are the arguments of `python -m` by the programs' names.
+    """Where programs are started: `commands` are the arguments of `python -m` by the programs'
+    names.
 
-    They run in an empty folder each, with `environ`; their output is in files there, and is shown where one fails.
+    They run in an empty folder each, with `environ`; their output is in files there, and is shown
+    where one fails.
     """
 
-    def __init__(self, commands: Mapping[str, Sequence[str]], environ: Mapping[str, str], root: Path) -> None:
+    def __init__(
+        self, commands: Mapping[str, Sequence[str]], environ: Mapping[str, str], root: Path
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="turns-")
         key = secrets.token_bytes(16)
         path = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))
@@ -103,10 +111,20 @@ class Stage:
         for name, command in commands.items():
             folder = Path(self._folder.name) / name
             folder.mkdir()
-            words = [sys.executable, "-m", *command, "--address", str(self._listener.address), "--name", name]
+            words = [
+                sys.executable,
+                "-m",
+                *command,
+                "--address",
+                str(self._listener.address),
+                "--name",
+                name,
+            ]
             with (folder / "log").open("wb") as log:
                 pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                self._processes[name] = subprocess.Popen(words, cwd=folder, env=own, start_new_session=True, **pipes)
+                self._processes[name] = subprocess.Popen(
+                    words, cwd=folder, env=own, start_new_session=True, **pipes
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +139,9 @@ class Stage:
         self._folder.cleanup()
 
     def open(self, model: str) -> list[Program]:
-        """Every program with a process for `model`, which builds and compiles its step meanwhile. Raises Failed."""
+        """Every program with a process for `model`, which builds and compiles its step meanwhile.
+        Raises Failed.
+        """
         self._accept(self._controls)
         for control in self._controls.values():
             control.send(model)
@@ -147,8 +167,12 @@ class Stage:
                         raise Failed(f"{name} ended:\n{self.log(name)}") from None
 
 
-def take_part(prepare: Callable[[str], Step], parser: argparse.ArgumentParser | None = None) -> None:
-    """Serve the one who started this program until it is gone: `prepare(model)` runs in a fork for each model."""
+def take_part(
+    prepare: Callable[[str], Step], parser: argparse.ArgumentParser | None = None
+) -> None:
+    """Serve the one who started this program until it is gone: `prepare(model)` runs in a fork for
+    each model.
+    """
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--address", required=True)
     parser.add_argument("--name", required=True)

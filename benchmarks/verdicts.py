@@ -1,4 +1,5 @@
-"""How often the intervals of single analyses hold the truth where points share models and batch sizes.
+"""How often the intervals of single analyses hold the truth where points share models and batch
+sizes.
 
     python -m benchmarks.verdicts [--draws 250]
 
@@ -24,11 +25,20 @@ PEAKS = ("peak_flops_per_second", "peak_bytes_per_second")
 
 
 def shared_effects(random: np.random.Generator, models: int = 23, batches: int = 9) -> pd.DataFrame:
-    """Models measured at all batch sizes. What is planted of a point has a normal effect of its model (0.9), of its
-    batch size (0.8) and of its own (0.6) about 0.5; its size is that of its model, and its nodes have no effect."""
-    of_model, nodes = random.normal(0, 0.9, models), random.normal(size=models)
-    model, batch = np.repeat(np.arange(models), batches), np.tile(np.arange(batches), models)
-    planted = 0.5 + of_model[model] + random.normal(0, 0.8, batches)[batch] + random.normal(0, 0.6, models * batches)
+    """Models measured at all batch sizes. What is planted of a point has a normal effect of its
+    model (0.9), of its batch size (0.8) and of its own (0.6) about 0.5; its size is that of its
+    model, and its nodes have no effect.
+    """
+    of_model = random.normal(0, 0.9, models)
+    nodes = random.normal(size=models)
+    model = np.repeat(np.arange(models), batches)
+    batch = np.tile(np.arange(batches), models)
+    planted = (
+        0.5
+        + of_model[model]
+        + random.normal(0, 0.8, batches)[batch]
+        + random.normal(0, 0.6, models * batches)
+    )
     share = 1 / (1 + np.exp(-planted))
     return pd.DataFrame(
         {
@@ -44,14 +54,17 @@ def shared_effects(random: np.random.Generator, models: int = 23, batches: int =
             "arithmetic_intensity": np.exp(-planted),
             "flops_per_second": share * np.minimum(1, np.exp(-planted)),
         }
-    ).assign(family="fc", device="D", precision="float32", outcome="ok", **dict.fromkeys(PEAKS, 1.0))
+    ).assign(
+        family="fc", device="D", precision="float32", outcome="ok", **dict.fromkeys(PEAKS, 1.0)
+    )
 
 
 def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float, float]]:
     """What the analyses say of `shared_effects`: (truth, low, high) by what it is of."""
 
     whole = np.sqrt(0.9**2 + 0.8**2 + 0.6**2)
-    share, middle = float(stats.norm.cdf(0.5 / whole)), 1 / (1 + np.exp(-0.5))
+    share = float(stats.norm.cdf(0.5 / whole))
+    middle = 1 / (1 + np.exp(-0.5))
     box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).iloc[0]
     part = measure_shares(frame, unit)[0].iloc[0]
     roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
@@ -74,7 +87,8 @@ def main() -> None:
     """Print how often each interval holds the truth."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=250)
-    draws, random = parser.parse_args().draws, np.random.default_rng(0)
+    draws = parser.parse_args().draws
+    random = np.random.default_rng(0)
     hits = dict[tuple[str, Unit], int]()
     units: tuple[Unit, ...] = ("point", "crossed")
     for frame, unit in itertools.product((shared_effects(random) for _ in range(draws)), units):

@@ -1,10 +1,11 @@
-"""Planted worlds, asked as a user asks: how often a command says what is not so, and how often what is.
+"""Planted worlds, asked as a user asks: how often a command says what is not so, and how often what
+is.
 
     python -m benchmarks.worlds [--draws 200] [--only hosts late ...]
 
-Each world plants runs with NumPy, writes them into a SQLite store as runs, and reads what the commands print of it. A
-rate comes with its 95% interval (Clopper and Pearson). The rows printed are those of "Planted worlds" in
-docs/analysis.md.
+Each world plants runs with NumPy, writes them into a SQLite store as runs, and reads what the
+commands print of it. A rate comes with its 95% interval (Clopper and Pearson). The rows printed are
+those of "Planted worlds" in docs/analysis.md.
 """
 
 import argparse
@@ -38,15 +39,30 @@ Random = np.random.Generator
 World = Callable[[Random], pd.DataFrame]
 _START = pd.Timestamp("2026-01-01", tz="UTC")
 _GRID = {"model.nodes": 9, "batch_size": 3}  # 27 points
-_FIXED = {"family": "fc", "device": "D", "outcome": "ok", "environment_id": "e", "protocol_id": "p", "host": "h"}
+_FIXED = {
+    "family": "fc",
+    "device": "D",
+    "outcome": "ok",
+    "environment_id": "e",
+    "protocol_id": "p",
+    "host": "h",
+}
 _FIXED |= {"schema_version": "1", "sweep_id": "s"}
 
 
 def plant(
-    side: str, logs: np.ndarray, hours: np.ndarray, axes: dict[str, int] | None = None, **columns: object
+    side: str,
+    logs: np.ndarray,
+    hours: np.ndarray,
+    axes: dict[str, int] | None = None,
+    **columns: object,
 ) -> pd.DataFrame:
-    """Runs of a side: `logs` (points, replicates) of the speed at `hours`; the points are the grid of `axes`."""
-    index = pd.MultiIndex.from_product([range(count) for count in (axes or _GRID).values()], names=list(axes or _GRID))
+    """Runs of a side: `logs` (points, replicates) of the speed at `hours`; the points are the grid
+    of `axes`.
+    """
+    index = pd.MultiIndex.from_product(
+        [range(count) for count in (axes or _GRID).values()], names=list(axes or _GRID)
+    )
     points = 2 ** (5 + index.to_frame(index=False))
     frame = points.loc[points.index.repeat(logs.shape[1])].reset_index(drop=True)
     name = f"{side}{columns.get('family', 'fc')}"
@@ -70,7 +86,9 @@ def noise(random: Random, points: int = 27, replicates: int = 3, size: float = 0
     return random.normal(0, size, (2, points, replicates))
 
 
-def both(logs: Sequence[np.ndarray], hours: Sequence[np.ndarray], axes: dict[str, int] | None = None) -> pd.DataFrame:
+def both(
+    logs: Sequence[np.ndarray], hours: Sequence[np.ndarray], axes: dict[str, int] | None = None
+) -> pd.DataFrame:
     """A and B with (points, replicates) each."""
     return pd.concat([plant(side, logs[n], hours[n], axes) for n, side in enumerate("AB")])
 
@@ -82,8 +100,11 @@ def without(frame: pd.DataFrame, failed: Any) -> pd.DataFrame:
 
 
 def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -> pd.DataFrame:
-    """Sides in so many sessions each, in turn, which shift them; single points differ by 3% as well."""
-    base, of_point = noise(random, replicates=count), random.normal(0, 0.03, (27, 1))
+    """Sides in so many sessions each, in turn, which shift them; single points differ by 3% as
+    well.
+    """
+    base = noise(random, replicates=count)
+    of_point = random.normal(0, 0.03, (27, 1))
     sides = []
     for number, side in enumerate("AB"):
         logs = base[number] + random.normal(0, effect, count) + (number == 0) * (true + of_point)
@@ -93,22 +114,30 @@ def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -
     return pd.concat(sides)
 
 
-def one_sweep(random: Random, true: float = 0.0, size: float = 0.01, spread: float = 0.0) -> pd.DataFrame:
+def one_sweep(
+    random: Random, true: float = 0.0, size: float = 0.01, spread: float = 0.0
+) -> pd.DataFrame:
     """Sides mixed at random in one sweep; single points differ by `spread`."""
-    hours, logs = mixed(random), noise(random, size=size)
+    hours = mixed(random)
+    logs = noise(random, size=size)
     logs[0] += true + random.normal(0, spread, (27, 1))
     return both(logs, hours)
 
 
 def hosts(random: Random) -> pd.DataFrame:
     """One sweep, each side on a host of its own, and hosts 8% apart."""
-    hours, logs, shift = mixed(random), noise(random), random.normal(0, 0.08, 2)
-    return pd.concat([plant(side, shift[n] + logs[n], hours[n], host=f"h{side}") for n, side in enumerate("AB")])
+    hours = mixed(random)
+    logs = noise(random)
+    shift = random.normal(0, 0.08, 2)
+    return pd.concat(
+        [plant(side, shift[n] + logs[n], hours[n], host=f"h{side}") for n, side in enumerate("AB")]
+    )
 
 
 def late(random: Random) -> pd.DataFrame:
     """Five points of A measured in a later sweep on a machine that was 8% slower then."""
-    hours, logs = mixed(random), noise(random)
+    hours = mixed(random)
+    logs = noise(random)
     some = np.isin(np.arange(27), random.choice(27, 5, replace=False))
     logs[0][some] -= 0.08
     hours[0][some] += 5
@@ -116,10 +145,15 @@ def late(random: Random) -> pd.DataFrame:
     return pd.concat([plant("A", logs[0], hours[0], sweep_id=label), plant("B", logs[1], hours[1])])
 
 
-def blocks(shifts: Callable[[Random], np.ndarray], random: Random, order: str = "ABBA") -> pd.DataFrame:
+def blocks(
+    shifts: Callable[[Random], np.ndarray], random: Random, order: str = "ABBA"
+) -> pd.DataFrame:
     """One sweep in blocks: each measures all points of a side once, under a shift of its own."""
     per_side = len(order) // 2
-    logs, hours, shift, seen = noise(random, 27, per_side), np.zeros((2, 27, per_side)), shifts(random), [0, 0]
+    logs = noise(random, 27, per_side)
+    hours = np.zeros((2, 27, per_side))
+    shift = shifts(random)
+    seen = [0, 0]
     for place, side in enumerate(order):
         number = "AB".index(side)
         logs[number, :, seen[number]] += shift[place]
@@ -130,46 +164,71 @@ def blocks(shifts: Callable[[Random], np.ndarray], random: Random, order: str = 
 
 def out_of_memory(random: Random) -> pd.DataFrame:
     """Equal on average, but A is out of memory in most points where it wins."""
-    hours, logs = mixed(random), noise(random)
+    hours = mixed(random)
+    logs = noise(random)
     ratio = random.normal(0, 0.3, (27, 1))
     logs[0] += ratio - ratio.mean()
     failed = np.repeat((ratio.ravel() > ratio.mean()) & (random.random(27) < 0.8), 3)
-    return pd.concat([without(plant("A", logs[0], hours[0]), failed), plant("B", logs[1], hours[1])])
+    return pd.concat(
+        [without(plant("A", logs[0], hours[0]), failed), plant("B", logs[1], hours[1])]
+    )
 
 
 def choices(random: Random) -> pd.DataFrame:
-    """Six equal batch sizes of inference, each in a session of its own that shifts it by 3%; four runs each."""
+    """Six equal batch sizes of inference, each in a session of its own that shifts it by 3%; four
+    runs each.
+    """
     parts = []
     for number in range(6):
         logs = random.normal(0, 0.03) + noise(random, 1, 4)[0]
-        more = {"mode": "inference", "batch_size": 2**number, "sweep_id": f"s{number}", "platform.name": "gpu"}
+        more = {
+            "mode": "inference",
+            "batch_size": 2**number,
+            "sweep_id": f"s{number}",
+            "platform.name": "gpu",
+        }
         one = plant("A", logs, 10 * number + np.arange(4) / 60, {"model.nodes": 1}, **more)
-        parts.append(one.assign(run_id=one["run_id"] + f"c{number}", latency_p50_ms=1e5 / one["examples_per_second"]))
+        parts.append(
+            one.assign(
+                run_id=one["run_id"] + f"c{number}", latency_p50_ms=1e5 / one["examples_per_second"]
+            )
+        )
     return pd.concat(parts)
 
 
 def protocols(random: Random) -> pd.DataFrame:
     """A was timed by a short protocol that is 3% off."""
-    hours, logs = mixed(random), noise(random)
-    return pd.concat([plant("A", logs[0] - 0.03, hours[0], protocol_id="quick"), plant("B", logs[1], hours[1])])
+    hours = mixed(random)
+    logs = noise(random)
+    return pd.concat(
+        [plant("A", logs[0] - 0.03, hours[0], protocol_id="quick"), plant("B", logs[1], hours[1])]
+    )
 
 
 def tiles(random: Random) -> pd.DataFrame:
     """Every value of nodes moves the ratio by 10%; on average of such values the sides are equal."""
     axes = {"model.nodes": 8, "model.layers": 4, "batch_size": 3}
-    hours, logs = mixed(random, 96, 1), noise(random, 96, 1)
+    hours = mixed(random, 96, 1)
+    logs = noise(random, 96, 1)
     logs[0] += np.repeat(random.normal(0, 0.1, 8), 12)[:, None]
     return both(logs, hours, axes)
 
 
-def nothing(random: Random, families: int = 3, devices: int = 4, spread: float = 0.1) -> pd.DataFrame:
+def nothing(
+    random: Random, families: int = 3, devices: int = 4, spread: float = 0.1
+) -> pd.DataFrame:
     """A page of comparisons of equal sides, whose single points differ by `spread`."""
     parts = []
     for family in range(families):
         for device in range(devices):
-            hours, logs = mixed(random), noise(random)
+            hours = mixed(random)
+            logs = noise(random)
             logs[0] += random.normal(0, spread, (27, 1))
-            where = {"family": f"fc{family}", "device": f"D{device}", "environment_id": f"e{device}"}
+            where = {
+                "family": f"fc{family}",
+                "device": f"D{device}",
+                "environment_id": f"e{device}",
+            }
             for n, side in enumerate("AB"):
                 one = plant(side, logs[n], hours[n], **where)
                 parts.append(one.assign(run_id=one["run_id"] + f"d{device}"))
@@ -179,7 +238,8 @@ def nothing(random: Random, families: int = 3, devices: int = 4, spread: float =
 def all_won(missed: int, random: Random) -> pd.DataFrame:
     """144 points of which A wins all but some, by far and whatever the model."""
     axes = {"model.nodes": 16, "batch_size": 9}
-    hours, logs = mixed(random, 144, 1), noise(random, 144, 1)
+    hours = mixed(random, 144, 1)
+    logs = noise(random, 144, 1)
     ratio = np.exp(random.normal(0, 0.2, 144)) * 0.3
     ratio[:missed] = -0.1
     logs[0] += ratio[:, None]
@@ -195,7 +255,9 @@ def levels(random: Random, count: int = 8, batches: int = 5) -> pd.DataFrame:
 
 
 def resumed(random: Random) -> pd.DataFrame:
-    """One device: the larger half of layers measured when the sweep went on, on a machine 8% off by then."""
+    """One device: the larger half of layers measured when the sweep went on, on a machine 8% off by
+    then.
+    """
     axes = {"model.nodes": 5, "model.layers": 6, "batch_size": 4}
     later = np.tile(np.repeat(np.arange(6) >= 3, 4), 5)
     logs = random.normal(0, 0.03, (120, 1)) + 0.08 * random.choice([-1, 1]) * later[:, None]
@@ -204,7 +266,9 @@ def resumed(random: Random) -> pd.DataFrame:
 
 
 def sloped(random: Random) -> pd.DataFrame:
-    """One device: a doubling of the batch size, of which there are four, is a factor of 1.3; nothing else matters."""
+    """One device: a doubling of the batch size, of which there are four, is a factor of 1.3;
+    nothing else matters.
+    """
     axes = {"model.nodes": 5, "model.layers": 4, "batch_size": 4}
     logs = np.tile(math.log(1.3) * np.arange(4), 20) + random.normal(0, 0.03, 80)
     return plant("B", logs[:, None], random.permutation(80) / 60, axes)
@@ -213,25 +277,48 @@ def sloped(random: Random) -> pd.DataFrame:
 def even(random: Random) -> pd.DataFrame:
     """The same where layers weigh as much as the batch size."""
     frame = sloped(random)
-    return frame.assign(examples_per_second=frame["examples_per_second"] * frame["model.layers"] ** math.log2(1.3))
+    return frame.assign(
+        examples_per_second=frame["examples_per_second"] * frame["model.layers"] ** math.log2(1.3)
+    )
 
 
 def seeds(random: Random) -> pd.DataFrame:
     """Two platforms that learn equally fast at both batch sizes, five seeds of +-10% each."""
     sides = []
     for place, side in enumerate("AB"):
-        logs, hours = random.normal(0, 0.1, (2, 5)), 5 * place + np.arange(10).reshape(2, 5) / 60
-        one = plant(side, logs, hours, {"batch_size": 2}, device=side, environment_id=side, precision="float32")
-        epochs, steps = {"epochs_to_target": 5.0, "epochs_below_target": 0.0}, {"examples_to_target": 1e4}
-        learned = {"seed": np.tile(range(5), 2), "task": "learn", "learn.target": 0.97, "best_accuracy": 0.98}
-        sides.append(one.assign(**learned, **epochs, **steps, seconds_to_target=1e4 / one["examples_per_second"]))
+        logs = random.normal(0, 0.1, (2, 5))
+        hours = 5 * place + np.arange(10).reshape(2, 5) / 60
+        one = plant(
+            side,
+            logs,
+            hours,
+            {"batch_size": 2},
+            device=side,
+            environment_id=side,
+            precision="float32",
+        )
+        epochs = {"epochs_to_target": 5.0, "epochs_below_target": 0.0}
+        steps = {"examples_to_target": 1e4}
+        learned = {
+            "seed": np.tile(range(5), 2),
+            "task": "learn",
+            "learn.target": 0.97,
+            "best_accuracy": 0.98,
+        }
+        sides.append(
+            one.assign(
+                **learned, **epochs, **steps, seconds_to_target=1e4 / one["examples_per_second"]
+            )
+        )
     return pd.concat(sides)
 
 
 def in_sessions(
     order: str, shifts: Callable[[Random], np.ndarray], hosts: str, apart: float, random: Random
 ) -> pd.DataFrame:
-    """Sessions, so many hours `apart`, each of all points of one side once, under a shift and on a host."""
+    """Sessions, so many hours `apart`, each of all points of one side once, under a shift and on a
+    host.
+    """
     parts = []
     for place, (side, shift) in enumerate(zip(order, shifts(random), strict=True)):
         where = {"sweep_id": f"s{place}", "host": hosts[place : place + 1] or "h"}
@@ -244,11 +331,18 @@ def in_sessions(
 def unlike(random: Random) -> pd.DataFrame:
     """Equal sides: A in two runs a point with 1% of noise, B in seven with 5%, mixed in one sweep."""
     hours = random.permutation(27 * 9).reshape(27, 9) / 60
-    return both((random.normal(0, 0.01, (27, 2)), random.normal(0, 0.05, (27, 7))), (hours[:, :2], hours[:, 2:]))
+    return both(
+        (random.normal(0, 0.01, (27, 2)), random.normal(0, 0.05, (27, 7))),
+        (hours[:, :2], hours[:, 2:]),
+    )
 
 
-def in_time(effect: Callable[[Random, np.ndarray], np.ndarray | float], random: Random) -> pd.DataFrame:
-    """Equal sides mixed in one sweep of 162 runs; `effect` moves a run by its place in it, 0 to 161."""
+def in_time(
+    effect: Callable[[Random, np.ndarray], np.ndarray | float], random: Random
+) -> pd.DataFrame:
+    """Equal sides mixed in one sweep of 162 runs; `effect` moves a run by its place in it, 0 to
+    161.
+    """
     hours = mixed(random)
     return both(noise(random) + effect(random, np.rint(60 * hours).astype(int)), hours)
 
@@ -261,20 +355,29 @@ def noisy(random: Random) -> pd.DataFrame:
 def copied(world: World, whole: bool, random: Random) -> pd.DataFrame:
     """The same with every run twice, or one run eleven times, under names of their own."""
     runs = world(random).reset_index(drop=True)
-    copies = [runs] if whole else [runs.iloc[[int(random.integers(len(runs)))]]] * 10
-    return pd.concat([runs, *(one.assign(run_id=one["run_id"] + f"copy{n}") for n, one in enumerate(copies))])
+    if whole:
+        copies = [runs]
+    else:
+        copies = [runs.iloc[[int(random.integers(len(runs)))]]] * 10
+    return pd.concat(
+        [runs, *(one.assign(run_id=one["run_id"] + f"copy{n}") for n, one in enumerate(copies))]
+    )
 
 
 def grids(random: Random) -> pd.DataFrame:
     """Equal sides of which B has batch sizes twice as large; sizes differ by 50%."""
-    hours, logs, of_batch = mixed(random), noise(random), random.normal(0, 0.5, 4)
+    hours = mixed(random)
+    logs = noise(random)
+    of_batch = random.normal(0, 0.5, 4)
     logs += np.array([np.tile(of_batch[n : n + 3], 9) for n in (0, 1)])[:, :, None]
     a, b = (plant(side, logs[n], hours[n]) for n, side in enumerate("AB"))
     return pd.concat([a, b.assign(batch_size=2 * b["batch_size"])])
 
 
 def restarted(random: Random) -> pd.DataFrame:
-    """Equal sides mixed in one sweep that was resumed on another day, when the machine was 8% slower."""
+    """Equal sides mixed in one sweep that was resumed on another day, when the machine was 8%
+    slower.
+    """
     hours = mixed(random)
     later = hours > random.uniform(0.3, 0.7) * hours.max()
     sides = both(noise(random) - 0.08 * later, hours + 20 * later)
@@ -283,7 +386,9 @@ def restarted(random: Random) -> pd.DataFrame:
 
 def days(random: Random) -> pd.DataFrame:
     """Equal sides: A on one day, the halves of B on two others, days +-5%."""
-    logs, of_day, half = noise(random), random.normal(0, 0.05, 3), np.arange(27)[:, None] < 13
+    logs = noise(random)
+    of_day = random.normal(0, 0.05, 3)
+    half = np.arange(27)[:, None] < 13
     logs += np.array([np.full((27, 1), of_day[0]), np.where(half, of_day[1], of_day[2])])
     day = np.array([np.zeros((27, 1)), np.where(half, 1, 2)])
     hours = 24 * day + mixed(random) / 3
@@ -292,15 +397,24 @@ def days(random: Random) -> pd.DataFrame:
 
 
 def dropped(random: Random) -> pd.DataFrame:
-    """Equal sides with 4% of noise; A is out of memory in a third of the runs of the three largest models."""
+    """Equal sides with 4% of noise; A is out of memory in a third of the runs of the three largest
+    models.
+    """
     sides = both(noise(random, size=0.04), mixed(random))
-    failed = (sides["precision"] == "bfloat16") & (sides["model.nodes"] > 2**10) & (random.random(len(sides)) < 0.33)
+    failed = (
+        (sides["precision"] == "bfloat16")
+        & (sides["model.nodes"] > 2**10)
+        & (random.random(len(sides)) < 0.33)
+    )
     return without(sides, failed)
 
 
 def large(random: Random) -> pd.DataFrame:
-    """Equal on average: the larger the model, the slower A, which is out of memory in the largest third."""
-    logs, size = noise(random), np.repeat(np.arange(9), 3)
+    """Equal on average: the larger the model, the slower A, which is out of memory in the largest
+    third.
+    """
+    logs = noise(random)
+    size = np.repeat(np.arange(9), 3)
     logs[0] += 0.05 * (4 - size)[:, None] + random.normal(0, 0.03, (27, 1))
     found = both(logs, mixed(random))
     return without(found, (found["precision"] == "bfloat16") & (found["model.nodes"] > 2**10))
@@ -317,25 +431,41 @@ _AXES = {"model.nodes": 6, "model.layers": 4, "batch_size": 4}
 
 
 def in_order(random: Random) -> pd.DataFrame:
-    """One device, measured in the order of nodes while the machine became 8% slower; nothing has an effect."""
+    """One device, measured in the order of nodes while the machine became 8% slower; nothing has an
+    effect.
+    """
     place = np.arange(96)[:, None]
     return plant("B", random.normal(-0.08 * place / 96, 0.01), place / 60, _AXES)
 
 
 def corner(random: Random) -> pd.DataFrame:
-    """One device where nothing has an effect, but that one run, of the largest model, is ten times as slow."""
+    """One device where nothing has an effect, but that one run, of the largest model, is ten times
+    as slow.
+    """
     logs = random.normal(0, 0.03, (96, 1))
     logs[-1] -= math.log(10)
     return plant("B", logs, random.permutation(96)[:, None] / 60, _AXES)
 
 
 def channel(count: int, random: Random) -> pd.DataFrame:
-    """Messages of 12 sizes with a start-up of 20 us and 1 GB/s, in so many sessions that shift all times by 8%."""
-    session, sizes = np.tile(np.repeat(np.arange(count), 4), 12), np.repeat(4 ** np.arange(12), 4 * count)
-    us = (20 + sizes / 1000) * np.exp(random.normal(0, 0.08, count)[session] + random.normal(0, 0.01, len(sizes)))
+    """Messages of 12 sizes with a start-up of 20 us and 1 GB/s, in so many sessions that shift all
+    times by 8%.
+    """
+    session = np.tile(np.repeat(np.arange(count), 4), 12)
+    sizes = np.repeat(4 ** np.arange(12), 4 * count)
+    us = (20 + sizes / 1000) * np.exp(
+        random.normal(0, 0.08, count)[session] + random.normal(0, 0.01, len(sizes))
+    )
     hours = 10.0 * session + np.arange(len(sizes)) / 600
-    one = plant("A", np.zeros((len(sizes), 1)), hours, {"seed": len(sizes)}, family="channel").drop(columns="seed")
-    told = {"model.bytes": sizes, "transfer_us": us, "model.transport": "tcp", "model.pattern": "latency"}
+    one = plant("A", np.zeros((len(sizes), 1)), hours, {"seed": len(sizes)}, family="channel").drop(
+        columns="seed"
+    )
+    told = {
+        "model.bytes": sizes,
+        "transfer_us": us,
+        "model.transport": "tcp",
+        "model.pattern": "latency",
+    }
     return one.assign(sweep_id=[f"s{n}" for n in session], **told)
 
 
@@ -346,8 +476,15 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
     """The rows of a frame as runs; what is NaN was not recorded."""
     for number, row in enumerate(frame.to_dict("records")):
         start = int(row.pop("start_time").timestamp() * 1000)
-        named = {"model.name": row.pop("family"), "kind": "point", "source": "measured", "steady": "true"}
-        held: dict[str, Any] = {str(key): value for key, value in (named | row).items() if value == value}
+        named = {
+            "model.name": row.pop("family"),
+            "kind": "point",
+            "source": "measured",
+            "steady": "true",
+        }
+        held: dict[str, Any] = {
+            str(key): value for key, value in (named | row).items() if value == value
+        }
         del held["run_id"]
         metrics = {key: held.pop(key) for key in [*held] if key in METRICS}
         params = {key: held.pop(key) for key in [*held] if key.startswith(_PARAMS)}
@@ -358,15 +495,24 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
 def parsed(words: tuple[str, ...]) -> tuple[SubCommand, Options, Selection]:
     """A command with its options and what it chooses, as `python -m analysis` reads its words."""
     args = make_parser().parse_args(words)
-    return args.sub_command, read_arguments(args.sub_command.options, args), read_arguments(Selection, args)
+    return (
+        args.sub_command,
+        read_arguments(args.sub_command.options, args),
+        read_arguments(Selection, args),
+    )
 
 
 class Store:
-    """A store whose runs are replaced, and what commands say of them; each is asked once, the runs are read once."""
+    """A store whose runs are replaced, and what commands say of them; each is asked once, the runs
+    are read once.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.uri, self.empty = path, f"sqlite:///{path}", path.read_bytes()
-        self.frame, self.said = pd.DataFrame(), dict[tuple[str, ...], str]()
+        self.path = path
+        self.uri = f"sqlite:///{path}"
+        self.empty = path.read_bytes()
+        self.frame = pd.DataFrame()
+        self.said = dict[tuple[str, ...], str]()
 
     def plant(self, runs: pd.DataFrame) -> None:
         """Make these the only runs."""
@@ -375,8 +521,9 @@ class Store:
         self.frame, self.said = load_chosen(Selection(store=(self.uri,))), {}
 
     def asked(self, words: tuple[str, ...]) -> str:
-        """The sentences of a command, or the page that a report writes. The last word of `claims` is the text of its
-        file."""
+        """The sentences of a command, or the page that a report writes. The last word of `claims`
+        is the text of its file.
+        """
         if words not in self.said:
             self.said[words] = self._page(words) if words[0] == "report" else self._sentences(words)
         return self.said[words]
@@ -394,12 +541,15 @@ class Store:
         page = self.path.with_name("report.html")
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             assert analysis([*words, "--store", self.uri, "--out", str(page)]) == 0
-        return re.sub(r"\s*<[^>]+>\s*", "\n", re.sub(r"(?s)<(script|style|svg).*?</\1>", "", page.read_text()))
+        return re.sub(
+            r"\s*<[^>]+>\s*", "\n", re.sub(r"(?s)<(script|style|svg).*?</\1>", "", page.read_text())
+        )
 
 
 class Question(NamedTuple):
-    """What is asked of a store, what may be said then, as a pattern or what finds it in the text, and whether it is
-    so."""
+    """What is asked of a store, what may be said then, as a pattern or what finds it in the text,
+    and whether it is so.
+    """
 
     of: Callable[[Store], str]
     said: str | Callable[[str], bool]
@@ -408,7 +558,9 @@ class Question(NamedTuple):
     def hears(self, store: Store) -> bool:
         """Whether it is said."""
         text = self.of(store)
-        return bool(re.search(self.said, text, re.MULTILINE)) if isinstance(self.said, str) else self.said(text)
+        if isinstance(self.said, str):
+            return bool(re.search(self.said, text, re.MULTILINE))
+        return self.said(text)
 
 
 def command(*words: str) -> Callable[[Store], str]:
@@ -423,7 +575,9 @@ def _headline(store: Store) -> str:
 
 
 def beyond(pattern: str, silent: str = "", true: float = 1.0) -> Callable[[str], bool]:
-    """Whether an interval in the words, after the pattern, does not hold what is true, and `silent` is not said."""
+    """Whether an interval in the words, after the pattern, does not hold what is true, and `silent`
+    is not said.
+    """
 
     def misses(text: str) -> bool:
         found = re.search(pattern + r" \(([-+\d.]+)[^\d(]* to ([-+\d.]+)", text)
@@ -451,18 +605,27 @@ SAME = {"`compare`: the same": Question(_COMPARE, "^fc: the same within")}
 CELLS = {"`compare`: any cell": Question(_COMPARE, r"is faster in (?!0, precision=float32 in 0,)")}
 SOFTWARE = {"`software`: a difference": Question(_SOFTWARE, r": (faster|slower)\.")}
 SPEEDUP = {"`speedup`: an interval without 1": Question(_SPEEDUP, beyond(_RATIO, "No verdict"))}
-MERIT = {"`figure-of-merit`: an interval without 1": Question(_MERIT, beyond("times float32", "No interval of"))}
+MERIT = {
+    "`figure-of-merit`: an interval without 1": Question(
+        _MERIT, beyond("times float32", "No interval of")
+    )
+}
 DEPENDS = {"`sensitivity`: it depends on": Question(_RATES, "It depends on")}
 MOST = {"`sensitivity`: depends most on": Question(_headline, "depends most on")}
 BEATEN = {"`frontier`: any beaten": Question(command("frontier"), r"[1-9]\d* beaten")}
 LEARNS = {
-    "`time-to-accuracy`: one is faster": Question(command("time-to-accuracy"), "reaches the target .* as fast as")
+    "`time-to-accuracy`: one is faster": Question(
+        command("time-to-accuracy"), "reaches the target .* as fast as"
+    )
 }
 CHANNEL = {
-    "`channel`: start-up misses it": Question(command("channel"), beyond(r"start-up [\d.]+ us", "of one session", 20))
+    "`channel`: start-up misses it": Question(
+        command("channel"), beyond(r"start-up [\d.]+ us", "of one session", 20)
+    )
 }
 TIMES = {
-    f"`software`: the {name} misses it": Question(_SOFTWARE, beyond(f"{name} [\\d.]+x")) for name in ("mean", "median")
+    f"`software`: the {name} misses it": Question(_SOFTWARE, beyond(f"{name} [\\d.]+x"))
+    for name in ("mean", "median")
 }
 HALF = {"`speedup`: the share misses it": Question(_SPEEDUP, beyond(r"points, [\d.]+%", true=50))}
 TESTED = {"`compare`: most of the cells": Question(_COMPARE, r"is faster in (1[4-9]|2\d),")}
@@ -473,7 +636,10 @@ def trend(of: str) -> dict[str, Question]:
     """Whether a claim that the speed rises, or falls, with a hyperparameter is supported."""
     check = f"- {{id: a, says: b, checks: [{{kind: trend, metric: examples_per_second, of: {of}, direction: "
     asked = {way: command("claims", "--file", f"{check}{way}}}]}}") for way in ("rises", "falls")}
-    return {f"claim: it {way} with {of}": Question(one, "^a. b: SUPPORTED") for way, one in asked.items()}
+    return {
+        f"claim: it {way} with {of}": Question(one, "^a. b: SUPPORTED")
+        for way, one in asked.items()
+    }
 
 
 def claim(kind: str, bound: str, answer: str = "(SUPPORTED|REFUTED)") -> dict[str, Question]:
@@ -488,10 +654,19 @@ def so(questions: dict[str, Question]) -> dict[str, Question]:
     return {said: question._replace(true=True) for said, question in questions.items()}
 
 
-_ANY = COMPARE | SOFTWARE | SPEEDUP | MERIT | claim("ratio", "at_least: 1.0") | claim("compare", "at_least: 0.5")
+_ANY = (
+    COMPARE
+    | SOFTWARE
+    | SPEEDUP
+    | MERIT
+    | claim("ratio", "at_least: 1.0")
+    | claim("compare", "at_least: 0.5")
+)
 _COVERED = {
     "`speedup`: the mean misses it": Question(_SPEEDUP, beyond(_RATIO, true=math.exp(0.08))),
-    "`software`: the mean misses it": Question(_SOFTWARE, beyond(r"mean [\d.]+x", true=math.exp(0.08))),
+    "`software`: the mean misses it": Question(
+        _SOFTWARE, beyond(r"mean [\d.]+x", true=math.exp(0.08))
+    ),
 }
 FITS = {"`speedup`: it depends on": Question(_SPEEDUP, "weights on log speedup")}
 _SIDE = COMPARE | CELLS | SPEEDUP
@@ -500,14 +675,22 @@ _FASTER = partial(one_sweep, true=0.08, spread=0.03)
 #: name -> (what is planted, world, what may be said).
 WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "sessions 5": ("three sessions a side, each +-5%: equal", partial(sessions, 0.05), _ANY),
-    "hosts": ("each side on a host of its own, +-8%: equal", hosts, COMPARE | SOFTWARE | SPEEDUP | MERIT),
+    "hosts": (
+        "each side on a host of its own, +-8%: equal",
+        hosts,
+        COMPARE | SOFTWARE | SPEEDUP | MERIT,
+    ),
     "late": ("5 of 27 points of a side later, 8% slower: equal", late, COMPARE | CELLS | SOFTWARE),
     "slow block": (
         "A B B A, the first 8% slower: equal",
         partial(blocks, lambda _: np.array([-0.08, 0, 0, 0])),
         COMPARE | CELLS | SOFTWARE,
     ),
-    "blocks": ("A B B A, blocks +-4%: equal", partial(blocks, lambda random: random.normal(0, 0.04, 4)), COMPARE),
+    "blocks": (
+        "A B B A, blocks +-4%: equal",
+        partial(blocks, lambda random: random.normal(0, 0.04, 4)),
+        COMPARE,
+    ),
     "turns": (
         "A and B in 8 blocks in turn, blocks +-4%: equal",
         partial(blocks, lambda random: random.normal(0, 0.04, 8), order="ABABABAB"),
@@ -518,17 +701,33 @@ WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "protocols": ("quick (3% off) against standard: equal", protocols, COMPARE | SOFTWARE),
     "tiles": ("every value of nodes +-10%: equal on average", tiles, COMPARE | SPEEDUP),
     "nothing": ("4 devices x 3 families: equal", nothing, SOFTWARE),
-    "nothing small": ("2 devices x 1 family: equal", partial(nothing, families=1, devices=2), SOFTWARE),
-    "page": ("2 devices x 1 family, no effect of anything", partial(nothing, families=1, devices=2, spread=0.0), PAGE),
+    "nothing small": (
+        "2 devices x 1 family: equal",
+        partial(nothing, families=1, devices=2),
+        SOFTWARE,
+    ),
+    "page": (
+        "2 devices x 1 family, no effect of anything",
+        partial(nothing, families=1, devices=2, spread=0.0),
+        PAGE,
+    ),
     "seeds": ("two platforms, five seeds of +-10%, two settings: equal", seeds, LEARNS),
-    "small": ("B 0.5% faster: the same within 5%", partial(one_sweep, true=-0.005), COMPARE | so(SAME)),
+    "small": (
+        "B 0.5% faster: the same within 5%",
+        partial(one_sweep, true=-0.005),
+        COMPARE | so(SAME),
+    ),
     "all won": ("144 of 144 won: at least 0.9", partial(all_won, 0), _MOSTLY),
     "one lost": ("143 of 144 won: at least 0.9", partial(all_won, 1), _MOSTLY),
     "levels": ("values of nodes, layers, 5 batch sizes vary: no slope", levels, DEPENDS),
     "resumed": ("a sweep resumed, 8% off, sizes apart: no slope", resumed, DEPENDS),
     "even": ("two slopes of 1.3 a doubling: weights equal", even, MOST),
     "sloped": ("1.3 a doubling of 4 batch sizes: a slope", sloped, so(DEPENDS)),
-    "unlike": ("A twice with 1% of noise, B seven times with 5%: equal", unlike, COMPARE | CELLS | SPEEDUP),
+    "unlike": (
+        "A twice with 1% of noise, B seven times with 5%: equal",
+        unlike,
+        COMPARE | CELLS | SPEEDUP,
+    ),
     "noisy": ("noise of 10, 3, 1% by batch size: equal", noisy, _SIDE),
     "twice": (
         "three sessions of +-4% a side, all imported twice: equal",
@@ -541,25 +740,49 @@ WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "days": ("A on one day, halves of B on two, days +-5%: equal", days, _SIDE | FITS),
     "dropped": ("noise of 4%, a third of A's large runs out of memory: equal", dropped, _SIDE),
     "large": ("A slower the larger, the largest out of memory: mean 1", large, COMPARE | SPEEDUP),
-    "in order": ("measured in the order of nodes, drift of 8%: no slope", in_order, DEPENDS | trend("model.nodes")),
-    "corner": ("one run of the largest model ten times as slow: no slope", corner, DEPENDS | trend("model.nodes")),
-    "resumed, claim": ("a sweep resumed, 8% off, sizes apart: no slope", resumed, trend("model.layers")),
-    "levels, claim": ("values of nodes, layers, 5 batch sizes vary: no slope", levels, trend("model.nodes")),
+    "in order": (
+        "measured in the order of nodes, drift of 8%: no slope",
+        in_order,
+        DEPENDS | trend("model.nodes"),
+    ),
+    "corner": (
+        "one run of the largest model ten times as slow: no slope",
+        corner,
+        DEPENDS | trend("model.nodes"),
+    ),
+    "resumed, claim": (
+        "a sweep resumed, 8% off, sizes apart: no slope",
+        resumed,
+        trend("model.layers"),
+    ),
+    "levels, claim": (
+        "values of nodes, layers, 5 batch sizes vary: no slope",
+        levels,
+        trend("model.nodes"),
+    ),
     "scattered": ("points differ by 30%, half ahead: mean 1, share 50%", scattered, HALF | TIMES),
     "channel, one": ("a channel's one session 8% off: 20 us", partial(channel, 1), CHANNEL),
     "channel, three": ("a channel's three sessions 8% off: 20 us", partial(channel, 3), CHANNEL),
     "cells": ("A 5% faster, noise 2%", partial(one_sweep, true=0.05, size=0.02), so(TESTED)),
     "power": ("A 8% faster, one sweep", _FASTER, so(COMPARE | CELLS | SOFTWARE | SPEEDUP | MERIT)),
     "covered": ("A 8% faster, points +-3%: 1.083", _FASTER, _COVERED),
-    "power, sessions": ("A 25% faster, three sessions of +-5%", partial(sessions, 0.05, true=0.22), so(COMPARE)),
+    "power, sessions": (
+        "A 25% faster, three sessions of +-5%",
+        partial(sessions, 0.05, true=0.22),
+        so(COMPARE),
+    ),
 }
 
 
-#: name -> (what is planted, what the place in the sweep, 0 to 161, does to a run): equal sides mixed in one sweep.
+#: name -> (what is planted, what the place in the sweep, 0 to 161, does to a run): equal sides
+#: mixed in one sweep.
 _PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]] = {
     "stepped": ("8% slower from the middle of a sweep on", lambda _, place: -0.08 * (place > 80)),
     "warm-up": ("the first four runs of a sweep 30% slow", lambda _, place: -0.3 * (place < 4)),
-    "throttled": ("12% slower after the first third of a sweep", lambda _, place: -0.12 * (place > 54)),
+    "throttled": (
+        "12% slower after the first third of a sweep",
+        lambda _, place: -0.12 * (place > 54),
+    ),
     "neighbour": (
         "20% slower for a quarter of a sweep",
         lambda random, place: -0.2 * (np.abs(place - random.integers(20, 142)) <= 20),
@@ -582,15 +805,21 @@ _PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]
         lambda random, place: -math.log(3) * (random.random(place.shape) < 0.05),
     ),
 }
-WORLDS |= {name: (f"{told}: equal", partial(in_time, effect), _SIDE) for name, (told, effect) in _PLACES.items()}
+WORLDS |= {
+    name: (f"{told}: equal", partial(in_time, effect), _SIDE)
+    for name, (told, effect) in _PLACES.items()
+}
 
 _MOSTLY_HOSTS = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
-#: name -> (what is planted, sides of the sessions in order, what shifts them, their hosts, hours apart): equal sides.
+#: name -> (what is planted, sides of the sessions in order, what shifts them, their hosts, hours
+#: apart): equal sides.
 _ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] = {
     "mostly": (
         "eight sessions each, A mostly on one host, B on another, 8% apart",
         "AB" * 8,
-        lambda random: 0.08 * np.array([host == "h" for host in _MOSTLY_HOSTS]) + random.normal(0, 0.005, 16),
+        lambda random: (
+            0.08 * np.array([host == "h" for host in _MOSTLY_HOSTS]) + random.normal(0, 0.005, 16)
+        ),
         *(_MOSTLY_HOSTS, 4.0),
     ),
     "walk": (
@@ -603,20 +832,38 @@ _ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] 
     ),
     "two users": (
         "sessions A A A B A B B B of +-1%, on a host 6% faster but for the first and third B",
-        *("AAABABBB", lambda random: 0.06 * (np.arange(8) % 4 != 3) + random.normal(0, 0.01, 8), "hhhihhhi", 5.0),
+        *(
+            "AAABABBB",
+            lambda random: 0.06 * (np.arange(8) % 4 != 3) + random.normal(0, 0.01, 8),
+            "hhhihhhi",
+            5.0,
+        ),
     ),
     "replaced": (
         "sessions A B A A B A B B, the machine replaced by one 15% faster, same host",
-        *("ABAABABB", lambda random: 0.15 * (np.arange(8) > 3) + random.normal(0, 0.02, 8), "", 5.0),
+        *(
+            "ABAABABB",
+            lambda random: 0.15 * (np.arange(8) > 3) + random.normal(0, 0.02, 8),
+            "",
+            5.0,
+        ),
     ),
-    "unequal": ("five sessions of A, two of B, +-4%", *("AABAABA", lambda random: random.normal(0, 0.04, 7), "", 5.0)),
+    "unequal": (
+        "five sessions of A, two of B, +-4%",
+        *("AABAABA", lambda random: random.normal(0, 0.04, 7), "", 5.0),
+    ),
     "ageing": (
         "four sessions a side in turn, each 5% slower than the last",
         *("AB" * 4, lambda random: -0.05 * np.arange(8) + random.normal(0, 0.01, 8), "", 5.0),
     ),
     "swapped": (
         "A on hosts h and i, B on i and j, hosts +-6%",
-        *("AB" * 4, lambda random: random.normal(0, 0.06, 3)[[0, 1, 1, 2, 0, 1, 1, 2]], "hiijhiij", 5.0),
+        *(
+            "AB" * 4,
+            lambda random: random.normal(0, 0.06, 3)[[0, 1, 1, 2, 0, 1, 1, 2]],
+            "hiijhiij",
+            5.0,
+        ),
     ),
 }
 WORLDS |= {
@@ -646,20 +893,25 @@ class Rate(NamedTuple):
 
 
 def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -> Iterator[Rate]:
-    """How often each thing is said of a world. `database` is a store that MLflow made, which is overwritten; a page
-    takes seconds and is drawn a tenth as often.
+    """How often each thing is said of a world. `database` is a store that MLflow made, which is
+    overwritten; a page takes seconds and is drawn a tenth as often.
 
-    Where nothing that is there is asked for, a world ends at 45 draws if nothing false was said: the interval's upper
-    end is 7.9% then. It goes on from `draws` to `most` where an upper end is 8% or more and its rate less."""
+    Where nothing that is there is asked for, a world ends at 45 draws if nothing false was said:
+    the interval's upper end is 7.9% then. It goes on from `draws` to `most` where an upper end is
+    8% or more and its rate less.
+    """
     planted, world, questions = WORLDS[name]
     draws = max(draws // 10, 1) if name == "page" else draws
-    counts, store, drawn = dict.fromkeys(questions, 0), Store(database), 0
+    counts = dict.fromkeys(questions, 0)
+    store = Store(database)
+    drawn = 0
     false = [said for said, question in questions.items() if not question.true]
     for child in np.random.default_rng(seed).spawn(max(draws, most)):
         if drawn == 45 and len(false) == len(counts) and not any(counts.values()):
             break
         if drawn == draws and not any(
-            counts[said] < 0.08 * drawn <= drawn * ends_of(counts[said], drawn).high for said in false
+            counts[said] < 0.08 * drawn <= drawn * ends_of(counts[said], drawn).high
+            for said in false
         ):
             break
         store.plant(world(child))
@@ -672,7 +924,9 @@ def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -
 
 def main() -> None:
     """Print a row for each question of each world."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
     given = parser.parse_args()

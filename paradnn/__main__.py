@@ -1,4 +1,6 @@
-"""`paradnn COMMAND ...`, or `python -m paradnn COMMAND ...`: every command of the suite behind one name."""
+"""`paradnn COMMAND ...`, or `python -m paradnn COMMAND ...`: every command of the suite behind one
+name.
+"""
 
 import importlib
 import sys
@@ -16,12 +18,16 @@ def main() -> int:
     if name == "help" and sys.argv[2:3] and sys.argv[2] in COMMANDS:
         sys.argv[1:] = [name := sys.argv[2], "--help"]
     if name in ("-h", "--help", "help"):
-        print("usage: paradnn COMMAND ...; paradnn COMMAND --help says what it takes; paradnn --version\n")
+        print(
+            "usage: paradnn COMMAND ...; paradnn COMMAND --help says what it takes; paradnn --version\n"
+        )
         print("\n".join(f"  {command:<12}{text}" for command, (_, text) in COMMANDS.items()))
         return 0
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS)
-        raise ParadnnError(f"{name or 'no command'}: {hint}choose one of {', '.join(COMMANDS)}; each has --help")
+        raise ParadnnError(
+            f"{name or 'no command'}: {hint}choose one of {', '.join(COMMANDS)}; each has --help"
+        )
     del sys.argv[1]
     return int(importlib.import_module(COMMANDS[name][0]).main())
 

@@ -3,8 +3,9 @@
   python -m paradnn.ceilings                                       of this machine's CPU
   python -m paradnn.ceilings platform=gpu framework=jax            of another device, by another framework
 
-The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and framework. A sweep
-measures ceilings itself where the store has none, so this is for looking, and to re-measure them.
+The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and
+framework. A sweep measures ceilings itself where the store has none, so this is for looking, and to
+re-measure them.
 """
 
 import sys
@@ -26,13 +27,21 @@ def _measure_ceilings(config: DictConfig) -> int:
     content = plain(config)
     settings = read_settings(content)
     if settings.sweep.plan or settings.sweep.grids:
-        raise ConfigError("experiment", settings.sweep.name, "is a sweep", "give each platform a command of its own")
+        raise ConfigError(
+            "experiment",
+            settings.sweep.name,
+            "is a sweep",
+            "give each platform a command of its own",
+        )
     ceilings, where = measure_ceilings(read_point(content), settings)
     if ceilings is None:
         return 1
     for precision, rate in ceilings.flops_per_second.items():
         share = ceilings.emulated(precision)
-        note = f"  ({share:.2f} of float32's: emulated, not accelerated)" if share else ""
+        if share:
+            note = f"  ({share:.2f} of float32's: emulated, not accelerated)"
+        else:
+            note = ""
         print(f"matmul, {precision:9} {si(rate)}FLOP/s{note}")
     if ceilings.bytes_per_second:
         print(f"main memory       {si(ceilings.bytes_per_second)}B/s")
@@ -42,7 +51,9 @@ def _measure_ceilings(config: DictConfig) -> int:
 
 @program
 def main() -> int:
-    """`python -m paradnn.ceilings platform=cpu`: the same configuration and the same keys as paradnn.train."""
+    """`python -m paradnn.ceilings platform=cpu`: the same configuration and the same keys as
+    paradnn.train.
+    """
     return run_command(_measure_ceilings, __doc__)
 
 

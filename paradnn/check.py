@@ -1,7 +1,8 @@
 """`python -m paradnn.check`: what of this machine will hurt measurements, and what to do.
 
-A verdict, and a table of what was found. With --speed the ceilings are measured again, in about half a minute: is the
-machine as a whole slower than at its best? Nothing is changed: python -m pyperf system tune sets what it says.
+A verdict, and a table of what was found. With --speed the ceilings are measured again, in about
+half a minute: is the machine as a whole slower than at its best? Nothing is changed: python -m
+pyperf system tune sets what it says.
 """
 
 import json
@@ -26,8 +27,12 @@ _SECONDS = 1.0
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.check", __doc__)
-    parser.add_argument("--speed", action="store_true", help="measure the ceilings, too: is the machine slow?")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where something will hurt measurements")
+    parser.add_argument(
+        "--speed", action="store_true", help="measure the ceilings, too: is the machine slow?"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 where something will hurt measurements"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser
 
@@ -38,7 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = make_parser().parse_args(arguments)
     found = [*_look(), *([_speed()] if given.speed else [])]
     if given.json:
-        print(json.dumps({"verdict": verdict(found), "findings": [asdict(finding) for finding in found]}, indent=1))
+        print(
+            json.dumps(
+                {"verdict": verdict(found), "findings": [asdict(finding) for finding in found]},
+                indent=1,
+            )
+        )
     else:
         _show(found)
     return int(given.strict and any(finding.harms for finding in found))
@@ -64,9 +74,19 @@ def _speed() -> Finding:
     from paradnn.session.session import measure_ceilings
 
     ceilings, _ = measure_ceilings(read_point({"model": {"name": "fc"}}), read_settings({}))
-    slow = ceilings.contended if ceilings else "not known: the ceilings could not be measured"
+    if ceilings:
+        slow = ceilings.contended
+    else:
+        slow = "not known: the ceilings could not be measured"
     why = "a lower clock, or neighbours of a virtual machine, slow all that is measured and show in no counter"
-    return Finding("speed", "speed", slow or "near its best", slow is not None, why, "measure later" if slow else "")
+    return Finding(
+        "speed",
+        "speed",
+        slow or "near its best",
+        slow is not None,
+        why,
+        "measure later" if slow else "",
+    )
 
 
 def _show(findings: Sequence[Finding]) -> None:

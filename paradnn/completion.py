@@ -1,10 +1,12 @@
-"""Shell completion of `paradnn`: commands, groups, keys and their values, presets, metrics, options of the analysis.
+"""Shell completion of `paradnn`: commands, groups, keys and their values, presets, metrics, options
+of the analysis.
 
     eval "$(paradnn completion bash)"           # in ~/.bashrc
     eval "$(paradnn completion zsh)"            # in ~/.zshrc, after compinit
     paradnn completion fish | source            # in ~/.config/fish/config.fish
 
-The shell asks `paradnn completion LINE` with what stands before the cursor, and gets a proposal a line.
+The shell asks `paradnn completion LINE` with what stands before the cursor, and gets a proposal a
+line.
 """
 
 import importlib
@@ -24,7 +26,8 @@ from paradnn.families import FAMILIES
 from paradnn.listing import KINDS, entries
 from paradnn.store.metrics import METRICS
 
-#: What each shell is given: files `completion.SHELL`. A word that ends in = goes on, any other is followed by a blank.
+#: What each shell is given: files `completion.SHELL`. A word that ends in = goes on, any other is
+#: followed by a blank.
 _SHELLS = ("bash", "zsh", "fish")
 #: Commands that take keys and values.
 _OVERRIDES = {"train", "plan", "ceilings"}
@@ -42,9 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"usage: paradnn completion SHELL{(__doc__ or '').partition('.')[2].rstrip()}")
         return 0
     if len(given) > 1:
-        raise ConfigError("completion", " ".join(given), "are too many words", f"name one of {', '.join(_SHELLS)}")
+        raise ConfigError(
+            "completion", " ".join(given), "are too many words", f"name one of {', '.join(_SHELLS)}"
+        )
     if " " not in given[0]:
-        raise ConfigError("completion", given[0], "no such shell", f"choose one of {', '.join(_SHELLS)}")
+        raise ConfigError(
+            "completion", given[0], "no such shell", f"choose one of {', '.join(_SHELLS)}"
+        )
     print("\n".join(proposals(given[0])))
     return 0
 
@@ -57,10 +64,15 @@ def proposals(line: str) -> list[str]:
     found: Iterable[str]
     if not before:
         found = COMMANDS
-    elif before[0] in _OVERRIDES or (before[0] in _BOTH and not (current + before[-1]).startswith("-")):
+    elif before[0] in _OVERRIDES or (
+        before[0] in _BOTH and not (current + before[-1]).startswith("-")
+    ):
         found = _overrides(before[1:], current)
     elif before[0] == "list":
-        found = [*KINDS, *groups()] if len(before) == 1 else [name.partition("=")[0] for name, _ in entries(before[1])]
+        if len(before) == 1:
+            found = [*KINDS, *groups()]
+        else:
+            found = [name.partition("=")[0] for name, _ in entries(before[1])]
     elif before[0] == "completion":
         found = _SHELLS
     elif before[0] in COMMANDS:
@@ -74,11 +86,17 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
     """Keys with their sign, or values of a key, of which several may be given."""
     key, equals, value = current.partition("=")
     if not equals:
-        own = {f"{group}.{name}" for group in groups() for name in keys_of(group, chosen_option(group, before))}
+        own = {
+            f"{group}.{name}"
+            for group in groups()
+            for name in keys_of(group, chosen_option(group, before))
+        }
         general = {name for name in known_keys() if name.partition(".")[0] not in ("model", "data")}
         hidden = ("sweep.plan", "sweep.grids")
         keys = (own | general | set(groups())).difference(hidden)
-        holders = {name.rpartition(".")[0] for name in keys}.difference(groups())  # of keys, and no key themselves
+        holders = {name.rpartition(".")[0] for name in keys}.difference(
+            groups()
+        )  # of keys, and no key themselves
         return ["-m", "--help", *(f"{name}=" for name in keys - holders)]
     head, comma, _ = value.rpartition(",")
     return [f"{key}={head}{comma}{choice}" for choice in _choices(key)]
@@ -86,9 +104,15 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
 
 def _choices(key: str) -> Sequence[str]:
     """What a key can be, as far as it is one of several words."""
-    if options := options_of(key):
+    options = options_of(key)
+    if options:
         return options
-    found = (pair for pairs in documented_keys().values() for pair in pairs if pair[0].startswith(f"{key}="))
+    found = (
+        pair
+        for pairs in documented_keys().values()
+        for pair in pairs
+        if pair[0].startswith(f"{key}=")
+    )
     name, text = next(found, ("", ""))
     words, colon, _ = text.partition(": ")
     if colon and " | " in words:
@@ -100,13 +124,15 @@ def _parsed(before: Sequence[str], current: str) -> Iterable[str]:
     """A command's own commands, its options, and what an option takes."""
     name, *words = before
     parser = importlib.import_module(COMMANDS[name][0]).make_parser()
-    if commands := sub_commands(parser):
+    commands = sub_commands(parser)
+    if commands:
         if not words:
             return list(commands)
         if words[0] not in commands:
             return ()
         parser = commands[words[0]]
-    known, flag = options(parser), before[-1]
+    known = options(parser)
+    flag = before[-1]
     if flag in known and known[flag].nargs != 0:
         head, comma, _ = current.rpartition(",")
         told: dict[str, Iterable[Any]] = {"--metric": METRICS, "--family": FAMILIES}

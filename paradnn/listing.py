@@ -17,7 +17,8 @@ from paradnn.store.metrics import METRICS
 
 #: What can be listed -> the group of the configuration that holds it, if any does.
 KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
-_BESIDE, _NARROW = 34, 80
+_BESIDE = 34
+_NARROW = 80
 _ARROWS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
 _USAGE = """\
 usage: paradnn list KIND [WORD]
@@ -32,17 +33,27 @@ usage: paradnn list KIND [WORD]
 def entries(kind: str) -> list[tuple[str, str]]:
     """(name, what it is) of everything of a kind; ConfigError for no kind."""
     if kind == "metrics":
-        return [(name, f"{each.description} [{each.unit}{_ARROWS[each.better]}]") for name, each in METRICS.items()]
+        return [
+            (name, f"{each.description} [{each.unit}{_ARROWS[each.better]}]")
+            for name, each in METRICS.items()
+        ]
     if kind == "keys":
         return [pair for pairs in documented_keys().values() for pair in pairs]
     group = KINDS.get(kind, kind)
     if group == "hydra" or not options_of(group):
         known = [*KINDS, *groups()]
-        raise ConfigError("list", kind, "no such kind", f"{did_you_mean(kind, known)}choose one of {', '.join(known)}")
+        raise ConfigError(
+            "list",
+            kind,
+            "no such kind",
+            f"{did_you_mean(kind, known)}choose one of {', '.join(known)}",
+        )
     found = {option: words_of(group, option) for option in options_of(group)}
     for option in found if group == "model" else ():
         content = content_of(group, option).items()
-        found[option] += " " + ", ".join(f"model.{key}={value}" for key, value in content if key != "name")
+        found[option] += " " + ", ".join(
+            f"model.{key}={value}" for key, value in content if key != "name"
+        )
     return list(found.items())
 
 
@@ -54,8 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{_USAGE}{', '.join(groups())}")
         return 0
     if len(given) > 2:
-        raise ConfigError("list", " ".join(given), "are too many words", "write a kind, then one word that is quoted")
-    kind, word = given[0], given[1] if len(given) > 1 else ""
+        raise ConfigError(
+            "list",
+            " ".join(given),
+            "are too many words",
+            "write a kind, then one word that is quoted",
+        )
+    kind = given[0]
+    word = given[1] if len(given) > 1 else ""
     every = entries(kind)
     found = [pair for pair in every if word.lower() in " ".join(pair).lower()]
     if not found:
@@ -71,8 +88,13 @@ def _line(name: str, text: str) -> str:
     """The name, and the words beside it, or below it in a narrow terminal."""
     width = min(shutil.get_terminal_size((120, 24)).columns, 160)
     indent = _BESIDE if width >= _NARROW else 4
-    head = f"{name:<{indent}}" if len(name) < indent else f"{name}\n{' ' * indent}"
-    words = textwrap.wrap(text, max(width - indent - 1, 20), break_long_words=False, break_on_hyphens=False)
+    if len(name) < indent:
+        head = f"{name:<{indent}}"
+    else:
+        head = f"{name}\n{' ' * indent}"
+    words = textwrap.wrap(
+        text, max(width - indent - 1, 20), break_long_words=False, break_on_hyphens=False
+    )
     return head + f"\n{' ' * indent}".join(words or [""])
 
 

@@ -29,19 +29,25 @@ _SWEEPER = "hydra/sweeper=plan"
 class PlanOptions:
     """The keys of `plan`."""
 
-    hosts: tuple[int, ...] = option((1, 2, 4, 8), "numbers of hosts to forecast for", low=1, high=MOST_HOSTS)
+    hosts: tuple[int, ...] = option(
+        (1, 2, 4, 8), "numbers of hosts to forecast for", low=1, high=MOST_HOSTS
+    )
     out: str | None = option(None, "a CSV file with a row a point")
 
 
 def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
-    """The options of the plan itself, and the overrides that a measurement would take; raises ConfigError."""
+    """The options of the plan itself, and the overrides that a measurement would take; raises
+    ConfigError.
+    """
     given: dict[str, Any] = {}
     rest = []
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "plan.hosts":
             words = dict.fromkeys(word.strip() for word in value.strip("[]").split(","))
-            given["hosts"] = [int(word) if word.isdecimal() and len(word) < 20 else word for word in words]
+            given["hosts"] = [
+                int(word) if word.isdecimal() and len(word) < 20 else word for word in words
+            ]
         elif key.startswith("plan."):
             given[key.removeprefix("plan.")] = value
         else:
@@ -51,7 +57,11 @@ def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
         try:
             path = Path(options.out).expanduser()
             possible = bool(options.out) and not path.is_dir() and path.absolute().parent.is_dir()
-        except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of a user who is not there
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ):  # too long, a zero byte, the home of a user who is not there
             possible = False
         if not possible:
             what = "is not a file in an existing folder"

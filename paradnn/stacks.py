@@ -19,7 +19,10 @@ def make_parser() -> Parser:
     parser = Parser("python -m paradnn.stacks", __doc__)
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("list", help="what there is, and what conf/software names")
-    for command, text in (("make", "make it now"), ("remove", "remove it, under whatever requirements")):
+    for command, text in (
+        ("make", "make it now"),
+        ("remove", "remove it, under whatever requirements"),
+    ):
         commands.add_parser(command, help=text).add_argument("name")
     return parser
 
@@ -33,9 +36,13 @@ def main() -> int:
         stack = named_stack(arguments.name)
         with open_stack(stack, print) as packages:
             seconds = time.perf_counter() - begin
-            print(f"ready after {seconds:.1f} s: {stack.python}, {counted(len(packages), 'package')}")
+            print(
+                f"ready after {seconds:.1f} s: {stack.python}, {counted(len(packages), 'package')}"
+            )
     else:
-        for line in remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks():
+        for line in (
+            remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks()
+        ):
             print(line)
     return 0
 

@@ -1,8 +1,9 @@
 """`python -m paradnn.sync FOLDER`: log results that were kept as files into the tracking store.
 
-It may be given again at any time, also after an interruption: a file whose run the store holds already is passed over.
-A point of which the store holds another measurement is named and not logged, unless `--repeats` asks for it. Damaged
-files are named too, the others are logged; the exit code is then 1. Files are kept.
+It may be given again at any time, also after an interruption: a file whose run the store holds
+already is passed over. A point of which the store holds another measurement is named and not
+logged, unless `--repeats` asks for it. Damaged files are named too, the others are logged; the exit
+code is then 1. Files are kept.
 """
 
 import sys
@@ -24,7 +25,9 @@ _LISTED = 10
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.sync", __doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s"
+    )
     parser.add_store("--uri")
     text = "log measurements of points that the store holds already too, as repetitions of them"
     parser.add_argument("--repeats", action="store_true", help=text)
@@ -43,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     for problem in problems:
         say(f"refused: {problem}", sys.stderr)
-    logged, known, withheld = ([each for each in done if each[1].state == s] for s in ("logged", "known", "withheld"))
+    logged, known, withheld = (
+        [each for each in done if each[1].state == s] for s in ("logged", "known", "withheld")
+    )
     counts = f"{len(logged)} logged, {len(known)} logged before, {len(withheld)} not logged"
     print(f"{counts}, {len(problems)} refused")
     _explain(withheld, sync_command(given.folder, settings))
@@ -54,7 +59,9 @@ def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
     """Why files were not logged, and how to log them."""
     points = [each for each in withheld if each[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
-        print(f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them")
+        print(
+            f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them"
+        )
     if not points:
         return
     what = f"{counted(len(points), 'point')} not logged"

@@ -51,7 +51,10 @@ def _measure(config: DictConfig) -> int:
         for row in summary.rows:
             say(describe_point(row, summary.where))
     if summary.interrupted:
-        again = "the same command" if settings.resume is not False else "the same command without resume=false"
+        if settings.resume is not False:
+            again = "the same command"
+        else:
+            again = "the same command without resume=false"
         print(f"interrupted; {again} measures what is missing", file=sys.stderr)
     return summary.exit_code
 

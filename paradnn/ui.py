@@ -1,4 +1,5 @@
-"""`python -m paradnn.ui`: the MLflow UI of the store, opened by links whose columns show what was measured.
+"""`python -m paradnn.ui`: the MLflow UI of the store, opened by links whose columns show what was
+measured.
 
 `make ui` is the same; PORT=5001 chooses another port.
 """
@@ -23,14 +24,19 @@ def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.ui", __doc__)
     parser.add_store()
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=5000, help="port to listen on (default: %(default)s)"
+    )
     return parser
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Give the experiment its views, print their links, and become MLflow's server; 2 for what a user can mend.
+    """Give the experiment its views, print their links, and become MLflow's server; 2 for what a
+    user can mend.
 
     Of a store behind a server the links alone are printed.
     """
@@ -41,19 +47,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_database(address)
         _require_free(given.host, given.port)
     experiment_id = prepare_views(address, given.experiment)
-    server = address.public.rstrip("/") if served else f"http://{given.host}:{given.port}"
+    if served:
+        server = address.public.rstrip("/")
+    else:
+        server = f"http://{given.host}:{given.port}"
     for view, about in VIEWS.items():
         print(f"{about['shows']}:\n  {link(server, experiment_id, view)}")
     if not served:
         settle(address)
         print("starting the server takes some 20 s; Ctrl-C ends it", flush=True)
-        command = [sys.executable, "-m", "mlflow", "ui", "--host", given.host, "--port", str(given.port)]
-        os.execve(sys.executable, [*command, "--backend-store-uri", address.uri], {**_SETTINGS, **os.environ})
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "ui",
+            "--host",
+            given.host,
+            "--port",
+            str(given.port),
+        ]
+        os.execve(
+            sys.executable,
+            [*command, "--backend-store-uri", address.uri],
+            {**_SETTINGS, **os.environ},
+        )
     return 0
 
 
 def prepare_views(address: StoreAddress, experiment: str) -> str:
-    """Give an experiment the views that it lacks, or has of another version; its id. StoreError where there is none."""
+    """Give an experiment the views that it lacks, or has of another version; its id. StoreError
+    where there is none.
+    """
     with store_errors(f"cannot open {address.public}"):
         client = client_of(address)
         found = client.get_experiment_by_name(experiment)
@@ -68,7 +92,9 @@ def prepare_views(address: StoreAddress, experiment: str) -> str:
 
 def _require_database(address: StoreAddress) -> None:
     if address.is_bundle:
-        raise StoreError(f"{address.public} can only be read: python -m analysis import logs it into a store")
+        raise StoreError(
+            f"{address.public} can only be read: python -m analysis import logs it into a store"
+        )
     if not address.is_sql or (address.database and not address.database.is_file()):
         remedy = "measure first, with python -m paradnn.train, or give --store"
         raise NoStoreError(f"no tracking store at {address.public}: {remedy}")

@@ -31,13 +31,24 @@ _SUITE = os.getpid()
 #: A protocol that is as short as it can be, and a model that is as small.
 SHORT = ["measure.min_seconds=0.02", "measure.min_blocks=6", "measure.block_seconds=0.002"]
 SHORT += ["measure.warmup_seconds=0.05", "measure.processes=1", "ceilings=false"]
-TINY = ["model.layers=1", "model.nodes=8", "model.input_size=16", "model.output_size=4", "batch_size=4", *SHORT]
+TINY = [
+    "model.layers=1",
+    "model.nodes=8",
+    "model.input_size=16",
+    "model.output_size=4",
+    "batch_size=4",
+    *SHORT,
+]
 
 
 def _refuse_to_fork(event: str, arguments: object) -> None:
-    """A fork has none of this process's threads, but the locks that they hold: it may wait for ever."""
+    """A fork has none of this process's threads, but the locks that they hold: it may wait for
+    ever.
+    """
     if event in ("os.fork", "os.forkpty") and os.getpid() == _SUITE:
-        raise RuntimeError("no test forks the process that runs tests: tests/processes.py has others")
+        raise RuntimeError(
+            "no test forks the process that runs tests: tests/processes.py has others"
+        )
 
 
 #: Files that take longest, in seconds.
@@ -47,19 +58,25 @@ MEASURED = {"swept"}
 
 
 def pytest_sessionstart() -> None:
-    """Two processes test at the same time: products on one thread each, whose others would spin for the same cores."""
+    """Two processes test at the same time: products on one thread each, whose others would spin for
+    the same cores.
+    """
     sys.addaudithook(_refuse_to_fork)
     import scipy.linalg  # noqa: F401  brings a BLAS of its own
 
     threadpoolctl.threadpool_limits(1, "blas")
-    if "PYTEST_XDIST_WORKER" in os.environ:  # what a test finds in the folder for temporary files is its own
+    if (
+        "PYTEST_XDIST_WORKER" in os.environ
+    ):  # what a test finds in the folder for temporary files is its own
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="paradnn-tests-")
         # After what multiprocessing keeps there, which goes at -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 def pytest_collection_finish() -> None:
-    """What the tests have imported by now stays: the collector, which Keras calls after each model, passes over it."""
+    """What the tests have imported by now stays: the collector, which Keras calls after each model,
+    passes over it.
+    """
     gc.collect()
     gc.freeze()
 
@@ -122,7 +139,9 @@ class Store:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated database without runs: its making costs seconds and is paid once, by whichever process comes first."""
+    """A migrated database without runs: its making costs seconds and is paid once, by whichever
+    process comes first.
+    """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "empty"
     folder.mkdir(exist_ok=True)
@@ -147,11 +166,15 @@ def store(tmp_path: Path, empty_database: Path) -> Store:
 
 def environment(store: Store | None = None, **further: str) -> dict[str, str]:
     """The environment of a command; it must not see the developer's own store."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+    environ = {
+        key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
+    }
     return environ | ({"MLFLOW_TRACKING_URI": store.uri} if store else {}) | further
 
 
-def process(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(
+    arguments: Sequence[str], store: Store | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """`python -m ...` in the checkout, as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
@@ -173,14 +196,19 @@ def succeeded(
     return done
 
 
-def run(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, with workers that are kept for the next command: no framework is imported twice.
+def run(
+    arguments: Sequence[str], store: Store | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The same in this process, with workers that are kept for the next command: no framework is
+    imported twice.
 
-    Only what `process` gives is missing: an interpreter that starts and ends. Output is no terminal here either.
+    Only what `process` gives is missing: an interpreter that starts and ends. Output is no terminal
+    here either.
     """
     name, *rest = arguments
     module = importlib.import_module(name)
-    out, errors = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    errors = io.StringIO()
     kept = _kept_workers()
     with (
         mock.patch.dict(os.environ, environment(store, **variables), clear=True),
@@ -196,7 +224,9 @@ def run(arguments: Sequence[str], store: Store | None = None, **variables: str) 
             code = module.main()
         except SystemExit as end:
             code = end.code
-    return subprocess.CompletedProcess(list(arguments), code or 0, out.getvalue(), errors.getvalue())
+    return subprocess.CompletedProcess(
+        list(arguments), code or 0, out.getvalue(), errors.getvalue()
+    )
 
 
 class _KeptPool(WorkerPool):
@@ -209,12 +239,15 @@ class _KeptPool(WorkerPool):
 _pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
 
 
-#: Variables that no worker of these tests reads: those of pytest, of the tracking store, and of installers.
+#: Variables that no worker of these tests reads: those of pytest, of the tracking store, and of
+#: installers.
 _NOT_READ = ("PYTEST_", "MLFLOW_", "PIP_", "UV_", "PATH", "XDG_CACHE_HOME")
 
 
 def _kept_workers() -> WorkerPool:
-    """The pool of workers that began in this environment; a test that changes it gets workers of its own."""
+    """The pool of workers that began in this environment; a test that changes it gets workers of
+    its own.
+    """
     environ = frozenset(entry for entry in os.environ.items() if not entry[0].startswith(_NOT_READ))
     if environ not in _pools:
         _pools[environ] = _KeptPool()
@@ -230,12 +263,16 @@ def _closed_pools() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pool() -> WorkerPool:
-    """Real workers, which other tests use too: where a framework was imported and has its threads, nothing can fork."""
+    """Real workers, which other tests use too: where a framework was imported and has its threads,
+    nothing can fork.
+    """
     return _kept_workers()
 
 
 def processes_of_points() -> dict[int, int]:
-    """Living processes that this test's workers, or such processes, have forked: number -> parent's."""
+    """Living processes that this test's workers, or such processes, have forked: number ->
+    parent's.
+    """
     import psutil
 
     found = {}

@@ -1,7 +1,8 @@
-"""Processes that tests start: none is a fork of this one, whose threads (gRPC's, TensorFlow's) may hold any lock.
+"""Processes that tests start: none is a fork of this one, whose threads (gRPC's, TensorFlow's) may
+hold any lock.
 
-What forks, or is measured as a process of a point, runs in an interpreter of its own. No process outlives its test,
-however that ends, and none is waited for without end.
+What forks, or is measured as a process of a point, runs in an interpreter of its own. No process
+outlives its test, however that ends, and none is waited for without end.
 """
 
 import multiprocessing
@@ -18,7 +19,8 @@ from typing import Any
 #: Seconds for what does come, on a machine however slow.
 PATIENCE = 200.0
 
-#: What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite, too.
+#: What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite,
+#: too.
 _HEAR = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -29,12 +31,16 @@ def hearing_ctrl_c(command: Sequence[str]) -> list[str]:
 
 @contextmanager
 def fresh(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
-    """`function`, one of a module, in a new interpreter that does nothing else; killed when the test is done.
+    """`function`, one of a module, in a new interpreter that does nothing else; killed when the
+    test is done.
 
-    It exits as a point's process does, without clean-up: with 0 once the function has returned. What it needs to know,
-    and to say, goes through `arguments`, where connections and sockets may be.
+    It exits as a point's process does, without clean-up: with 0 once the function has returned.
+    What it needs to know, and to say, goes through `arguments`, where connections and sockets may
+    be.
     """
-    process = multiprocessing.get_context("spawn").Process(target=_call, args=(function, *arguments))
+    process = multiprocessing.get_context("spawn").Process(
+        target=_call, args=(function, *arguments)
+    )
     process.start()
     try:
         yield process
@@ -54,7 +60,8 @@ def exit_code(process: BaseProcess) -> int:
 def in_fresh_process(function: Callable[..., object], *arguments: Any) -> None:
     """Run what forks, and asserts; it says on standard error what failed."""
     with fresh(function, *arguments) as process:
-        if code := exit_code(process):
+        code = exit_code(process)
+        if code:
             raise ChildProcessError(f"{function.__name__} ended with {code}")
 
 

@@ -1,9 +1,10 @@
-"""The structure of the code as its imports say it. `python -m tests.structure` draws the picture of it.
+"""The structure of the code as its imports say it. `python -m tests.structure` draws the picture of
+it.
 
-A room is a folder of `paradnn`, or one of the other packages; the files at the top of `paradnn`, which `python -m`
-runs, are the room of the commands. A room stands one floor above the highest of those it imports. The picture in
-docs/architecture.md shows every room with the first sentence of its docstring, and the arrows that no longer way round
-replaces.
+A room is a folder of `paradnn`, or one of the other packages; the files at the top of `paradnn`,
+which `python -m` runs, are the room of the commands. A room stands one floor above the highest of
+those it imports. The picture in docs/architecture.md shows every room with the first sentence of
+its docstring, and the arrows that no longer way round replaces.
 """
 
 import ast
@@ -24,7 +25,11 @@ MODULES = {
 }
 
 Arrows = dict[str, set[str]]
-WIDTH, BOX, GAP, ROW, MARGIN = 1500, 78, 16, 128, 24
+WIDTH = 1500
+BOX = 78
+GAP = 16
+ROW = 128
+MARGIN = 24
 
 
 @cache
@@ -35,10 +40,14 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> set[str]:
-    """Dotted names of every import in a file, those inside functions too; not those that a type checker alone makes."""
+    """Dotted names of every import in a file, those inside functions too; not those that a type
+    checker alone makes.
+    """
     names: set[str] = set()
     typed = [
-        node for node in ast.walk(tree(path)) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        node
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
     unmade = {part for node in typed for statement in node.body for part in ast.walk(statement)}
     for node in ast.walk(tree(path)):
@@ -52,7 +61,9 @@ def imports_of(path: Path) -> set[str]:
 
 
 def room_of(module: str) -> str | None:
-    """The room of a module; None outside the house, and for `paradnn` itself and its dispatcher of commands."""
+    """The room of a module; None outside the house, and for `paradnn` itself and its dispatcher of
+    commands.
+    """
     head, _, rest = module.partition(".")
     if head != "paradnn":
         return head if head in PACKAGES else None
@@ -66,8 +77,11 @@ def arrows() -> Arrows:
     """Every room with the rooms it imports."""
     found: Arrows = {room: set() for name in MODULES if (room := room_of(name))}
     for name, path in MODULES.items():
-        if room := room_of(name):
-            found[room] |= {other for imported in imports_of(path) if (other := room_of(imported))} - {room}
+        room = room_of(name)
+        if room:
+            found[room] |= {
+                other for imported in imports_of(path) if (other := room_of(imported))
+            } - {room}
     return found
 
 
@@ -88,10 +102,13 @@ def captions() -> dict[str, str]:
     files = {room: MODULES.get(f"paradnn.{room}") or MODULES.get(room) for room in arrows()}
     texts = {room: ast.get_docstring(tree(path)) or "" for room, path in files.items() if path}
     # A namespace package has no docstring.
-    texts[COMMANDS] = f"{', '.join(sorted(name[8:] for name in MODULES if room_of(name) == COMMANDS and name[8:]))}"
+    texts[COMMANDS] = (
+        f"{', '.join(sorted(name[8:] for name in MODULES if room_of(name) == COMMANDS and name[8:]))}"
+    )
     texts["hydra_plugins"] = "What Hydra finds by itself: the sweeper that plans."
     return {
-        room: " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") for room, text in texts.items()
+        room: " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+        for room, text in texts.items()
     }
 
 
@@ -111,14 +128,28 @@ def needed(house: Arrows) -> set[tuple[str, str]]:
 
 def places(house: Arrows) -> dict[str, tuple[float, float]]:
     """Centre (x, y) of every room: floors as rows, within a row near what a room is tied to."""
-    floor, tied = floors(house), needed(house)
+    floor = floors(house)
+    tied = needed(house)
     top = max(floor.values())
-    rows = {level: sorted(room for room in house if floor[room] == level) for level in range(1, top + 1)}
-    x = {room: WIDTH * (index + 1) / (len(row) + 1) for row in rows.values() for index, room in enumerate(row)}
+    rows = {
+        level: sorted(room for room in house if floor[room] == level) for level in range(1, top + 1)
+    }
+    x = {
+        room: WIDTH * (index + 1) / (len(row) + 1)
+        for row in rows.values()
+        for index, room in enumerate(row)
+    }
     for _ in range(12):
         for row in rows.values():
-            near = {room: [x[b if a == room else a] for a, b in tied if room in (a, b)] for room in row}
-            row.sort(key=lambda room: (sum(near[room]) / len(near[room]) if near[room] else x[room], room))
+            near = {
+                room: [x[b if a == room else a] for a, b in tied if room in (a, b)] for room in row
+            }
+            row.sort(
+                key=lambda room: (
+                    sum(near[room]) / len(near[room]) if near[room] else x[room],
+                    room,
+                )
+            )
             x |= {room: WIDTH * (index + 0.5) / len(row) for index, room in enumerate(row)}
     return {room: (x[room], MARGIN + (top - floor[room]) * ROW + BOX / 2) for room in house}
 
@@ -126,7 +157,8 @@ def places(house: Arrows) -> dict[str, tuple[float, float]]:
 def draw() -> str:
     """The picture as SVG."""
     house = arrows()
-    place, caption = places(house), captions()
+    place = places(house)
+    caption = captions()
     height = max(y for _, y in place.values()) + BOX / 2 + MARGIN
     style = (
         "text{font-family:system-ui,sans-serif;fill:#1b2733}.n{font-size:16px;font-weight:600}.c{font-size:11px}"
@@ -147,9 +179,13 @@ def draw() -> str:
     counts = {y: sum(1 for _, other in place.values() if other == y) for _, y in place.values()}
     for room, (x, y) in sorted(place.items()):
         width = min(330, WIDTH / counts[y] - GAP)
-        lines.append(f'<rect x="{x - width / 2:.0f}" y="{y - BOX / 2:.0f}" width="{width:.0f}" height="{BOX}" rx="7"/>')
+        lines.append(
+            f'<rect x="{x - width / 2:.0f}" y="{y - BOX / 2:.0f}" width="{width:.0f}" height="{BOX}" rx="7"/>'
+        )
         name = room if room == COMMANDS else f"{room}/"
-        lines.append(f'<text class="n" x="{x:.0f}" y="{y - 18:.0f}" text-anchor="middle">{name}</text>')
+        lines.append(
+            f'<text class="n" x="{x:.0f}" y="{y - 18:.0f}" text-anchor="middle">{name}</text>'
+        )
         words = textwrap.wrap(caption.get(room, "").replace("`", ""), int(width / 6.4))[:3]
         lines += [
             f'<text class="c" x="{x:.0f}" y="{y + 15 * index:.0f}" text-anchor="middle">{html.escape(line)}</text>'

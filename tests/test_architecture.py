@@ -1,4 +1,6 @@
-"""Imports run one way, from floor to floor; functions are small; no process imports what it must not."""
+"""Imports run one way, from floor to floor; functions are small; no process imports what it must
+not.
+"""
 
 import ast
 import json
@@ -16,9 +18,14 @@ from tests.structure import MODULES, PICTURE, ROOT, arrows, draw, floors, import
 
 RULES = yaml.safe_load(Path(__file__).with_name("architecture.yaml").read_text())
 FLOORS = [set(floor) for floor in RULES["floors"]]
-MOST_ROOMS, MOST_ARROWS = 13, 54
+MOST_ROOMS = 13
+MOST_ARROWS = 54
 #: Lines of Python in these folders together. They go down: the aim is 44,000, 22,000 and 6,000.
-MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 44_000, ("tests",): 22_000, ("benchmarks",): 6_000}
+MOST_LINES = {
+    ("paradnn", "analysis", "hydra_plugins"): 44_000,
+    ("tests",): 22_000,
+    ("benchmarks",): 6_000,
+}
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
@@ -73,13 +80,16 @@ def test_the_picture_in_the_documentation_is_of_this_code() -> None:
 @BY_PATH
 def test_imports_run_one_way(path: Path) -> None:
     names, (package, *inner) = imports_of(path), path.relative_to(ROOT).with_suffix("").parts
-    if room := room_of(".".join((package, *inner))) if package == "paradnn" else None:
+    room = room_of(".".join((package, *inner))) if package == "paradnn" else None
+    if room:
         floor = next(floor for floor, rooms in enumerate(FLOORS) if room in rooms)
         others = {room_of(name) for name in names if name.startswith("paradnn.")} - {None}
         assert others <= {room}.union(*FLOORS[:floor])
         assert not heads(names) & {"analysis", "hydra_plugins"}
         if room != "workloads":  # which have a driver's and a worker's side
-            assert not heads(names) & (DRIVERS_OWN if room in ("core", "families", "worker") else FRAMEWORKS)
+            assert not heads(names) & (
+                DRIVERS_OWN if room in ("core", "families", "worker") else FRAMEWORKS
+            )
     elif package == "analysis":
         assert not heads(names) & FRAMEWORKS
         allowed = tuple(f"paradnn.{name}" for names in RULES["shared"] for name in names)
@@ -92,19 +102,35 @@ def test_functions_are_small_and_modules_say_what_they_are(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             words = node.body[0] if ast.get_docstring(node) else None
-            documented = (words.end_lineno or 0) - words.lineno + 1 if words else 0
+            if words:
+                documented = (words.end_lineno or 0) - words.lineno + 1
+            else:
+                documented = 0
             assert (node.end_lineno or 0) - node.lineno + 1 - documented <= 50, node.name
 
 
 @BY_PATH
 def test_no_file_is_unpickled(path: Path) -> None:
     """What unpickles runs whatever a file, or another process, says."""
-    assert not heads(imports_of(path)) & {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+    assert not heads(imports_of(path)) & {
+        "pickle",
+        "shelve",
+        "marshal",
+        "dill",
+        "cloudpickle",
+        "joblib",
+    }
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
-            assert ast.unparse(node.func).rpartition(".")[2] not in ("read_pickle", "unsafe_load", "full_load")
+            assert ast.unparse(node.func).rpartition(".")[2] not in (
+                "read_pickle",
+                "unsafe_load",
+                "full_load",
+            )
             assert ast.unparse(node.func) not in ("torch.load", "yaml.load")
-            assert node.args or not ast.unparse(node.func).endswith(".recv"), "a Connection unpickles what it receives"
+            assert node.args or not ast.unparse(node.func).endswith(".recv"), (
+                "a Connection unpickles what it receives"
+            )
             given = {entry.arg: ast.unparse(entry.value) for entry in node.keywords}
             assert given.get("allow_pickle", "False") == "False"
             assert given.get("safe_mode", "True") == given.get("weights_only", "True") == "True"
@@ -115,7 +141,8 @@ def test_no_import_cycles() -> None:
     assert list(TopologicalSorter(edges).static_order())  # CycleError names the modules of a circle
 
 
-#: Imports groups of modules, one after the other, in an interpreter of its own: what it holds then, what is not there.
+#: Imports groups of modules, one after the other, in an interpreter of its own: what it holds then,
+#: what is not there.
 IMPORTER = """
 import importlib, json, sys
 
@@ -147,7 +174,9 @@ def test_processes_hold_only_what_they_need() -> None:
     assert done.returncode == 0, done.stderr
     (worker, started, whole), missing = json.loads(done.stdout)
     shared = {"paradnn.worker", "paradnn.core", "paradnn.families", "paradnn.core.errors"}
-    assert {".".join(name.split(".")[:2]) for name in worker if name.startswith("paradnn.")} <= shared
+    assert {
+        ".".join(name.split(".")[:2]) for name in worker if name.startswith("paradnn.")
+    } <= shared
     assert not heads(set(worker)) & (DRIVERS_OWN | FRAMEWORKS | {"google", "numpy"})
     assert not heads(set(started)) & (SLOW | FRAMEWORKS)
     assert not heads(set(whole)) & FRAMEWORKS
@@ -157,8 +186,14 @@ def test_processes_hold_only_what_they_need() -> None:
 def test_options_and_costs_need_the_standard_library_alone() -> None:
     """Every module of them, and what the registry finds, in an interpreter without site-packages."""
     bare = ("paradnn.core.", "paradnn.families.")
-    names = [name for name in MODULES if name.startswith(bare) and not name.startswith("paradnn.families.parts")]
-    names += [name for name in MODULES if name.startswith("paradnn.workloads") and name.count(".") < 3]
+    names = [
+        name
+        for name in MODULES
+        if name.startswith(bare) and not name.startswith("paradnn.families.parts")
+    ]
+    names += [
+        name for name in MODULES if name.startswith("paradnn.workloads") and name.count(".") < 3
+    ]
     code = "import importlib, sys; sys.path[0:0] = [sys.argv[1]]; [importlib.import_module(n) for n in sys.argv[2:]]"
     code += "; from paradnn.families import FAMILIES; print(*FAMILIES)"
     command = [sys.executable, "-I", "-S", "-c", code, str(ROOT), *names]
@@ -167,7 +202,8 @@ def test_options_and_costs_need_the_standard_library_alone() -> None:
     assert {"fc", "gpt", "gemm"} < set(done.stdout.split())
 
 
-#: Where a path is made of a name that stands in the code, or in a file that this user's own process wrote.
+#: Where a path is made of a name that stands in the code, or in a file that this user's own process
+#: wrote.
 OWN_NAMES = {
     "analysis.cli.output",
     "analysis.published.source",
@@ -180,7 +216,9 @@ CHECKED = {"analysis.store.load"}
 
 
 def test_names_of_others_become_paths_through_one_function() -> None:
-    """`folder / name` follows a name wherever it leads; `paradnn.store.files.inside` refuses what leads outside."""
+    """`folder / name` follows a name wherever it leads; `paradnn.store.files.inside` refuses what
+    leads outside.
+    """
     found = {
         name
         for name, path in MODULES.items()

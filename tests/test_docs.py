@@ -1,4 +1,6 @@
-"""The documentation: a site with every page and every name, whose commands are those that there are."""
+"""The documentation: a site with every page and every name, whose commands are those that there
+are.
+"""
 
 import re
 import shlex
@@ -30,18 +32,27 @@ def pages(entry: Any) -> Iterator[str]:
 def test_the_navigation_has_every_page_and_no_other() -> None:
     named = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     beside = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"}
-    assert sorted(named) == sorted({f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} | beside)
+    assert sorted(named) == sorted(
+        {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} | beside
+    )
 
 
 def test_the_reference_has_all_that_the_package_offers() -> None:
     """The analyses among it are written there when the site is made."""
-    reference, homes = (ROOT / "docs/api.md").read_text(), (getattr(analysis, name) for name in analysis.__all__)
-    named = {f"{each.__module__}.{each.__name__}" for each in homes if ".analyses." not in each.__module__}
+    reference = (ROOT / "docs/api.md").read_text()
+    homes = (getattr(analysis, name) for name in analysis.__all__)
+    named = {
+        f"{each.__module__}.{each.__name__}"
+        for each in homes
+        if ".analyses." not in each.__module__
+    }
     assert named <= set(re.findall(r"^::: (.*)", reference, re.MULTILINE))
 
 
 def test_what_the_site_is_made_of_is_there() -> None:
-    (copied,) = re.findall(r"cp -r --parents (.*?)build/docs\n", (ROOT / "Makefile").read_text(), re.DOTALL)
+    (copied,) = re.findall(
+        r"cp -r --parents (.*?)build/docs\n", (ROOT / "Makefile").read_text(), re.DOTALL
+    )
     missing = [name for name in copied.replace("\\", " ").split() if not (ROOT / name).exists()]
     assert missing in ([], ["report.html"])  # which `make demo` writes
 
@@ -60,14 +71,21 @@ def test_every_link_between_pages_leads_to_a_file() -> None:
             assert (page.parent / target).exists() or built.get(name) == target, f"{name}: {target}"
 
 
-SHOWN = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md", "compare.md")}
+SHOWN = {
+    name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md", "compare.md")
+}
 EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def analyses(*pages: str) -> list[str]:
     """The analyses of the analysis in shell blocks."""
     blocks = (block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
-    return [line for block in blocks for line in block.splitlines() if line.startswith("python -m analysis")]
+    return [
+        line
+        for block in blocks
+        for line in block.splitlines()
+        if line.startswith("python -m analysis")
+    ]
 
 
 ANALYSED = analyses(*SHOWN.values())
@@ -88,10 +106,19 @@ def test_the_example_of_a_claims_file_is_one() -> None:
     assert [check.kind for check in claim.checks] == ["trend", "ratio"]
 
 
-WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(CONFIG.rglob("*.yaml"))]
+WRITTEN = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(CONFIG.rglob("*.yaml")),
+]
 COMMAND = re.compile(r"python -m paradnn\.(?:train|plan|ceilings|compare) ([^`\n]*\w[^`\n]*)")
 TYPED = sorted(
-    {line for page in WRITTEN for line in COMMAND.findall(page.read_text().replace("\\\n", " ")) if "..." not in line}
+    {
+        line
+        for page in WRITTEN
+        for line in COMMAND.findall(page.read_text().replace("\\\n", " "))
+        if "..." not in line
+    }
     - {"software=my-stack"}  # the example of a file that the reader writes
 )
 
@@ -99,11 +126,19 @@ TYPED = sorted(
 @pytest.mark.parametrize("line", TYPED)
 def test_documented_overrides_exist(line: str) -> None:
     # A side of a comparison may be several overrides in one quoted word.
-    words = [part for word in shlex.split(line, comments=True) for part in re.split(r" (?=[\w.]+=)", word)]
+    words = [
+        part
+        for word in shlex.split(line, comments=True)
+        for part in re.split(r" (?=[\w.]+=)", word)
+    ]
     overrides = [word for word in words if not word.startswith("-")]
-    for override in OverridesParser.create().parse_overrides([word for word in overrides if "=" in word]):
-        group, value = override.key_or_group, str(override.input_line).partition("=")[2]
-        if options := options_of(group):
+    for override in OverridesParser.create().parse_overrides(
+        [word for word in overrides if "=" in word]
+    ):
+        group = override.key_or_group
+        value = str(override.input_line).partition("=")[2]
+        options = options_of(group)
+        if options:
             assert set(value.split(",")) <= set(options), line
         elif not override.key_or_group.startswith(("hydra.", "plan.", "framework.env.")):
             assert override.key_or_group in known_keys(), line

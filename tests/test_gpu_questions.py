@@ -1,4 +1,6 @@
-"""`make test-gpu` without a GPU: what it reads of a board, and a question that is really asked of a CPU."""
+"""`make test-gpu` without a GPU: what it reads of a board, and a question that is really asked of a
+CPU.
+"""
 
 import ensurepip
 import shutil
@@ -23,7 +25,11 @@ def test_a_board_tells_what_its_driver_knows_and_its_power_while_something_runs(
     shutil.copy(ROOT / "tests" / "gpu" / "nvidia-smi.sh", program)
     program.chmod(0o755)
     found = read_board()
-    assert found == {"name": "NVIDIA H200", "power_w": "77.25", "throttle_bits": "0x0000000000000044"}
+    assert found == {
+        "name": "NVIDIA H200",
+        "power_w": "77.25",
+        "throttle_bits": "0x0000000000000044",
+    }
     assert throttled(found["throttle_bits"]) == ["software power cap", "hardware thermal slowdown"]
     assert throttled("0x0000000000000001") == []  # idle
     with sampled_power(seconds=0.01) as power:
@@ -42,17 +48,25 @@ def test_a_session_that_ends_leaves_no_process(tmp_path: Path) -> None:
     assert not child.is_running()
 
 
-def asked(tmp_path: Path, platform: str, *words: str, **variables: str) -> tuple[int, str, dict[str, str]]:
+def asked(
+    tmp_path: Path, platform: str, *words: str, **variables: str
+) -> tuple[int, str, dict[str, str]]:
     """The exit code of some questions, what is printed, and each question's ending in the file."""
     out = tmp_path / "result.xml"
-    done = process(["tests.gpu", "--platform", platform, "--out", str(out), *words], PARADNN_GPU_TESTS="1", **variables)
+    done = process(
+        ["tests.gpu", "--platform", platform, "--out", str(out), *words],
+        PARADNN_GPU_TESTS="1",
+        **variables,
+    )
     return done.returncode, done.stdout + done.stderr, endings(out)
 
 
 def endings(file: Path) -> dict[str, str]:
     cases = ElementTree.parse(file).iter("testcase")
     return {
-        str(case.get("name")): next((each.tag for each in case if each.tag in ("failure", "skipped", "error")), "ok")
+        str(case.get("name")): next(
+            (each.tag for each in case if each.tag in ("failure", "skipped", "error")), "ok"
+        )
         for case in cases
     }
 
@@ -60,35 +74,53 @@ def endings(file: Path) -> dict[str, str]:
 def test_frameworks_that_see_no_gpu_are_not_asked_again(tmp_path: Path) -> None:
     """Stand-ins for the packages: what is tested is what follows from that they say."""
     (tmp_path / "jax.py").write_text("__version__ = '1'\ndef devices(): return []\n")
-    (tmp_path / "torch.py").write_text("raise ImportError('libcuda.so.1: cannot open shared object file')\n")
+    (tmp_path / "torch.py").write_text(
+        "raise ImportError('libcuda.so.1: cannot open shared object file')\n"
+    )
     (tmp_path / "tensorflow.py").write_text("raise ImportError('none')\n")
     (tmp_path / "keras.py").write_text("__version__ = '3'\n")
-    words = ["-k", "see_the_device or ceilings or two_processes or other_families", "--seconds", "60"]
+    words = [
+        "-k",
+        "see_the_device or ceilings or two_processes or other_families",
+        "--seconds",
+        "60",
+    ]
     code, said, found = asked(tmp_path, "gpu", *words, PYTHONPATH=str(tmp_path))
     assert code == 1, said
     assert "jax 1, Keras 3, no GPU; torch FAILS: ImportError: libcuda.so.1: cannot open" in said
     assert "jax sees no GPU" in said
     assert "no framework sees a GPU" in said
     assert "takes some 80 s, " in said
-    assert [name for name, ending in found.items() if ending == "failure"] == ["test_frameworks_see_the_device"]
+    assert [name for name, ending in found.items() if ending == "failure"] == [
+        "test_frameworks_see_the_device"
+    ]
     assert list(found.values()).count("skipped") == len(found) - 1
 
 
 @pytest.mark.long
-def test_environments_see_the_machine_and_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels, folder = tmp_path / "wheels", tmp_path / "venv"
+def test_environments_see_the_machine_and_are_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "wheels"
+    folder = tmp_path / "venv"
     wheels.mkdir()
-    with pytest.raises(SystemExit, match=rf"no wheels in {wheels}: run\n    make gpu-wheels GPU_PYTHONS=3\.\d+\n"):
+    with pytest.raises(
+        SystemExit, match=rf"no wheels in {wheels}: run\n    make gpu-wheels GPU_PYTHONS=3\.\d+\n"
+    ):
         make_environment(folder, wheels)
     # The machine of these tests lacks nothing but a pip of its own.
     (wheel,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
     shutil.copy(wheel, wheels)
     monkeypatch.setattr("tests.gpu.environment.REQUIREMENTS", ("hydra-core>=99",))
-    with pytest.raises(SystemExit, match=r"(?s)No matching distribution found for hydra-core>=99.*make gpu-wheels"):
+    with pytest.raises(
+        SystemExit, match=r"(?s)No matching distribution found for hydra-core>=99.*make gpu-wheels"
+    ):
         make_environment(folder, wheels)
     monkeypatch.setattr("tests.gpu.environment.REQUIREMENTS", ("hydra-core>=1.3.8,<1.4", "psutil"))
     python = make_environment(folder, wheels)
-    seen = subprocess.run([python, "-c", "import hydra, psutil"], capture_output=True, text=True, check=False)
+    seen = subprocess.run(
+        [python, "-c", "import hydra, psutil"], capture_output=True, text=True, check=False
+    )
     assert seen.returncode == 0, seen.stderr
     (folder / "kept").touch()
     assert make_environment(folder, wheels) == python
@@ -101,9 +133,12 @@ def test_environments_see_the_machine_and_are_made_once(tmp_path: Path, monkeypa
 @pytest.mark.long
 @pytest.mark.framework
 def test_what_needs_no_gpu_is_really_asked(tmp_path: Path) -> None:
-    """In the environment of these tests: TensorFlow is there, and what needs a GPU is skipped with the reason."""
+    """In the environment of these tests: TensorFlow is there, and what needs a GPU is skipped with
+    the reason.
+    """
     code, said, found = asked(tmp_path, "cpu", "-k", "(out_of_memory and tensorflow) or energy")
     assert code == 0, said
-    memory, energy = "test_out_of_memory_is_an_outcome[tensorflow]", "test_energy_is_that_which_nvidia_smi_shows"
+    memory = "test_out_of_memory_is_an_outcome[tensorflow]"
+    energy = "test_energy_is_that_which_nvidia_smi_shows"
     assert found == {memory: "ok", energy: "skipped"}
     assert "needs a GPU" in said

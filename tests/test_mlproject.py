@@ -18,7 +18,9 @@ def mlflow_run(store: Store | None, uri: str, *arguments: str, cwd: Path = ROOT)
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     command = [sys.executable, "-m", "mlflow", "run", uri, "--env-manager", "local", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -35,7 +37,16 @@ def test_every_parameter_is_passed_on_and_documented() -> None:
 @pytest.mark.framework
 def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) -> None:
     overrides = f"model.nodes=8,9 batch_size=4 {AXES.replace('model.nodes=8', '')}"
-    arguments = ["-e", "sweep", "--experiment-name", "paradnn", "-P", "experiment=none", "-P", f"overrides={overrides}"]
+    arguments = [
+        "-e",
+        "sweep",
+        "--experiment-name",
+        "paradnn",
+        "-P",
+        "experiment=none",
+        "-P",
+        f"overrides={overrides}",
+    ]
     mlflow_run(store, ".", *arguments)
     [parent] = store.runs("sweep")
     points = store.runs()
@@ -52,14 +63,22 @@ def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) ->
 def copied(folder: Path) -> Path:
     """This checkout's tracked and new files, committed in a repository of their own."""
     listing = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     for name in listing.stdout.split("\n"):
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     author = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    for command in (["init", "-q", "-b", "main"], ["add", "-A"], [*author, "commit", "-q", "-m", "all"]):
+    for command in (
+        ["init", "-q", "-b", "main"],
+        ["add", "-A"],
+        [*author, "commit", "-q", "-m", "all"],
+    ):
         subprocess.run(["git", *command], cwd=folder, check=True)
     return folder
 
@@ -72,6 +91,14 @@ def test_a_project_without_an_address_records_where_everything_else_does(tmp_pat
     mlflow_run(None, ".", *arguments, "-P", f"overrides={AXES} measure.memory_limit=1GiB", cwd=work)
     store = Store(work / "mlruns")
     [point] = store.runs()
-    assert (point["outcome"], store.values("params", point["run_id"])["compile"]) == ("oom_predicted", "xla")
+    assert (point["outcome"], store.values("params", point["run_id"])["compile"]) == (
+        "oom_predicted",
+        "xla",
+    )
     assert "mlflow.parentRunId" not in point, "the project's run is in a store of MLflow's own"
-    assert subprocess.run(["git", "status", "--short"], cwd=work, capture_output=True, text=True).stdout == ""
+    assert (
+        subprocess.run(
+            ["git", "status", "--short"], cwd=work, capture_output=True, text=True
+        ).stdout
+        == ""
+    )

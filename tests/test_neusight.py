@@ -10,9 +10,17 @@ import pytest
 
 from benchmarks.extrapolation import models, timed_operations
 
-GPU, PEAK, BANDWIDTH, CALL = "Planted GPU", 1e13, 5e11, 2e-5
-BINARY, UNARY = ("add", "mul", "div", "pow"), ("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln")
-LAYERS, BATCH, LENGTH, WIDTH, HEADS = 12, 4, 256, 512, 8
+GPU = "Planted GPU"
+PEAK = 1e13
+BANDWIDTH = 5e11
+CALL = 2e-5
+BINARY = ("add", "mul", "div", "pow")
+UNARY = ("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln")
+LAYERS = 12
+BATCH = 4
+LENGTH = 256
+WIDTH = 512
+HEADS = 8
 ROWS = BATCH * LENGTH
 
 
@@ -40,21 +48,41 @@ def timings() -> Iterator[tuple[str, list[dict[str, object]]]]:
         return int(np.exp(random.uniform(np.log(low), np.log(high))))
 
     for kind in ("linear", "bmm"):
-        shapes = [(1 if kind == "linear" else size(4, 64), *(size(30, 3000) for _ in range(3))) for _ in range(80)]
-        yield kind, [dict(zip("BMNK", shape, strict=True), Latency=1e3 * (CALL + product(*shape))) for shape in shapes]
+        shapes = [
+            (1 if kind == "linear" else size(4, 64), *(size(30, 3000) for _ in range(3)))
+            for _ in range(80)
+        ]
+        yield (
+            kind,
+            [
+                dict(zip("BMNK", shape, strict=True), Latency=1e3 * (CALL + product(*shape)))
+                for shape in shapes
+            ],
+        )
     for kind in (*BINARY, *UNARY):
         pairs = [(size(100, 10000), size(10, 4000)) for _ in range(30)]
         tensors = 3 if kind in BINARY else 2
-        yield kind, [{"B": b, "H": h, "Latency": 1e3 * (CALL + moved(tensors * b * h))} for b, h in pairs]
+        yield (
+            kind,
+            [{"B": b, "H": h, "Latency": 1e3 * (CALL + moved(tensors * b * h))} for b, h in pairs],
+        )
 
 
 def graph() -> list[dict[str, object]]:
-    """An embedding, a layer of four operations between the names that NeuSight repeats, and a last product."""
-    tokens, scores = (BATCH, LENGTH, WIDTH), (BATCH, HEADS, LENGTH, LENGTH)
+    """An embedding, a layer of four operations between the names that NeuSight repeats, and a last
+    product.
+    """
+    tokens = (BATCH, LENGTH, WIDTH)
+    scores = (BATCH, HEADS, LENGTH, LENGTH)
     rows = [
         ("transformer_wte", [["MEM", ((ROWS, 1), (ROWS, WIDTH))]], [tokens], tokens),
         ("transformer_h_0_ln_1", [["VECln", (ROWS, WIDTH)]], [tokens], tokens),
-        ("addmm", [["Linear", (ROWS, WIDTH, 3 * WIDTH)]], [(3 * WIDTH,), tokens], (BATCH, LENGTH, 3 * WIDTH)),
+        (
+            "addmm",
+            [["Linear", (ROWS, WIDTH, 3 * WIDTH)]],
+            [(3 * WIDTH,), tokens],
+            (BATCH, LENGTH, 3 * WIDTH),
+        ),
         ("matmul", [["BMM", (BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH)]], [], scores),
         ("truediv", [["VECdiv", (BATCH * HEADS * LENGTH, LENGTH)]], [scores, (1,)], scores),
         ("add_15", [["VECadd", (ROWS, WIDTH)]], [tokens, tokens], tokens),
@@ -66,9 +94,18 @@ def graph() -> list[dict[str, object]]:
 
 def whole() -> float:
     """Seconds of the planted model: of its layer so many times."""
-    products = product(1, ROWS, WIDTH, 3 * WIDTH) + product(BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH)
-    others = moved(2 * ROWS * WIDTH) + moved(2 * BATCH * HEADS * LENGTH**2) + moved(3 * ROWS * WIDTH)
-    return moved(ROWS * (WIDTH + 1)) + LAYERS * (products + others) + product(1, ROWS, WIDTH, 1000) + CALL
+    products = product(1, ROWS, WIDTH, 3 * WIDTH) + product(
+        BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH
+    )
+    others = (
+        moved(2 * ROWS * WIDTH) + moved(2 * BATCH * HEADS * LENGTH**2) + moved(3 * ROWS * WIDTH)
+    )
+    return (
+        moved(ROWS * (WIDTH + 1))
+        + LAYERS * (products + others)
+        + product(1, ROWS, WIDTH, 1000)
+        + CALL
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +117,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = f"gpt9-inf-{LENGTH}-{BATCH}"
     written(base / "results/opgraph" / f"{name}.csv", graph())
     for place, told in (("label", {"num_layer": LAYERS}), ("results/prediction", {})):
-        path = base / place / "Planted_GPU" / ("neusight" if "prediction" in place else "") / f"{name}.json"
+        path = (
+            base
+            / place
+            / "Planted_GPU"
+            / ("neusight" if "prediction" in place else "")
+            / f"{name}.json"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**told, "e2e_latency": 1e3 * whole()}))
     (base / "label" / "Planted_GPU" / f"{name}-fusion.json").write_text("{}")  # is left out
@@ -89,7 +132,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_product_has_its_own_sides(folder: Path) -> None:
     """What NeuSight calls N is summed over."""
-    with (folder / "scripts/asplos/data/dataset/train/collect/linear/p2.1.0" / f"{GPU}.csv").open() as handle:
+    with (
+        folder / "scripts/asplos/data/dataset/train/collect/linear/p2.1.0" / f"{GPU}.csv"
+    ).open() as handle:
         first = next(csv.DictReader(handle))
     operation, seconds = timed_operations(folder, GPU)["linear"][0]
     assert (operation.m, operation.k, operation.n) == tuple(int(first[name]) for name in "MNK")

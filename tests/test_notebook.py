@@ -1,4 +1,6 @@
-"""The notebook runs from end to end, in a kernel of its own, on a store with runs and on one without."""
+"""The notebook runs from end to end, in a kernel of its own, on a store with runs and on one
+without.
+"""
 
 from pathlib import Path
 
@@ -19,37 +21,77 @@ def speed(device: str, nodes: int, batch: int) -> float:
 
 
 def plant(store: Store) -> None:
-    """Twelve points on each of two platforms, one of them out of memory, profiled, with their phases."""
+    """Twelve points on each of two platforms, one of them out of memory, profiled, with their
+    phases.
+    """
     writer = Writer(store.uri, "paradnn", store.folder / "artifacts")
     for device, platform, peaks in (("TPU v2", "tpu", (1e13, 1e12)), ("V100", "gpu", (1e14, 9e11))):
         for nodes in (32, 128, 512):
             for batch in (64, 256, 1024, 4096):
-                params = {"model.name": "fc", "model.nodes": str(nodes), "batch_size": str(batch), "mode": "train"}
+                params = {
+                    "model.name": "fc",
+                    "model.nodes": str(nodes),
+                    "batch_size": str(batch),
+                    "mode": "train",
+                }
                 params |= {"precision": "float32", "platform.name": platform}
-                tags = {"device": device, "environment_id": platform, "point_id": f"{platform}-{nodes}-{batch}"}
+                tags = {
+                    "device": device,
+                    "environment_id": platform,
+                    "point_id": f"{platform}-{nodes}-{batch}",
+                }
                 if (device, nodes, batch) == ("V100", 512, 4096):
-                    writer.run(params, {"parameters": nodes**2}, outcome="oom_device", reason="device is full", **tags)
+                    writer.run(
+                        params,
+                        {"parameters": nodes**2},
+                        outcome="oom_device",
+                        reason="device is full",
+                        **tags,
+                    )
                     continue
                 rate = speed(device, nodes, batch)
-                metrics = {"examples_per_second": rate, "flops_per_second": rate * nodes**2, "parameters": nodes**2}
-                metrics |= dict(zip(("peak_flops_per_second", "peak_bytes_per_second"), peaks, strict=True))
-                metrics |= {"arithmetic_intensity": batch / 8, "phase_measure_seconds": 3.0, "phase_start_seconds": 1.0}
-                writer.run(params, metrics, [["MatMul", 0.75], ["Add", 0.25]] if batch == 64 else None, **tags)
+                metrics = {
+                    "examples_per_second": rate,
+                    "flops_per_second": rate * nodes**2,
+                    "parameters": nodes**2,
+                }
+                metrics |= dict(
+                    zip(("peak_flops_per_second", "peak_bytes_per_second"), peaks, strict=True)
+                )
+                metrics |= {
+                    "arithmetic_intensity": batch / 8,
+                    "phase_measure_seconds": 3.0,
+                    "phase_start_seconds": 1.0,
+                }
+                writer.run(
+                    params,
+                    metrics,
+                    [["MatMul", 0.75], ["Add", 0.25]] if batch == 64 else None,
+                    **tags,
+                )
 
 
 def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Cell id -> what it printed and the tables and figures that it showed; raises where a cell fails."""
+    """Cell id -> what it printed and the tables and figures that it showed; raises where a cell
+    fails.
+    """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
     for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(store.folder / "jupyter"))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+    NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+    ).execute()
     shown = {}
     for cell in notebook.cells:
         parts = []
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            parts += [output.get("text", ""), data.get("text/plain", ""), "(figure)" if "image/png" in data else ""]
+            parts += [
+                output.get("text", ""),
+                data.get("text/plain", ""),
+                "(figure)" if "image/png" in data else "",
+            ]
         shown[cell.id] = "\n".join(filter(None, parts))
     return shown
 
@@ -62,8 +104,13 @@ def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.Monk
     for step in ("heatmap", "sensitivity", "roofline", "speedup", "claims", "phases"):
         assert "(figure)" in shown[step], step
     assert "Not here" not in "".join(shown.values())
-    ratios = [speed("TPU v2", n, b) / speed("V100", n, b) for n in (32, 128, 512) for b in (64, 256, 1024, 4096)][:-1]
-    wins, mean = sum(ratio > 1 for ratio in ratios), np.exp(np.mean(np.log(ratios)))
+    ratios = [
+        speed("TPU v2", n, b) / speed("V100", n, b)
+        for n in (32, 128, 512)
+        for b in (64, 256, 1024, 4096)
+    ][:-1]
+    wins = sum(ratio > 1 for ratio in ratios)
+    mean = np.exp(np.mean(np.log(ratios)))
     assert f"fc      11     {wins}" in shown["speedup"]
     assert f"{mean:.4g}" in shown["speedup"]
     assert f"{mean:.4g}" in shown["compare"]
@@ -72,7 +119,9 @@ def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.Monk
     assert "25% (25% to 25%) is the stack's own overhead" in shown["phases"]
 
 
-def test_a_store_without_runs_says_what_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_runs_says_what_to_do(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = execute(store, monkeypatch)
     assert "no such experiment in the store" in shown["frame"]
     assert "python -m paradnn.train -m experiment=quick" in shown["frame"]

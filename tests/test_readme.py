@@ -1,4 +1,6 @@
-"""What README and the tutorial say to type works, in the order in which they say it, in a shell, on one store."""
+"""What README and the tutorial say to type works, in the order in which they say it, in a shell, on
+one store.
+"""
 
 import os
 import re
@@ -13,8 +15,14 @@ import pytest
 from tests.conftest import ROOT, Store, environment
 
 #: Makes points short: the protocols stay two, that of `measure=quick` and the standard one.
-SHORT = ["measure.min_seconds=0.02", "measure.block_seconds=0.002", "measure.warmup_seconds=0.2", "measure.processes=1"]
-#: Not for a test: what installs, needs a network, another host, a server or a repository, or does not end.
+SHORT = [
+    "measure.min_seconds=0.02",
+    "measure.block_seconds=0.002",
+    "measure.warmup_seconds=0.2",
+    "measure.processes=1",
+]
+#: Not for a test: what installs, needs a network, another host, a server or a repository, or does
+#: not end.
 _ELSEWHERE = "make test|make tour|make ui|python -m paradnn.watch|git |source |cd |eval |export |mlflow |xdg-open "
 ELSEWHERE = (*_ELSEWHERE.split("|"), "paradnn gate", "python -m paradnn.train -m model=endpoint")
 
@@ -28,8 +36,14 @@ def blocks(page: str) -> Iterator[list[str]]:
 
 def recipe(target: str) -> list[str]:
     """The commands of a target in the Makefile that run this suite."""
-    [text] = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return [line.replace("$(BIN)/", "").strip() for line in text.splitlines() if line.startswith("\t$(BIN)/python")]
+    [text] = re.findall(
+        rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    return [
+        line.replace("$(BIN)/", "").strip()
+        for line in text.splitlines()
+        if line.startswith("\t$(BIN)/python")
+    ]
 
 
 def typed(page: str) -> list[list[str]]:
@@ -37,7 +51,9 @@ def typed(page: str) -> list[list[str]]:
     found = []
     for line in (line for block in blocks(page) for line in block):
         lines = recipe("demo") if line.startswith("make demo") else [line]
-        found += [shlex.split(each, comments=True) for each in lines if not each.startswith(ELSEWHERE)]
+        found += [
+            shlex.split(each, comments=True) for each in lines if not each.startswith(ELSEWHERE)
+        ]
     return [shortened(words) for words in found]
 
 
@@ -45,7 +61,10 @@ def shortened(words: list[str]) -> list[str]:
     counts = ("sweep.sample", "sweep.points")
     words = [f"{key}=2" if (key := word.partition("=")[0]) in counts else word for word in words]
     if "paradnn.train" in words and "--help" not in words:
-        small = ["model.layers=4", "model.nodes=32"] if "experiment=paper_fc" in words else []
+        if "experiment=paper_fc" in words:
+            small = ["model.layers=4", "model.nodes=32"]
+        else:
+            small = []
         return [*words, *SHORT, *small]
     if "paradnn.compare" in words:
         return [*words, *(word for word in SHORT if "processes" not in word), "--most", "5"]
@@ -67,10 +86,19 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
     for words in commands:
         line = shlex.join(words)
         done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+            ["bash", "-c", line],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        # A comparison that is not settled after so few rounds is an answer, too; so is a machine that could be quieter.
-        expected = (0, 1) if {"paradnn.compare", "paradnn.check"} & set(words) else (0,)
+        # A comparison that is not settled after so few rounds is an answer, too; so is a machine
+        # that could be quieter.
+        if {"paradnn.compare", "paradnn.check"} & set(words):
+            expected = (0, 1)
+        else:
+            expected = (0,)
         assert done.returncode in expected, f"{line}\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
 
 

@@ -32,7 +32,10 @@ def test_programs_take_turns_model_after_model_and_what_goes_wrong_in_one_is_sai
             assert [program.name for program in programs] == ["one", "other"]
             for program in programs:
                 ready = program.ready()
-                assert (ready.losses, ready.parameters) == (tuple(map(float, range(1, COMPARED + 1))), 9)
+                assert (ready.losses, ready.parameters) == (
+                    tuple(map(float, range(1, COMPARED + 1))),
+                    9,
+                )
                 assert program.block(1000, lead=10) > 0
         with pytest.raises(Failed, match=r"one: SystemExit: nothing can be prepared"):
             stage.open("ends")[0].ready()
@@ -40,7 +43,10 @@ def test_programs_take_turns_model_after_model_and_what_goes_wrong_in_one_is_sai
         assert len(diverging.ready().losses) == COMPARED
         with pytest.raises(Failed, match="one: the loss is nan"):
             diverging.block(1)
-    with Stage({"one": ["tests.no_such_program"]}, os.environ, ROOT) as stage, pytest.raises(Failed, match="No module"):
+    with (
+        Stage({"one": ["tests.no_such_program"]}, os.environ, ROOT) as stage,
+        pytest.raises(Failed, match="No module"),
+    ):
         stage.open("first")
 
 
@@ -65,21 +71,32 @@ def test_bare_loops_run_in_processes_that_end_with_them() -> None:
 
 
 def test_ratios_are_of_what_is_done_in_a_second_and_intervals_of_starts_and_rounds() -> None:
-    """Of each start the median round; over starts the geometric mean, with Student's interval as SciPy has it."""
+    """Of each start the median round; over starts the geometric mean, with Student's interval as
+    SciPy has it.
+    """
     start = {"ours": [0.8] * 8, "plain": [1.0] * 8, "copy": [1.0] * 8, "keras": [2.0] * 8}
     row = fidelity.Cell("jax", "fc", [start, start]).row()
     assert [ratio.value for ratio in row.values()] == pytest.approx([1.25, 2.5, 0.5, 1.0])
     starts = [
-        {"ours": [10.0, 10.0, 5.0], "plain": [9.0 * luck, 9.0 * luck, 90.0], "copy": [9.0 * luck, 9.0 * luck, 90.0]}
+        {
+            "ours": [10.0, 10.0, 5.0],
+            "plain": [9.0 * luck, 9.0 * luck, 90.0],
+            "copy": [9.0 * luck, 9.0 * luck, 90.0],
+        }
         for luck in (0.97, 1.0, 1.05)
     ]
     messages = channel.Cell("tcp", 64, starts).ratio(["ours"], ["plain", "copy"])
     logs = [math.log(0.9 * luck) for luck in (0.97, 1.0, 1.05)]
     expected = [statistics.fmean(logs), *stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)]
-    assert [messages.value, messages.low, messages.high] == pytest.approx(np.exp(expected), rel=1e-4)
-    generator, held = np.random.default_rng(0), 0
+    assert [messages.value, messages.low, messages.high] == pytest.approx(
+        np.exp(expected), rel=1e-4
+    )
+    generator = np.random.default_rng(0)
+    held = 0
     for _ in range(400):
-        drawn = 0.99 * np.exp(0.01 * generator.standard_normal((3, 1)) + 0.03 * generator.standard_normal((3, 36)))
+        drawn = 0.99 * np.exp(
+            0.01 * generator.standard_normal((3, 1)) + 0.03 * generator.standard_normal((3, 36))
+        )
         ratio = fidelity.combine(drawn.tolist())
         held += ratio.low <= 0.99 <= ratio.high
     assert held / 400 >= 0.93
@@ -89,7 +106,13 @@ def test_ratios_are_of_what_is_done_in_a_second_and_intervals_of_starts_and_roun
 
 def test_a_message_is_what_ours_records() -> None:
     """Half of a round trip, a 64th of a window, an all-reduce."""
-    cases = {"grpc": 500, "grpc_bandwidth": 1000 / 64, "tcp": 500, "iperf3": 1000 / 64, "gloo": 1000}
+    cases = {
+        "grpc": 500,
+        "grpc_bandwidth": 1000 / 64,
+        "tcp": 500,
+        "iperf3": 1000 / 64,
+        "gloo": 1000,
+    }
     assert {case: channel.Cell(case, 64).us(1e-3) for case in cases} == pytest.approx(cases)
 
 
@@ -123,12 +146,16 @@ def test_programs_that_compute_something_else_are_told_apart() -> None:
         ("channel --cases tcp --bytes 64 --rounds 2 --starts 2", {"case": "tcp", "bytes": "64"}),
     ],
 )
-def test_ours_takes_turns_with_the_plain_programs(words: str, row: dict[str, str], tmp_path: Path) -> None:
+def test_ours_takes_turns_with_the_plain_programs(
+    words: str, row: dict[str, str], tmp_path: Path
+) -> None:
     done = process([*f"benchmarks.{words}".split(), *SHORT, "--out", str(tmp_path)])
     table = tmp_path / f"{words.split()[0]}.csv"
     assert table.exists(), done.stdout + done.stderr
     with table.open() as handle:
         found = [*csv.DictReader(handle)]
     assert [{name: one[name] for name in row} for one in found] == [row] * len(found) != []
-    ratios = [float(value.split()[0]) for one in found for name, value in one.items() if " / " in name]
+    ratios = [
+        float(value.split()[0]) for one in found for name, value in one.items() if " / " in name
+    ]
     assert all(0 < ratio < math.inf for ratio in ratios)

@@ -30,9 +30,12 @@ from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store, environment, run
 from tests.processes import PATIENCE, hearing_ctrl_c, started
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload``"
+)  # MLflow's own query, with SQLAlchemy 2.1
 
-NODES, BATCHES = ("64", "1024"), ("16", "128")
+NODES = ("64", "1024")
+BATCHES = ("16", "128")
 
 
 class Sweep:
@@ -47,16 +50,26 @@ class Sweep:
     def begin(self, number: int, name: str | None = None) -> Claim:
         identity = Identity(str(number), ENVIRONMENT, 0)
         tags = tags_of(identity) | {"sweep_id": self.info.sweep_id}
-        claim = self.tracker.begin(identity, name or f"fc point {number}", tags, 60.0, lambda tags: True)
+        claim = self.tracker.begin(
+            identity, name or f"fc point {number}", tags, 60.0, lambda tags: True
+        )
         assert isinstance(claim, Claim)
         return claim
 
     def record(
-        self, claim: Claim, speed: float | None, place: dict[str, str] | None = None, reason: str = "too large"
+        self,
+        claim: Claim,
+        speed: float | None,
+        place: dict[str, str] | None = None,
+        reason: str = "too large",
     ) -> None:
         """The point of these nodes and this batch; out of memory without a speed."""
-        record, number = record_of(claim), int(claim.identity.point_id)
-        ending = {"outcome": "ok"} if speed else {"outcome": "oom_host", "reason": reason}
+        record = record_of(claim)
+        number = int(claim.identity.point_id)
+        if speed:
+            ending = {"outcome": "ok"}
+        else:
+            ending = {"outcome": "oom_host", "reason": reason}
         place = place or {"model.nodes": NODES[number // 2], "batch_size": BATCHES[number % 2]}
         whole = replace(
             record,
@@ -91,10 +104,14 @@ def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
     lines = [line.rstrip() for line in once(store).splitlines()]
     assert re.fullmatch(r"fc, 4 points: sweep 20260101-1, began \d\d:\d\d:\d\d", lines[0])
     assert lines[1] == "3 of 4 points: 2 ok, 1 oom_host, 1 running"
-    assert re.fullmatch(r"running for \d:\d\d:\d\d, expected end \d\d:\d\d:\d\d, \d:\d\d:\d\d from now", lines[2])
+    assert re.fullmatch(
+        r"running for \d:\d\d:\d\d, expected end \d\d:\d\d:\d\d, \d:\d\d:\d\d from now", lines[2]
+    )
     text = "\n".join(lines)
     assert re.search(
-        rf"^fc point 3 +running +0:\d\d:\d\d on {re.escape(os.uname().nodename)}, process {os.getpid()}$", text, re.M
+        rf"^fc point 3 +running +0:\d\d:\d\d on {re.escape(os.uname().nodename)}, process {os.getpid()}$",
+        text,
+        re.M,
     )
     assert re.search(r"^fc point 2 +oom_host +too large$", text, re.MULTILINE)
     assert re.search(r"^fc point 1 +ok +2,500$", text, re.MULTILINE)
@@ -108,16 +125,22 @@ def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, 
         if number < 6:
             speed = None if number == 3 else 1_000_000.0 * (number + 11)
             place = {"model.nodes": NODES[number // 4], "batch_size": str(2**number)}
-            sweep.record(claim, speed, place, f"too large: 1.0 GiB is more than {'what this host has ' * 5}")
+            sweep.record(
+                claim, speed, place, f"too large: 1.0 GiB is more than {'what this host has ' * 5}"
+            )
     reader = open_reader(address_of(store.uri))
     [parent] = reader.read(Query(("paradnn",), tags={"kind": ("sweep",)}, unfinished=True))
     console = Console(file=(shown := io.StringIO()), width=width, color_system=None)
     console.print(view(progress_of(reader, "paradnn", parent)))
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    # Of the newest points speed and outcome are whole; what failed says as much as there is room for.
+    # Of the newest points speed and outcome are whole; what failed says as much as there is room
+    # for.
     newest = lines[next(place for place, line in enumerate(lines) if line.startswith("point  ")) :]
-    assert [line.split()[-1] for line in newest if " ok " in line][:2] == ["16,000,000", "15,000,000"]
+    assert [line.split()[-1] for line in newest if " ok " in line][:2] == [
+        "16,000,000",
+        "15,000,000",
+    ]
     assert any(re.search("oom_host +too", line) for line in newest)
     running = [line for line in newest if " running " in line]
     assert len(running) == 2
@@ -155,7 +178,8 @@ def test_which_sweep_is_meant(store: Store) -> None:
     done = run(["paradnn.watch", "--once"], store)
     assert done.returncode == 2
     assert re.search(
-        r"no sweep is running in .*; the newest ended \d\d:\d\d:\d\d: --sweep 20260101-1 shows it", done.stderr
+        r"no sweep is running in .*; the newest ended \d\d:\d\d:\d\d: --sweep 20260101-1 shows it",
+        done.stderr,
     )
     assert "ended with points missing" in once(store, "--sweep", "20260101-1")
     half(store, "20260102-1")
@@ -167,9 +191,14 @@ def test_which_sweep_is_meant(store: Store) -> None:
 def test_a_sweep_whose_driver_is_gone_says_so(store: Store) -> None:
     half(store)
     process = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    store.change(f"UPDATE tags SET value = replace(value, '\"pid\": {os.getpid()}', '\"pid\": {int(process.stdout)}')")
+    store.change(
+        f"UPDATE tags SET value = replace(value, '\"pid\": {os.getpid()}', '\"pid\": {int(process.stdout)}')"
+    )
     text = once(store)
     assert "its driver is gone: the same command goes on where it stopped" in text
     assert "3 of 4 points: 2 ok, 1 oom_host\n" in text
@@ -193,7 +222,8 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(store: Store) -> None:
 
 def read_until(terminal: int, text: str) -> None:
     """Wait until a text was written to the terminal."""
-    seen, end = "", time.monotonic() + 200
+    seen = ""
+    end = time.monotonic() + 200
     while text not in seen and time.monotonic() < end:
         if select.select([terminal], [], [], 1)[0]:
             seen += os.read(terminal, 65536).decode(errors="replace")

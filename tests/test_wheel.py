@@ -1,4 +1,6 @@
-"""The wheel, built and installed for real: the same commands in an empty folder, without the checkout."""
+"""The wheel, built and installed for real: the same commands in an empty folder, without the
+checkout.
+"""
 
 import re
 import shlex
@@ -25,13 +27,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def uv(*command: str | Path) -> None:
     program = Path(sys.executable).parent / "uv"
-    subprocess.run([program, *command, "--offline", "--no-cache"], check=True, capture_output=True, env=environment())
+    subprocess.run(
+        [program, *command, "--offline", "--no-cache"],
+        check=True,
+        capture_output=True,
+        env=environment(),
+    )
 
 
 def environment_of(folder: Path) -> Path:
     """The programs of a new environment that sees the packages which are installed here.
 
-    A path in a `.pth` file is added as it is: the checkout, which this environment names in one of its own, is not.
+    A path in a `.pth` file is added as it is: the checkout, which this environment names in one of
+    its own, is not.
     """
     uv("venv", "--python", sys.executable, folder)
     [packages] = folder.glob("lib/python*/site-packages")
@@ -50,16 +58,34 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(installed: Path, folder: Path, *command: str) -> str:
     environ = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [installed / command[0], *command[1:]], cwd=folder, env=environ, capture_output=True, text=True, check=False
+        [installed / command[0], *command[1:]],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_a_container_is_built_from_files_that_suffice(wheel: Path, tmp_path: Path) -> None:
-    copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")]
-    names = {name for line in copied for name in line if not name.startswith("--") and not name.startswith("/")}
-    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [
+        line.split()[1:-1]
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ")
+    ]
+    names = {
+        name
+        for line in copied
+        for name in line
+        if not name.startswith("--") and not name.startswith("/")
+    }
+    allowed = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     recipe = (ROOT / "apptainer.def").read_text()
     files = recipe.split("%files")[1].split("%post")[0].split()[::2]
     assert names == allowed == set(files)
@@ -69,7 +95,16 @@ def test_a_container_is_built_from_files_that_suffice(wheel: Path, tmp_path: Pat
             shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, tmp_path / name)
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        str(tmp_path / "dist"),
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     [path] = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(path) as other:
@@ -94,7 +129,9 @@ def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.framework
 def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Path) -> None:
-    """In another interpreter, which has a framework of its own; it must not find the driver's before that."""
+    """In another interpreter, which has a framework of its own; it must not find the driver's
+    before that.
+    """
     [packages] = installed.parent.glob("lib/python*/site-packages")
     other = environment_of(tmp_path / "other")
     work = tmp_path / "work"
@@ -102,7 +139,9 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
     wrong = packages / "keras.py"
     wrong.write_text("raise ImportError('the Keras beside the driver')\n")
     try:
-        assert ": ok\n" in run(installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}")
+        assert ": ok\n" in run(
+            installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}"
+        )
     finally:
         wrong.unlink()  # the environment is other tests' too
     assert [path.name for path in work.iterdir()] == ["mlruns"]

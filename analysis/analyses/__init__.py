@@ -1,1 +1,3 @@
-"""The analyses, one file each: options, numbers, sentences, table, picture, and its place in the report."""
+"""The analyses, one file each: options, numbers, sentences, table, picture, and its place in the
+report.
+"""

@@ -1,5 +1,6 @@
-"""`beside`: examples per second of every measured model beside published platforms: what was published of the very
-step, else a prediction with its interval; and what is not known of them."""
+"""`beside`: examples per second of every measured model beside published platforms: what was
+published of the very step, else a prediction with its interval; and what is not known of them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
-#: Precisions in which a platform may have been published where the run's own is not there, the likeliest first.
+#: Precisions in which a platform may have been published where the run's own is not there, the
+#: likeliest first.
 _PRECISIONS = ("float16", "bfloat16", "float32")
 #: Models that are looked at: each prediction takes some 50 ms.
 _MOST = 40
@@ -46,10 +48,10 @@ class BesideOptions(Options):
 def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     """A row for each measured model and platform.
 
-    Columns: family, point, device, here and there (examples per second) with _low and _high, source (published: that
-    very step; predicted), precision (of the platform), ratio (there / here), missing (why there is no number).
-    NotEnoughData without a measured run of a model, ConfigError for a device that the atlas lacks, HeterogeneousError
-    for heterogeneous runs.
+    Columns: family, point, device, here and there (examples per second) with _low and _high, source
+    (published: that very step; predicted), precision (of the platform), ratio (there / here),
+    missing (why there is no number). NotEnoughData without a measured run of a model, ConfigError
+    for a device that the atlas lacks, HeterogeneousError for heterogeneous runs.
     """
     from analysis.atlas import load
 
@@ -65,7 +67,9 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     runs = runs[runs["family"].isin(list(FAMILIES))]
     pooled = pooled_within(runs, ["device"], options.pool)
     points = runs.drop_duplicates("point_id", keep="last")
-    chosen = points.loc[points.groupby("family").cumcount().sort_values(kind="stable").index[:_MOST]]
+    chosen = points.loc[
+        points.groupby("family").cumcount().sort_values(kind="stable").index[:_MOST]
+    ]
     rows = [row for run in chosen.to_dict("records") for row in _rows(run, options)]
     if not rows:
         raise NotEnoughData("no model with layers was measured here, such as model=fc")
@@ -89,8 +93,12 @@ def _headline(table: pd.DataFrame) -> Highlight | None:
         ratios = rows.loc[rows["source"].eq(source), "ratio"]
         ends = dict.fromkeys(short(end, digits=2) for end in (ratios.min(), ratios.max()))
         verb, note = ("ran", " (published)") if source == "published" else ("would run", "")
-        found.append(f"{device} {verb} {counted(len(ratios), 'model')} {' to '.join(ends)} times as fast{note}")
-    return Highlight("Beside published platforms", f"{'; '.join(found)}.") if found else None
+        found.append(
+            f"{device} {verb} {counted(len(ratios), 'model')} {' to '.join(ends)} times as fast{note}"
+        )
+    if found:
+        return Highlight("Beside published platforms", f"{'; '.join(found)}.")
+    return None
 
 
 def _sentences(table: pd.DataFrame, here: str, points: int) -> Iterator[str]:
@@ -98,10 +106,12 @@ def _sentences(table: pd.DataFrame, here: str, points: int) -> Iterator[str]:
         for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
             span = [short(end, digits=3) for end in (known["ratio"].min(), known["ratio"].max())]
             mean = short(math.exp(np.log(known["ratio"]).mean()), digits=3)
-            how = (
-                "predicted from published timings of kernels or other models" if source == "predicted" else "published"
-            )
-            numbers, ends = ", ".join(dict.fromkeys(known["precision"])), " to ".join(dict.fromkeys(span))
+            if source == "predicted":
+                how = "predicted from published timings of kernels or other models"
+            else:
+                how = "published"
+            numbers = ", ".join(dict.fromkeys(known["precision"]))
+            ends = " to ".join(dict.fromkeys(span))
             yield (
                 f"{device} ({numbers}) runs {counted(len(known), 'model')} {ends} times as fast as "
                 f"{here}, {mean} times in the geometric mean; {how}."
@@ -120,11 +130,16 @@ def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
     points = sorted(set(table["point"]))
     drawn, (axes,) = drawing.panels(1, 6.4, 1.2 + 0.24 * len(points))
     parts = {f"{here}, measured": table.drop_duplicates("point")}
-    parts |= {f"{name}, published or predicted": table[table["device"] == name] for name in table["device"].unique()}
+    parts |= {
+        f"{name}, published or predicted": table[table["device"] == name]
+        for name in table["device"].unique()
+    }
     groups = {}
     for side, (name, rows) in zip(["here", *["there"] * len(parts)], parts.items(), strict=False):
         named = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
-        groups[name] = rows.set_index("point")[[*named]].rename(columns=named).dropna(subset="value")
+        groups[name] = (
+            rows.set_index("point")[[*named]].rename(columns=named).dropna(subset="value")
+        )
     looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
     drawing.forest(axes, {point: point for point in points}, groups, looks)
     drawing.finish(axes, "Beside published platforms", "examples/s", logs={"x": short})
@@ -140,16 +155,28 @@ def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, 
     model = model_in(run)
     if not FAMILIES[str(run["family"])].has_layers or model.is_kernel or model.is_communication:
         return
-    here = {f"here{end}": float(run.get(f"examples_per_second{end}", math.nan)) for end in ("", "_low", "_high")}
+    here = {
+        f"here{end}": float(run.get(f"examples_per_second{end}", math.nan))
+        for end in ("", "_low", "_high")
+    }
     for device in map(load().device, options.platform_of):
         there = _there(run, device)
         ratio = there["there"] / here["here"]
         last = {"ratio": ratio, "missing": there.pop("missing")}
-        yield {"family": run["family"], "point": words_of(run, model), **here, "device": device, **there, **last}
+        yield {
+            "family": run["family"],
+            "point": words_of(run, model),
+            **here,
+            "device": device,
+            **there,
+            **last,
+        }
 
 
 def _there(run: Mapping[Any, Any], device: str) -> dict[str, Any]:
-    """What is known of a run's step on a device: published, else predicted, in the first precision that it has."""
+    """What is known of a run's step on a device: published, else predicted, in the first precision
+    that it has.
+    """
     from analysis.atlas import load
     from analysis.atlas.expect import expect, published
 
@@ -157,16 +184,26 @@ def _there(run: Mapping[Any, Any], device: str) -> dict[str, Any]:
     if run["family"] == "fc":  # whole steps come first
         numbers.sort(key=lambda name: load().find(device, "fc", name) is None)
     row, *others = [{**run, "precision": precision} for precision in numbers]
-    batch, source, missing, times = float(run["batch_size"]), "published", "", (math.nan,) * 3
-    exact = next(((each, seconds) for each in (row, *others) if (seconds := published(each, device))), None)
+    batch = float(run["batch_size"])
+    source = "published"
+    missing = ""
+    times = (math.nan,) * 3
+    exact = next(
+        ((each, seconds) for each in (row, *others) if (seconds := published(each, device))), None
+    )
     if exact:
-        row, times = exact[0], (exact[1], math.nan, math.nan)
+        row = exact[0]
+        times = (exact[1], math.nan, math.nan)
     else:
         answer = expect(row, device)
         for other in others:
             if answer.seconds is None and (found := expect(other, device)).seconds is not None:
-                row, answer = other, found
-        source, missing = "predicted", answer.why
+                row = other
+                answer = found
+        source = "predicted"
+        missing = answer.why
         times = (answer.seconds or math.nan, answer.high or math.nan, answer.low or math.nan)
-    rates = dict(zip(("there", "there_low", "there_high"), (batch / each for each in times), strict=True))
+    rates = dict(
+        zip(("there", "there_low", "there_high"), (batch / each for each in times), strict=True)
+    )
     return rates | {"source": source, "precision": row["precision"], "missing": missing}

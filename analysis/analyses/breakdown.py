@@ -1,8 +1,9 @@
-"""`breakdown`: where the time of a step goes, over all profiled models of a family, by categories and types.
+"""`breakdown`: where the time of a step goes, over all profiled models of a family, by categories
+and types.
 
-A profile's shares (measure.profile=true) are of one step. A family's share of a category is the median over its models,
-with the interval of order statistics over the models and batch sizes that points share: medians of several categories
-need not add up to 1.
+A profile's shares (measure.profile=true) are of one step. A family's share of a category is the
+median over its models, with the interval of order statistics over the models and batch sizes that
+points share: medians of several categories need not add up to 1.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class BreakdownOptions(Options):
     "operation, or medians do not add up to the whole.",
 )
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
-    """The rows of `measure_shares`, and its error; SchemaError for heterogeneous runs of a family on a device."""
+    """The rows of `measure_shares`, and its error; SchemaError for heterogeneous runs of a family
+    on a device.
+    """
     pooled = pooled_within(frame, ["family", "device"], options.pool)
     points = aggregate_replicates(frame)
     points = points[is_ok(points)]
@@ -55,16 +58,24 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     leading = table[table["level"] == table["level"].iloc[0]]
     return Result(
         numbers=table,
-        sentences=[*_sentences(leading, table.drop(index=leading.index), len(points) - len(profiled))],
+        sentences=[
+            *_sentences(leading, table.drop(index=leading.index), len(points) - len(profiled))
+        ],
         picture=lambda: draw_breakdown(leading),
         stands_out=_headline(leading),
-        sources=tuple(frame.loc[frame["point_id"].isin(profiled["point_id"]) & is_ok(frame), "run_id"]),
+        sources=tuple(
+            frame.loc[frame["point_id"].isin(profiled["point_id"]) & is_ok(frame), "run_id"]
+        ),
         pooled=pooled,
     )
 
 
 def _headline(shares: pd.DataFrame) -> Highlight:
-    row = shares[shares["models"] == shares["models"].max()].sort_values("median", ascending=False).iloc[0]
+    row = (
+        shares[shares["models"] == shares["models"].max()]
+        .sort_values("median", ascending=False)
+        .iloc[0]
+    )
     return Highlight(
         "What limits it",
         f"{row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} in the median over "
@@ -75,7 +86,9 @@ def _headline(shares: pd.DataFrame) -> Highlight:
 def _sentences(shares: pd.DataFrame, types: pd.DataFrame, without: int) -> Iterator[Paragraph]:
     """`types` beside shares of categories; none where the shares are of types."""
     for family, rows in shares.groupby("family", sort=False):
-        leading = ", ".join(map(_share, types[types["family"] == family].head(_LEADING).to_dict("records")))
+        leading = ", ".join(
+            map(_share, types[types["family"] == family].head(_LEADING).to_dict("records"))
+        )
         words = ", ".join(map(_share, rows.head(_LEADING + 2).to_dict("records")))
         head = f"{family}, {counted(int(rows['models'].iloc[0]), 'profiled point')}: {words}."
         yield Paragraph(head, (f"Leading types: {leading}.",) if leading else ())
@@ -91,7 +104,9 @@ def _sentences(shares: pd.DataFrame, types: pd.DataFrame, without: int) -> Itera
 def _interval(row: Mapping[Any, Any], what: str = "") -> str:
     """The interval of a share, or where models are too few for one, the middle half."""
     known = math.isfinite(row["low"]) and math.isfinite(row["high"])
-    low, high = (short(row[end], share=True) for end in (("low", "high") if known else ("q25", "q75")))
+    low, high = (
+        short(row[end], share=True) for end in (("low", "high") if known else ("q25", "q75"))
+    )
     return f"{what if known else 'middle half '}{low} to {high}"
 
 
@@ -100,17 +115,30 @@ def _share(row: Mapping[Any, Any]) -> str:
     return f"{row['name']} {short(row['median'], share=True)}{interval}"
 
 
-def measure_shares(points: pd.DataFrame, unit: Unit = "crossed") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Median shares of the profiled step, and the points that have a profile; ParadnnError where none has.
+def measure_shares(
+    points: pd.DataFrame, unit: Unit = "crossed"
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Median shares of the profiled step, and the points that have a profile; ParadnnError where
+    none has.
 
-    A row for each level (category, then type), family and name, the largest first: family, level, name, models,
-    median, its 95% interval low and high over `sample`, q25 and q75. What a profile does not name has share 0 there.
+    A row for each level (category, then type), family and name, the largest first: family, level,
+    name, models, median, its 95% interval low and high over `sample`, q25 and q75. What a profile
+    does not name has share 0 there.
     """
-    held = [str(name) for name in points if not str(name).endswith("_spread") and points[name].notna().any()]
-    levels = {level: [name for name in held if name.startswith(prefix)] for level, prefix in _PREFIXES.items()}
+    held = [
+        str(name)
+        for name in points
+        if not str(name).endswith("_spread") and points[name].notna().any()
+    ]
+    levels = {
+        level: [name for name in held if name.startswith(prefix)]
+        for level, prefix in _PREFIXES.items()
+    }
     columns = next(filter(None, levels.values()), None)
     if columns is None:
-        raise ParadnnError("no measured run has category_share.* or op_share.*: set measure.profile=true")
+        raise ParadnnError(
+            "no measured run has category_share.* or op_share.*: set measure.profile=true"
+        )
     profiled = points[points[columns].notna().any(axis=1)]
     parts = [
         _shares(profiled[profiled["family"] == family], level, columns, unit)
@@ -123,9 +151,13 @@ def measure_shares(points: pd.DataFrame, unit: Unit = "crossed") -> tuple[pd.Dat
 def _shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> pd.DataFrame:
     """The rows of a family at a level."""
     shares = rows[columns].astype("float64").dropna(how="all").fillna(0.0)
-    levels, found = levels_of(rows.loc[shares.index], unit), list[list[Any]]()
+    levels = levels_of(rows.loc[shares.index], unit)
+    found = list[list[Any]]()
     for column in shares.columns[shares.any()]:
-        numbers = [end if math.isfinite(end) else np.nan for end in crossed_quantile(shares[column], levels)]
+        numbers = [
+            end if math.isfinite(end) else np.nan
+            for end in crossed_quantile(shares[column], levels)
+        ]
         named = [rows["family"].iloc[0], level, column.removeprefix(_PREFIXES[level]), len(shares)]
         quarters = [shares[column].quantile(share) for share in (0.25, 0.75)]
         found.append([*named, *numbers, levels.words, *quarters])
@@ -134,26 +166,45 @@ def _shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> p
 
 
 def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
-    """Median shares, the largest on top, a mark for each family with the interval of its median, or its middle half
-    where models are too few for one. Marks stand beside each other, since medians do not sum to the whole step."""
-    order = list(table.groupby("name")["median"].max().sort_values(ascending=False, kind="stable").index)
+    """Median shares, the largest on top, a mark for each family with the interval of its median, or
+    its middle half where models are too few for one. Marks stand beside each other, since medians
+    do not sum to the whole step.
+    """
+    order = list(
+        table.groupby("name")["median"].max().sort_values(ascending=False, kind="stable").index
+    )
     named = order[:_NAMED]
     known = table["low"].notna() & table["high"].notna()
-    ends = {end: table[end].where(known, table[other]) for end, other in (("low", "q25"), ("high", "q75"))}
-    groups, looks = {}, {}
+    ends = {
+        end: table[end].where(known, table[other])
+        for end, other in (("low", "q25"), ("high", "q75"))
+    }
+    groups = {}
+    looks = {}
     everyone = drawing.families_with(table["family"].unique())
     for family, rows in table.assign(value=table["median"], **ends).groupby("family", sort=False):
         models = int(rows["models"].iloc[0])
         whole = known[rows.index].all()
-        bar = "95% interval" if whole else "middle half of the models" if models > 1 else "one model"
+        if whole:
+            bar = "95% interval"
+        elif models > 1:
+            bar = "middle half of the models"
+        else:
+            bar = "one model"
         label = f"{family}: {counted(models, 'model')}, {bar}"
         groups[label] = rows[rows["name"].isin(named)].set_index("name")
         looks[label] = drawing.look(str(family), everyone)
     drawn, (axes,) = drawing.panels(1, 7.5, 1.2 + len(named) * (0.24 + 0.1 * len(groups)))
     drawing.forest(axes, {name: name for name in named}, groups, looks)
     axes.set_xlim(left=0)
-    what = "categories" if table["level"].iloc[0] == "category" else "types"
-    rest = f"; {len(order) - len(named)} smaller ones are left out" if len(order) > len(named) else ""
+    if table["level"].iloc[0] == "category":
+        what = "categories"
+    else:
+        what = "types"
+    if len(order) > len(named):
+        rest = f"; {len(order) - len(named)} smaller ones are left out"
+    else:
+        rest = ""
     title = f"Where the step's time goes: {what} of operations"
     drawing.finish(axes, title, f"share of the profiled step, median{rest}", shares="x", grid="x")
     drawing.legend(drawn)

@@ -1,5 +1,6 @@
-"""`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel, each transport and pattern
-by itself, in pieces where a protocol changes, with intervals."""
+"""`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel, each
+transport and pattern by itself, in pieces where a protocol changes, with intervals.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +35,26 @@ _MOST_BREAKS = 12
     shown=lambda rows: [Shown()] if rows.get("transfer_us", pd.Series()).notna().any() else [],
 )
 def channel(frame: pd.DataFrame, options: Options) -> Result:
-    """Start-up time (us) and bandwidth (B/s), a row for each piece of each transport and pattern. NotEnoughData where
-    no run measured messages, SchemaError for heterogeneous runs of a channel."""
+    """Start-up time (us) and bandwidth (B/s), a row for each piece of each transport and pattern.
+    NotEnoughData where no run measured messages, SchemaError for heterogeneous runs of a channel.
+    """
     found = _channels(frame)
     used = [name for each in found for name in each.runs["run_id"]]
     names = ["device", "channel", "first_bytes", "last_bytes", "measurements"]
-    names += [f"{what}{end}" for what in ("start_up_us", "bytes_per_second") for end in ("", "_low", "_high")]
+    names += [
+        f"{what}{end}"
+        for what in ("start_up_us", "bytes_per_second")
+        for end in ("", "_low", "_high")
+    ]
     rows = [
-        [each.device, each.name, *piece[:3], *piece.start_up, *piece.bandwidth, np.median(each.fit.errors)]
+        [
+            each.device,
+            each.name,
+            *piece[:3],
+            *piece.start_up,
+            *piece.bandwidth,
+            np.median(each.fit.errors),
+        ]
         for each in found
         if each.fit
         for piece in each.fit.pieces
@@ -55,13 +68,15 @@ def channel(frame: pd.DataFrame, options: Options) -> Result:
     )
 
 
-SIZE, TIME = "model.bytes", "transfer_us"
+SIZE = "model.bytes"
+TIME = "transfer_us"
 _GROUP = ["device", "model.transport", "model.pattern"]
 
 
 class _Channel(NamedTuple):
-    """One channel, such as "tcp bandwidth, window 64", and how it is called where there are several devices.
-    `runs` hold SIZE and TIME, `fit` is over these, None where there are too few sizes."""
+    """One channel, such as "tcp bandwidth, window 64", and how it is called where there are several
+    devices. `runs` hold SIZE and TIME, `fit` is over these, None where there are too few sizes.
+    """
 
     device: str
     name: str
@@ -73,17 +88,23 @@ class _Channel(NamedTuple):
 def _channels(frame: pd.DataFrame) -> list[_Channel]:
     """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
     timed = {*_GROUP, SIZE, TIME} <= {*frame.columns}
-    runs = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)] if timed else frame.head(0)
+    if timed:
+        runs = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)]
+    else:
+        runs = frame.head(0)
     if runs.empty:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
         )
     runs = runs.astype({SIZE: "float64", TIME: "float64"})
     settings = [
-        name for name in map(str, runs) if name.startswith("model.") and name not in (*_GROUP, SIZE, "model.name")
+        name
+        for name in map(str, runs)
+        if name.startswith("model.") and name not in (*_GROUP, SIZE, "model.name")
     ]
     settings += [name for name in ("hosts", "platform.cores") if name in runs]
-    found, several = [], runs["device"].nunique() > 1
+    found = []
+    several = runs["device"].nunique() > 1
     for (device, transport, pattern), same in runs.groupby(_GROUP, sort=True):
         # What does not differ among these needs no word.
         telling = [name for name in settings if same[name].nunique(dropna=False) > 1]
@@ -91,17 +112,26 @@ def _channels(frame: pd.DataFrame) -> list[_Channel]:
         for values, part in parts:
             told = zip(telling, values, strict=True)
             known = ((label(name), value) for name, value in told if pd.notna(value))
-            variant = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in known]
+            variant = [
+                f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in known
+            ]
             name = ", ".join([f"{transport} {pattern}", *variant])
-            fit = fit_transfers(part[SIZE], part[TIME], sessions_of(part)) if part[SIZE].nunique() >= FEWEST else None
-            found.append(_Channel(str(device), name, f"{name} on {device}" if several else name, part, fit))
+            if part[SIZE].nunique() >= FEWEST:
+                fit = fit_transfers(part[SIZE], part[TIME], sessions_of(part))
+            else:
+                fit = None
+            found.append(
+                _Channel(str(device), name, f"{name} on {device}" if several else name, part, fit)
+            )
     return found
 
 
 def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
     """How good each channel is, how far off its fit is, and where other lines hold."""
     for each in found:
-        if (fit := each.fit) is None:
+        fit = each.fit
+        if fit is None:
             continue
         head = (
             f"{each.shown}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
@@ -111,12 +141,17 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
         one, middle, most = (short(float(error), share=True) for error in errors)
         points = [f"The fit is off by {middle} in the median, {most} at most."]
         if len(set(sessions_of(each.runs))) < 2:
-            points.append("All are of one session, and what that did to all of them no interval holds.")
+            points.append(
+                "All are of one session, and what that did to all of them no interval holds."
+            )
         if fit.breaks:
             where = ", ".join(map(_bytes, fit.breaks))
-            points.append(f"Other lines hold from {where} on; one through all would be off by {one} in the median.")
+            points.append(
+                f"Other lines hold from {where} on; one through all would be off by {one} in the median."
+            )
         yield Paragraph(head, tuple(points))
-    if few := dict.fromkeys(each.name for each in found if each.fit is None):
+    few = dict.fromkeys(each.name for each in found if each.fit is None)
+    if few:
         yield Paragraph(f"Too few sizes for a fit: {'; '.join(few)}.")
     yield Paragraph(
         "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where more than chance asks "
@@ -125,7 +160,9 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
 
 
 def _interval(estimate: Estimate, unit: str) -> str:
-    value, low, high = (f"{each:.3g} us" if unit == "us" else short(each, unit, digits=3) for each in estimate)
+    value, low, high = (
+        f"{each:.3g} us" if unit == "us" else short(each, unit, digits=3) for each in estimate
+    )
     return f"{value} ({low} to {high})"
 
 
@@ -138,14 +175,19 @@ def _bytes(count: float) -> str:
 
 
 def _draw(found: Sequence[_Channel]) -> drawing.Figure:
-    """Left the time of a message, right its size over that; a mark is a run, a line its fit, dotted between pieces."""
+    """Left the time of a message, right its size over that; a mark is a run, a line its fit, dotted
+    between pieces.
+    """
     drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
     names = [each.shown for each in found]
     crowded = sum(len(each.fit.breaks) for each in found if each.fit) > _MOST_BREAKS
     for each in found:
-        look, pieces = drawing.look(each.shown, names), each.fit.pieces if each.fit else ()
-        how, line = {"markersize": 3, "label": each.shown, **look}, {"linewidth": 1.3, "color": look["color"]}
-        sizes, times = each.runs[SIZE], each.runs[TIME]
+        look = drawing.look(each.shown, names)
+        pieces = each.fit.pieces if each.fit else ()
+        how = {"markersize": 3, "label": each.shown, **look}
+        line = {"linewidth": 1.3, "color": look["color"]}
+        sizes = each.runs[SIZE]
+        times = each.runs[TIME]
         drawing.marks(left, sizes, times, alpha=_FAINT, **how)
         drawing.marks(right, sizes, sizes / times * 1e6, alpha=_FAINT, **how)
         for piece in pieces:
@@ -153,7 +195,9 @@ def _draw(found: Sequence[_Channel]) -> drawing.Figure:
             left.plot(x, piece.at(x), **line)
             right.plot(x, x / np.maximum(piece.at(x), 1e-12) * 1e6, **line)
         for piece in () if crowded else pieces[1:]:
-            left.axvline(piece.first, color=look["color"], linewidth=0.8, linestyle=":", alpha=_FAINT)
+            left.axvline(
+                piece.first, color=look["color"], linewidth=0.8, linestyle=":", alpha=_FAINT
+            )
     for axes, title, unit in (
         (left, "Time of a message or a collective", "time (us)"),
         (right, "Its bandwidth", "size / time (B/s)"),
@@ -161,6 +205,8 @@ def _draw(found: Sequence[_Channel]) -> drawing.Figure:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: _bytes(value).removesuffix("B").strip())
         axes.xaxis.get_major_locator().set_params(numticks=8)  # type: ignore[call-arg]
-        drawing.finish(axes, title, "size (bytes)", unit, logs={"y": "{:g}".format if axes is left else short})
+        drawing.finish(
+            axes, title, "size (bytes)", unit, logs={"y": "{:g}".format if axes is left else short}
+        )
     drawing.legend(drawn)
     return drawn

@@ -1,8 +1,9 @@
 """`claims`: the paper's fourteen observations, or those of a YAML file, as checks over the runs.
 
-A check is supported where the 95% interval of its number lies on the claimed side, refuted where it lies on the other,
-and undecided where it holds both. A claim is refuted where any check is, supported where all checks with data are; what
-has no data is named. Kinds of check and a file: analysis/claims/kinds.csv and analysis/claims/observations.yaml.
+A check is supported where the 95% interval of its number lies on the claimed side, refuted where it
+lies on the other, and undecided where it holds both. A claim is refuted where any check is,
+supported where all checks with data are; what has no data is named. Kinds of check and a file:
+analysis/claims/kinds.csv and analysis/claims/observations.yaml.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.claims.evaluate import CheckFinding, ClaimVerdict, Data, judge, sentences, summary, table
+from analysis.claims.evaluate import (
+    CheckFinding,
+    ClaimVerdict,
+    Data,
+    judge,
+    sentences,
+    summary,
+    table,
+)
 from analysis.claims.kinds import ClaimAnswer, StatedClaim
 from analysis.claims.load import load_claims, observations
 from analysis.lazy import drawing, np, pd
@@ -28,7 +37,9 @@ from paradnn.core.errors import ConfigError
 class ClaimsOptions(Options):
     """Which claims, and how to read them."""
 
-    file: str | None = option(None, "YAML file of claims (default: the paper's observations)", metavar="FILE")
+    file: str | None = option(
+        None, "YAML file of claims (default: the paper's observations)", metavar="FILE"
+    )
     only: tuple[str, ...] | None = option(None, "claims by their ids, such as 7,8", metavar="IDS")
 
 
@@ -39,9 +50,14 @@ class ClaimsResult(Result):
     verdicts: tuple[ClaimVerdict, ...]
 
 
-def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], pooled: str) -> ClaimsResult:
+def answered(
+    verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], pooled: str
+) -> ClaimsResult:
     """Claims with their answers, as a result."""
-    said = [Paragraph(f"{one.title}: {one.answer.upper()}{one.extent}", tuple(sentences(one))) for one in verdicts]
+    said = [
+        Paragraph(f"{one.title}: {one.answer.upper()}{one.extent}", tuple(sentences(one)))
+        for one in verdicts
+    ]
     return ClaimsResult(
         verdicts=verdicts,
         numbers=table(verdicts),
@@ -66,12 +82,14 @@ def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], poole
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     """Every claim with its answer, its numbers and what is missing.
 
-    ConfigError for an id that no claim has, DataError for a file that holds no claims. What stands in the way of one
-    check is named in its finding.
+    ConfigError for an id that no claim has, DataError for a file that holds no claims. What stands
+    in the way of one check is named in its finding.
     """
     from analysis.store.load import load_types
 
-    claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)
+    claims = _only(
+        load_claims(Path(options.file)) if options.file else observations(), options.only
+    )
     data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
     verdicts = judge(claims, data)
     return answered(verdicts, tuple(sorted(data.used)), joined(sorted(data.pooled)))
@@ -84,20 +102,33 @@ def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequenc
     known = {claim.id: claim for claim in claims}
     for name in ids or ("",):
         if name not in known:
-            raise ConfigError("--only", name, "there is no such claim", f"choose of {', '.join(known)}")
+            raise ConfigError(
+                "--only", name, "there is no such claim", f"choose of {', '.join(known)}"
+            )
     return [known[name] for name in ids]
 
 
 _ASKED = "#dbe7d3"
-_COMMON = ("mode", "device", "platform.name")  # conditions that tell no check of a claim from another
-_WRAP, _LINE = 58, 0.17  # characters of a check's line, and inches of it
+_COMMON = (
+    "mode",
+    "device",
+    "platform.name",
+)  # conditions that tell no check of a claim from another
+# characters of a check's line, and inches of it
+_WRAP = 58
+_LINE = 0.17
 _ORDER = ("standardised weight", "share", "ratio")
-_LOOKS = {ClaimAnswer.SUPPORTED: ("o", 0), ClaimAnswer.REFUTED: ("X", 1), ClaimAnswer.NOT_ENOUGH: ("D", 4)}
+_LOOKS = {
+    ClaimAnswer.SUPPORTED: ("o", 0),
+    ClaimAnswer.REFUTED: ("X", 1),
+    ClaimAnswer.NOT_ENOUGH: ("D", 4),
+}
 
 
 def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
-    """A row for each check that has data, in panels of one scale: weights, shares, ratios. The range in which the claim
-    says the number lies is shaded."""
+    """A row for each check that has data, in panels of one scale: weights, shares, ratios. The
+    range in which the claim says the number lies is shaded.
+    """
     panels: dict[str, list[tuple[str, CheckFinding]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
@@ -105,7 +136,10 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
                 panels.setdefault(_scale(finding), []).append((_label(verdict, finding), finding))
     order = sorted(panels, key=lambda name: (name not in _ORDER, name))
     # As high as its longest label, whose lines depend on the width.
-    counts = [len(panels[name]) * max(2, *(label.count("\n") + 1 for label, _ in panels[name])) for name in order]
+    counts = [
+        len(panels[name]) * max(2, *(label.count("\n") + 1 for label, _ in panels[name]))
+        for name in order
+    ]
     count = max(1, len(panels))
     drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(counts) / count)
     if panels:
@@ -130,12 +164,16 @@ def _scale(finding: CheckFinding) -> str:
     if finding.check.kind in ("trend", "ranking"):
         return _ORDER[0]
     words = {"share": "share", "fraction": "share", "speedup": "ratio", "ratio": "ratio"}
-    return next((name for word, name in words.items() if word in finding.quantity), finding.quantity)
+    return next(
+        (name for word, name in words.items() if word in finding.quantity), finding.quantity
+    )
 
 
 def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
     check = finding.check
-    where = in_words({column: kept for column, kept in check.where.items() if column not in _COMMON})
+    where = in_words(
+        {column: kept for column, kept in check.where.items() if column not in _COMMON}
+    )
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
     text = text.replace("platform.name=", "").replace("model.", "")
     letters = min(_WRAP, drawing.letters_of_names(8.0, smaller=1.2))
@@ -143,9 +181,13 @@ def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
 
 
 def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> None:
-    ends = np.array([(one.low, one.value, one.high, one.bound.low, one.bound.high) for _, one in rows])
+    ends = np.array(
+        [(one.low, one.value, one.high, one.bound.low, one.bound.high) for _, one in rows]
+    )
     known = ends[np.isfinite(ends) & ((ends > 0) | (name != "ratio"))]
-    low, high, margin = known.min(), known.max(), 0.06 * (np.ptp(known) or 1.0)
+    low = known.min()
+    high = known.max()
+    margin = 0.06 * (np.ptp(known) or 1.0)
     low, high = (low / 1.2, high * 1.2) if name == "ratio" else (low - margin, high + margin)
     low, high = (-0.02, 1.02) if name == "share" else (low, high)
     axes.set_xscale("log" if name == "ratio" else "linear")
@@ -160,7 +202,8 @@ def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding
         axes.plot(value, place, marker, color=drawing.COLOURS[colour], markersize=6)
     drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    logs, shares = {"x": drawing.times} if name == "ratio" else None, "x" if name == "share" else ""
+    logs = {"x": drawing.times} if name == "ratio" else None
+    shares = "x" if name == "share" else ""
     drawing.finish(axes, "", f"{name}, 95% interval", logs=logs, shares=shares, grid="x")
     axes.tick_params(axis="y", length=0)
     if name not in ("ratio", "share"):

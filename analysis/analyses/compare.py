@@ -1,8 +1,10 @@
-"""`compare`: two platforms, environments, versions or sweeps, cell by cell, with a verdict for each family.
+"""`compare`: two platforms, environments, versions or sweeps, cell by cell, with a verdict for each
+family.
 
-A and B are conditions as in --where, several joined by ' & '. Every ratio comes with its interval and its source; a
-test is made only where there are three replicates on both sides, and over all tests the share of false discoveries is
-held. Each family gets one verdict: A faster, B faster, no difference shown, or not enough data.
+A and B are conditions as in --where, several joined by ' & '. Every ratio comes with its interval
+and its source; a test is made only where there are three replicates on both sides, and over all
+tests the share of false discoveries is held. Each family gets one verdict: A faster, B faster, no
+difference shown, or not enough data.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import option
 from analysis.registry import analysis
-from analysis.sides import Compared, PairedOptions, Sides, choose_sides, is_speed, mean_of, no_verdict, sources_of
+from analysis.sides import (
+    Compared,
+    PairedOptions,
+    Sides,
+    choose_sides,
+    is_speed,
+    mean_of,
+    no_verdict,
+    sources_of,
+)
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, equivalent, judge
 from analysis.statistics.dependence import MINIMUM_POINTS, Unit
 from analysis.statistics.pairing import pair
@@ -29,7 +40,10 @@ class CompareOptions(PairedOptions):
     """Two sides, and what to compare of them."""
 
     a: str = option(
-        text="condition of side A's runs, such as 'device=TPU v2'", metavar="A", positional=True, names="conditions"
+        text="condition of side A's runs, such as 'device=TPU v2'",
+        metavar="A",
+        positional=True,
+        names="conditions",
     )
     b: str = option(
         text="condition of side B's runs, such as sweep_id=... or environment_id=...",
@@ -37,14 +51,18 @@ class CompareOptions(PairedOptions):
         positional=True,
         names="conditions",
     )
-    rate: float = option(0.05, "share of false ones among the differences found", metavar="Q", above=0, below=1)
+    rate: float = option(
+        0.05, "share of false ones among the differences found", metavar="Q", above=0, below=1
+    )
 
 
 class ComparedPoints(NamedTuple):
-    """`cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and
-    `tested`, `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a
-    row for each family that either side measured, as `contrast.Contrast.row` and `judge` give it (any verdict but
-    UNTESTED), with `tested`, `a_better`, `b_better` and `same`, cells found by the tests."""
+    """`cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where
+    tested) and `tested`, `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any
+    but NOT_ENOUGH. `families`: a row for each family that either side measured, as
+    `contrast.Contrast.row` and `judge` give it (any verdict but UNTESTED), with `tested`,
+    `a_better`, `b_better` and `same`, cells found by the tests.
+    """
 
     cells: pd.DataFrame
     families: pd.DataFrame
@@ -57,16 +75,21 @@ class ComparedPoints(NamedTuple):
     section="pair",
     place=160,
     title="Cell by cell",
-    reading=("Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."),
+    reading=(
+        "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
+    ),
 )
 def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
     """The cells of A and B with interval, test and verdict, and a verdict for each family.
 
-    ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
+    ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous
+    runs of a side.
     """
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
     on = sides.join_on(options.on)
-    found = compare_points(sides.a, sides.b, options.metric, on, options.rate, options.margin, options.unit)
+    found = compare_points(
+        sides.a, sides.b, options.metric, on, options.rate, options.margin, options.unit
+    )
     told = _told(found, sides, options)
     return sides.compared(*found, options, told, lambda: _draw(found, sides, options.metric), _KEPT)
 
@@ -87,7 +110,9 @@ def _told(found: ComparedPoints, sides: Sides, asked: CompareOptions) -> Iterato
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
     """The verdict of one family, with what it rests on."""
-    count, verdict, family = row["points"], row["verdict"], row["family"]
+    count = row["points"]
+    verdict = row["verdict"]
+    family = row["family"]
     if not count:
         return f"{family}: not enough data, no point was measured on both sides."
     # Said from the winner's side: how many times faster B is.
@@ -104,7 +129,9 @@ def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, s
         "page": " (by itself this would be a verdict, but not with those of the other families at once, Holm)",
         "missing": " (the points that ran on one side alone could turn it)",
     }.get(row["basis"], "")
-    least, most = (1 / row["maximum"], 1 / row["minimum"]) if turned else (row["minimum"], row["maximum"])
+    least, most = (
+        (1 / row["maximum"], 1 / row["minimum"]) if turned else (row["minimum"], row["maximum"])
+    )
     ahead = count - row["wins"] if turned else row["wins"]
     of = f" of {first} over {other}" if turned else ""
     return (
@@ -115,12 +142,15 @@ def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, s
 
 def _tests(cells: pd.DataFrame, asked: CompareOptions, word: str, names: tuple[str, str]) -> str:
     """What was tested, and what the tests found."""
-    tested, counts = int(cells["tested"].sum()), cells["verdict"].value_counts()
+    tested = int(cells["tested"].sum())
+    counts = cells["verdict"].value_counts()
     if not tested and not cells["comparable"].any():
         return "No cell is tested, since the sessions of the sides carry no verdict."
     if not tested:
         return f"No cell is tested: that takes {REPLICATES} replicates of a point on both sides (replicate=0,1,2)."
-    a, b, same = (counts.get(verdict, 0) for verdict in (Verdict.A_BETTER, Verdict.B_BETTER, Verdict.SAME))
+    a, b, same = (
+        counts.get(verdict, 0) for verdict in (Verdict.A_BETTER, Verdict.B_BETTER, Verdict.SAME)
+    )
     lacking = len(cells) - tested
     why = f" {lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
     return (
@@ -130,8 +160,8 @@ def _tests(cells: pd.DataFrame, asked: CompareOptions, word: str, names: tuple[s
     )
 
 
-#: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
-#: single outlier cannot be recognised.
+#: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to
+#: nothing, and a single outlier cannot be recognised.
 REPLICATES = 3
 
 
@@ -146,33 +176,46 @@ def compare_points(
 ) -> ComparedPoints:
     """Compare A with B point by point and give each family a verdict (`contrast.judge`).
 
-    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it. A cell is tested (Welch's
-    t on logarithms, see `pairing.pair`) where both sides have REPLICATES independent measurements; it counts as the
-    same where the adjusted p of the two one-sided tests against `margin` is at most `rate`, else as different where
-    that of no difference is. A family of fewer points than a mean needs has the verdict of its cells, if all are tested
-    and agree.
+    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it. A cell
+    is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have REPLICATES
+    independent measurements; it counts as the same where the adjusted p of the two one-sided tests
+    against `margin` is at most `rate`, else as different where that of no difference is. A family
+    of fewer points than a mean needs has the verdict of its cells, if all are tested and agree.
     """
     cells = pair(a, b, metric, on)
     # pandas copies attrs with every slice.
-    attrs, cells.attrs = cells.attrs, {}
+    attrs = cells.attrs
+    cells.attrs = {}
     enough = (cells["a_units"] >= REPLICATES) & (cells["b_units"] >= REPLICATES)
     tested = cells["comparable"] & enough & cells["p_value"].notna()
     cells["p_value"] = cells["p_value"].where(tested)
     cells["tested"] = tested
     cells["p_adjusted"] = adjusted(cells["p_value"].to_numpy(), discoveries=True)
     logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
-    same = equivalent(logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
+    same = equivalent(
+        logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin
+    )
     same = adjusted(np.where(tested, same, np.nan), discoveries=True) <= rate
     cells["verdict"] = np.select(
         [~cells["comparable"].astype(bool), ~tested, same, cells["p_adjusted"] <= rate],
-        [Verdict.WITHHELD, Verdict.UNTESTED, Verdict.SAME, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER)],
+        [
+            Verdict.WITHHELD,
+            Verdict.UNTESTED,
+            Verdict.SAME,
+            np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER),
+        ],
         Verdict.NOT_SHOWN,
     )
     cells.attrs = attrs
-    names = families(pd.DataFrame({"family": [*a["family"].dropna().unique(), *b["family"].dropna().unique()]}))
+    names = families(
+        pd.DataFrame({"family": [*a["family"].dropna().unique(), *b["family"].dropna().unique()]})
+    )
     contrasts = [Contrast.of(cells, name, unit) for name in names]
     rows = judge(
-        pd.DataFrame([{"family": name} | one.row() for name, one in zip(names, contrasts, strict=True)]), margin
+        pd.DataFrame(
+            [{"family": name} | one.row() for name, one in zip(names, contrasts, strict=True)]
+        ),
+        margin,
     )
     more = [_of_cells(cells[cells["family"] == name]) for name in names]
     rows = pd.concat([rows, pd.DataFrame(more)], axis=1)
@@ -183,9 +226,14 @@ def compare_points(
 
 
 def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
-    """What the tests of single cells found; `by_tests` is the verdict of a family all of whose cells are tested."""
+    """What the tests of single cells found; `by_tests` is the verdict of a family all of whose
+    cells are tested.
+    """
     counts = cells["verdict"].value_counts()
-    only = counts.index[0] if len(counts) == 1 else Verdict.NOT_SHOWN.value
+    if len(counts) == 1:
+        only = counts.index[0]
+    else:
+        only = Verdict.NOT_SHOWN.value
     found = {"a_better": Verdict.A_BETTER, "b_better": Verdict.B_BETTER, "same": Verdict.SAME}
     return {
         "tested": int(cells["tested"].sum()),
@@ -204,9 +252,12 @@ _LOOKS: dict[Verdict, tuple[int | str, str]] = {
 
 
 def _draw(found: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure:
-    """A row for each family: a mark for each cell, by its verdict, spread evenly in height so that equal ratios are
-    seen apart, and the geometric mean with its 95% interval over points in black. Right of 1 `a` is better."""
-    rows, cells = found.families, found.cells
+    """A row for each family: a mark for each cell, by its verdict, spread evenly in height so that
+    equal ratios are seen apart, and the geometric mean with its 95% interval over points in black.
+    Right of 1 `a` is better.
+    """
+    rows = found.families
+    cells = found.cells
     told = {Verdict.A_BETTER: f"{sides.name_a} better", Verdict.B_BETTER: f"{sides.name_b} better"}
     drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(rows))
     axes.axvline(1, color="#333333", linewidth=1)
@@ -221,14 +272,24 @@ def _draw(found: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure:
             shade = drawing.COLOURS[colour] if isinstance(colour, int) else colour
             text = f"cell: {told.get(verdict, verdict)}"
             axes.scatter(
-                part["speedup"], part["place"], s=18, color=shade, marker=marker, alpha=0.7, linewidths=0, label=text
+                part["speedup"],
+                part["place"],
+                s=18,
+                color=shade,
+                marker=marker,
+                alpha=0.7,
+                linewidths=0,
+                label=text,
             )
     means = drawing.ends_of(rows.set_index("family"), "geometric_mean")
     words = {
-        row["family"]: f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in rows.to_dict("records")
+        row["family"]: f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}"
+        for row in rows.to_dict("records")
     }
     mean = "geometric mean, 95% interval"
-    drawing.forest(axes, words, {mean: means}, {mean: {"marker": "D", "color": "#000000", "zorder": 4}})
+    drawing.forest(
+        axes, words, {mean: means}, {mean: {"marker": "D", "color": "#000000", "zorder": 4}}
+    )
     drawing.finish(
         axes,
         f"{label(metric)}: {sides.name_a} against {sides.name_b}",

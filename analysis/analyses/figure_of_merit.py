@@ -1,9 +1,10 @@
-"""`figure-of-merit`: one number for each platform over a suite, which --where and --family state: the harmonic mean of
-its rates, and how many times another's that is.
+"""`figure-of-merit`: one number for each platform over a suite, which --where and --family state:
+the harmonic mean of its rates, and how many times another's that is.
 
-Work done one unit after the other at rates x_1 .. x_n takes sum(1 / x_i), so that n / sum(1 / x_i) is the rate of the
-whole; the arithmetic mean of rates, or of ratios, is the rate of nothing (Smith, Characterizing computer performance
-with a single number, CACM 31(10), 1988). CANDLE's figure of merit is the ratio of two harmonic means.
+Work done one unit after the other at rates x_1 .. x_n takes sum(1 / x_i), so that n / sum(1 / x_i)
+is the rate of the whole; the arithmetic mean of rates, or of ratios, is the rate of nothing (Smith,
+Characterizing computer performance with a single number, CACM 31(10), 1988). CANDLE's figure of
+merit is the ratio of two harmonic means.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class FigureOfMeritOptions(Options):
 
     metric: str = column_option("examples_per_second", "a rate", "M")
     by: str = column_option("device", "what sets the sides apart, as software.name")
-    baseline: str | None = option(None, "the side that is 1 (default: the first by name)", metavar="SIDE")
+    baseline: str | None = option(
+        None, "the side that is 1 (default: the first by name)", metavar="SIDE"
+    )
 
 
 @analysis(
@@ -45,18 +48,20 @@ class FigureOfMeritOptions(Options):
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
     """Compare the sides of a column over the points that all of them measured, which are the suite.
 
-    The table has a row for each side, the baseline first (without one the first by name): side, points, harmonic and
-    arithmetic mean of the rates, merit (harmonic mean / the baseline's) and mean_ratio (mean of the points' ratios to
-    the baseline), the harmonic mean and the merit with the ends of their 95% intervals, NaN where runs have none. A
-    point's rate is the median over its runs. Intervals hold the error of each measurement (Student's t, by the delta
-    method on logarithms, with Satterthwaite's degrees of freedom), and of sides in several sessions each what sessions
-    scatter; not the choice of the suite.
+    The table has a row for each side, the baseline first (without one the first by name): side,
+    points, harmonic and arithmetic mean of the rates, merit (harmonic mean / the baseline's) and
+    mean_ratio (mean of the points' ratios to the baseline), the harmonic mean and the merit with
+    the ends of their 95% intervals, NaN where runs have none. A point's rate is the median over its
+    runs. Intervals hold the error of each measurement (Student's t, by the delta method on
+    logarithms, with Satterthwaite's degrees of freedom), and of sides in several sessions each what
+    sessions scatter; not the choice of the suite.
 
-    ConfigError for what is no rate, column or side, NotEnoughData where the sides share no point, SchemaError for
-    heterogeneous runs of a side.
+    ConfigError for what is no rate, column or side, NotEnoughData where the sides share no point,
+    SchemaError for heterogeneous runs of a side.
     """
     require_runs(frame)
-    metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
+    metric = find_metric(frame, options.metric)
+    by = find_column(frame, options.by, "--by")
     runs, parts = _sides(frame, metric, by, options.baseline)
     first, *others = parts
     shared = [join_columns(parts[first], rows)[0] for rows in parts.values()]
@@ -64,10 +69,18 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     points = {name: _points(rows, keys, metric) for name, rows in parts.items()}
     suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
-        raise NotEnoughData(f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where")
-    missing = ", ".join(f"{count} of {name}" for name, each in points.items() if (count := len(each) - len(suite)))
+        raise NotEnoughData(
+            f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where"
+        )
+    missing = ", ".join(
+        f"{count} of {name}" for name, each in points.items() if (count := len(each) - len(suite))
+    )
     points = {name: each.loc[suite.index] for name, each in points.items()}
-    single = ", ".join(f"{count} of {name}" for name, each in points.items() if (count := int(each["single"].sum())))
+    single = ", ".join(
+        f"{count} of {name}"
+        for name, each in points.items()
+        if (count := int(each["single"].sum()))
+    )
     used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
     apart: dict[str, str] = {}
     rows = [_row(first, suite, points[first], points[first], ())]
@@ -86,8 +99,15 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
             *_means(rows, units([metric]).get(metric, "")),
             *([f"Left out, since not every side measured them: {missing}."] if missing else []),
             "95% intervals hold the errors of the measurements; the suite is as it was stated.",
-            *(f"In {single} points they lack the spread between processes." for single in [single] if single),
-            *(f"No interval of {name} holds what time does to it: {reason}." for name, reason in apart.items()),
+            *(
+                f"In {single} points they lack the spread between processes."
+                for single in [single]
+                if single
+            ),
+            *(
+                f"No interval of {name} holds what time does to it: {reason}."
+                for name, reason in apart.items()
+            ),
         ],
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
         sources=sources,
@@ -99,20 +119,32 @@ def _sides(
 ) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
     """The measured runs, and those of each side, the baseline first."""
     if direction(metric) != "higher":
-        raise ConfigError("--metric", metric, "is no rate", "choose one that is better high, as examples_per_second")
-    runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)] if metric in frame else frame[:0]
+        raise ConfigError(
+            "--metric",
+            metric,
+            "is no rate",
+            "choose one that is better high, as examples_per_second",
+        )
+    if metric in frame:
+        runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)]
+    else:
+        runs = frame[:0]
     parts = {str(name): rows for name, rows in runs.groupby(by)}
     if not parts:
         raise NotEnoughData(f"no measured run has {metric} and {by}")
     first = baseline if baseline is not None else next(iter(parts))
     if first not in parts:
-        raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}")
+        raise ConfigError(
+            "--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}"
+        )
     return runs, {first: parts[first]} | parts
 
 
 def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
     def told(row: Mapping[str, Any], name: str, unit: str = "", more: str = "") -> str:
-        value, low, high = (short(row[f"{name}{end}"], unit, digits=4) for end in ("", "_low", "_high"))
+        value, low, high = (
+            short(row[f"{name}{end}"], unit, digits=4) for end in ("", "_low", "_high")
+        )
         return f"{value}{more}{'' if math.isnan(row[f'{name}_low']) else f' ({low} to {high})'}"
 
     base = rows[0]["side"]
@@ -129,8 +161,10 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
 
 
 def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
-    """By point: rate; the mean of its logarithm over runs (log), the standard error of that, NaN where unknown, and its
-    degrees of freedom; run_ids; whether that is the error within a single process."""
+    """By point: rate; the mean of its logarithm over runs (log), the standard error of that, NaN
+    where unknown, and its degrees of freedom; run_ids; whether that is the error within a single
+    process.
+    """
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
     stated = runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
@@ -152,30 +186,42 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
     several = found["count"] > 1
     error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
     single = ~several & found["single"] & error.notna()
-    return found.assign(error=error, freedom=(found["count"] - 1).where(several, found["freedom"]), single=single)
+    return found.assign(
+        error=error, freedom=(found["count"] - 1).where(several, found["freedom"]), single=single
+    )
 
 
 def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
-    """The harmonic mean of a side's rates, the logarithm of that of its points' mean logarithms, and what each point
-    adds to the variance of that logarithm."""
+    """The harmonic mean of a side's rates, the logarithm of that of its points' mean logarithms,
+    and what each point adds to the variance of that logarithm.
+    """
     means = np.exp(points["log"].to_numpy())
     # What a point's logarithm moves that of the harmonic mean by: its share of the time.
     share = (1 / means) / (1 / means).sum()
-    variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
+    variances = (share * points["error"].to_numpy()) ** 2
+    freedom = points["freedom"].to_numpy()
     parts = [Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True)]
     return float(stats.hmean(points["rate"])), float(np.log(stats.hmean(means))), parts
 
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
-    """The value with Student's interval about exp(log), wide enough for it; NaN where an error is unknown."""
+    """The value with Student's interval about exp(log), wide enough for it; NaN where an error is
+    unknown.
+    """
     reach = float(combined(parts).reach)
     if not reach > 0:
-        return (value, value, value) if reach == 0 else (value, math.nan, math.nan)
+        if reach == 0:
+            return (value, value, value)
+        return (value, math.nan, math.nan)
     return value, min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
 
 
-def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) -> tuple[str, tuple[Component, ...]]:
-    """Why two sides cannot be told from their sessions, empty where they can; and what their sessions add."""
+def _sessions(
+    a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str
+) -> tuple[str, tuple[Component, ...]]:
+    """Why two sides cannot be told from their sessions, empty where they can; and what their
+    sessions add.
+    """
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
     arrangement = arrange(a, b, points, np.log(both[metric].to_numpy(dtype="float64")))
@@ -183,15 +229,23 @@ def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) ->
         return arrangement.design.text(), ()
     outside = len(set(points) - set(points[arrangement.used]))
     return (
-        f"{counted(outside, 'point')} of both were measured in different sessions" if outside else "",
+        f"{counted(outside, 'point')} of both were measured in different sessions"
+        if outside
+        else "",
         arrangement.between,
     )
 
 
 def _row(
-    name: str, suite: pd.DataFrame, points: pd.DataFrame, base: pd.DataFrame, between: tuple[Component, ...]
+    name: str,
+    suite: pd.DataFrame,
+    points: pd.DataFrame,
+    base: pd.DataFrame,
+    between: tuple[Component, ...],
 ) -> dict[str, Any]:
-    """A side of the table; between: what sessions of it and the baseline add to the variance of its merit."""
+    """A side of the table; between: what sessions of it and the baseline add to the variance of its
+    merit.
+    """
     (value, log, parts), (unit, base_log, base_parts) = _mean(points), _mean(base)
     merit = 1.0, 1.0, 1.0
     if points is not base:
@@ -199,7 +253,11 @@ def _row(
     return {
         "side": name,
         "points": len(suite),
-        **dict(zip(("harmonic", "harmonic_low", "harmonic_high"), _ends(value, log, parts), strict=True)),
+        **dict(
+            zip(
+                ("harmonic", "harmonic_low", "harmonic_high"), _ends(value, log, parts), strict=True
+            )
+        ),
         "arithmetic": suite[name].mean(),
         **dict(zip(("merit", "merit_low", "merit_high"), merit, strict=True)),
         "mean_ratio": (suite[name] / suite.iloc[:, 0]).mean(),

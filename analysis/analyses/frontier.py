@@ -1,10 +1,11 @@
-"""`frontier`: what no other choice of platform and configuration for the same work beats in cost against latency (a
-quantile of served queries, the median of closed runs), or accuracy, or throughput without prices; with --limit also
-which to choose.
+"""`frontier`: what no other choice of platform and configuration for the same work beats in cost
+against latency (a quantile of served queries, the median of closed runs), or accuracy, or
+throughput without prices; with --limit also which to choose.
 
-A choice beats another where it is no worse in any quantity and better in one (Pareto dominance): another surely does,
-none can, or it depends on the true values within the intervals. All intervals of a task hold at once with 95%
-(Bonferroni). Where the sessions of two choices cannot be told from them, times may differ by a tenth between them.
+A choice beats another where it is no worse in any quantity and better in one (Pareto dominance):
+another surely does, none can, or it depends on the true values within the intervals. All intervals
+of a task hold at once with 95% (Bonferroni). Where the sessions of two choices cannot be told from
+them, times may differ by a tenth between them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ from paradnn.store.metrics import METRICS
 _BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
 _LISTED = 5
 _WRITTEN = 3  # tasks that are written out where no limit asks for all
-_PANELS, _NAMED = 6, 6  # panels of a picture, and choices that are named in each
-_GREY, _LIMIT = "#999999", "#555555"
+# panels of a picture, and choices that are named in each
+_PANELS = 6
+_NAMED = 6
+_GREY = "#999999"
+_LIMIT = "#555555"
 #: How a choice may stand among the others.
-ON, UNDECIDED, BEATEN = "on the frontier", "undecided", "beaten"
+ON = "on the frontier"
+UNDECIDED = "undecided"
+BEATEN = "beaten"
 #: How it is drawn then, beside the look of its platform.
 _LOOKS: dict[str, dict[str, object]] = {
     ON: {},
@@ -77,15 +83,20 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
     section="all",
     place=150,
     title="What to choose",
-    reading=("The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."),
+    reading=(
+        "The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."
+    ),
     shown=_shown,
 )
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
-    """The frontiers of measured choices, a row for each choice. NotEnoughData where nothing is to be chosen from."""
+    """The frontiers of measured choices, a row for each choice. NotEnoughData where nothing is to
+    be chosen from.
+    """
     prices = read_prices(options.price, frame)
     limits = {name: _number(name, value) for name, value in options.limit}
     frame = priced(frame, prices)
-    found, currency = frontiers(frame, limits, options.pool), currency_of(frame)
+    found = frontiers(frame, limits, options.pool)
+    currency = currency_of(frame)
     largest = sorted(found, key=lambda one: -len(one.table))
     said = [*_told(found if limits else largest[:_WRITTEN], largest, limits, currency)]
     if prices:
@@ -109,19 +120,25 @@ def _number(name: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError("--limit", f"{name}={value}", "is no number", "write for example latency_p99_ms=15")
+        raise ConfigError(
+            "--limit", f"{name}={value}", "is no number", "write for example latency_p99_ms=15"
+        )
     return number
 
 
 def _told(
-    written: Sequence[Frontier], largest: Sequence[Frontier], limits: Mapping[str, float], currency: str
+    written: Sequence[Frontier],
+    largest: Sequence[Frontier],
+    limits: Mapping[str, float],
+    currency: str,
 ) -> Iterator[Paragraph]:
     """What is said of the tasks that are `written` out, and of all, the largest first."""
     for one in written:
         yield _describe(one, currency)
         if limits:
             yield _advise(one, limits, currency)
-    if rest := largest[len(written) :]:
+    rest = largest[len(written) :]
+    if rest:
         sizes = " to ".join(dict.fromkeys(str(len(one.table)) for one in (rest[-1], rest[0])))
         yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
     if not limits:  # about half of the choices keep this one
@@ -164,14 +181,20 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
     ):
         points += [f"{counted(count, 'choice')} {words}"] if count > 0 else []
     choices = counted(len(one.table), "choice")
-    return Paragraph(f"{one.task}: of {choices} in {label(one.x)} against {label(one.y)}, {counts}.", tuple(points))
+    return Paragraph(
+        f"{one.task}: of {choices} in {label(one.x)} against {label(one.y)}, {counts}.",
+        tuple(points),
+    )
 
 
 def _quantity(row: pd.Series, metric: str, currency: str, interval: bool = True) -> str:
     """A quantity of a choice, with its interval."""
     words = f"{label(metric)} {short(row[metric], _unit(metric, currency), digits=3)}"
-    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    return f"{words} ({short(low, digits=3)} to {short(high, digits=3)})" if interval and low < high else words
+    low = row[f"{metric}_low"]
+    high = row[f"{metric}_high"]
+    if interval and low < high:
+        return f"{words} ({short(low, digits=3)} to {short(high, digits=3)})"
+    return words
 
 
 def _unit(metric: str, currency: str) -> str:
@@ -180,14 +203,17 @@ def _unit(metric: str, currency: str) -> str:
 
 
 def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
-    """Which choice to take: the best in the first quantity without a limit, of those that surely keep all limits, and
-    which may be as good; what comes nearest where none keeps them at all."""
+    """Which choice to take: the best in the first quantity without a limit, of those that surely
+    keep all limits, and which may be as good; what comes nearest where none keeps them at all.
+    """
     by = next((name for name in (one.x, one.y) if name not in limits), one.x)
     table = one.table.sort_values(by, ascending=less_is_better(by), kind="stable")
     _, low, high = _ends(table, by)
     signed = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
     over = np.array([_ends(table, name) - most for name, most in signed.items()])
-    kept, sure = ((over[:, end] <= 0).all(axis=0) for end in (0, 2))  # an unknown end is no sure one
+    kept, sure = (
+        (over[:, end] <= 0).all(axis=0) for end in (0, 2)
+    )  # an unknown end is no sure one
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{short(limit, _unit(name, currency), digits=4)}"
@@ -201,21 +227,29 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     if not kept.any():
         scale = np.maximum(np.abs([*signed.values()]), 1e-12)
         nearest = int((over[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
-        return Paragraph(f"For {asked} no choice of {one.task} will do; nearest comes {said(nearest)}.")
+        return Paragraph(
+            f"For {asked} no choice of {one.task} will do; nearest comes {said(nearest)}."
+        )
     if not sure.any():
-        return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {said(int(kept.argmax()))}.")
+        return Paragraph(
+            f"For {asked} no choice of {one.task} surely does; it may be {said(int(kept.argmax()))}."
+        )
     best = int(sure.argmax())
     others = kept & ~(low > high[best]) & (np.arange(len(table)) != best)
     why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that surely keep it"
-    points = (f"Not surely worse: {'; '.join(table['choice'][others][:_LISTED])}.",) if others.any() else ()
+    if others.any():
+        points = (f"Not surely worse: {'; '.join(table['choice'][others][:_LISTED])}.",)
+    else:
+        points = ()
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 
 class Box(NamedTuple):
-    """Choices (n,) in quantities (k,) of which less is better: `value`, `low` and `high` are (n, k).
+    """Choices (n,) in quantities (k,) of which less is better: `value`, `low` and `high` are (n,
+    k).
 
-    Ends are NaN where no interval is known: then the value stands for what the choice might do to others, and nothing
-    is sure of the choice itself.
+    Ends are NaN where no interval is known: then the value stands for what the choice might do to
+    others, and nothing is sure of the choice itself.
     """
 
     value: np.ndarray
@@ -223,20 +257,27 @@ class Box(NamedTuple):
     high: np.ndarray
 
     def beaten(self, shift: float | np.ndarray = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """(n, n) whether choice i surely beats choice j, and whether it may, where a pair's quantities may be moved
-        against each other by `shift` (n, k)."""
-        low, high = np.where(np.isnan(self.low), -np.inf, self.low), np.where(np.isnan(self.high), np.inf, self.high)
-        return beats(high + shift, low), beats(np.where(np.isnan(self.low), self.value, self.low) - shift, high)
+        """(n, n) whether choice i surely beats choice j, and whether it may, where a pair's
+        quantities may be moved against each other by `shift` (n, k).
+        """
+        low = np.where(np.isnan(self.low), -np.inf, self.low)
+        high = np.where(np.isnan(self.high), np.inf, self.high)
+        return beats(high + shift, low), beats(
+            np.where(np.isnan(self.low), self.value, self.low) - shift, high
+        )
 
 
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
-    """How each choice stands, of what each does to another (`Box.beaten`); ties beat each other in nothing."""
+    """How each choice stands, of what each does to another (`Box.beaten`); ties beat each other in
+    nothing.
+    """
     return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
 
 
 def beats(of: np.ndarray, against: np.ndarray) -> np.ndarray:
     """(n, n) whether choice i at the ends `of` (n, k) beats choice j at the ends `against`."""
-    one, other = of[:, None, :], against[None, :, :]
+    one = of[:, None, :]
+    other = against[None, :, :]
     return np.asarray((one <= other).all(axis=2) & (one < other).any(axis=2))
 
 
@@ -252,9 +293,11 @@ def _by_others(table: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Frontier:
-    """One task in the two quantities `x` and `y`, names of metrics. `table` has a row for each choice, cheapest first:
-    `choice`, `platform`, `runs`, the quantities with `_low` and `_high`, `standing`, and whether it is `efficient` at
-    its values. `incomplete` counts choices without one of the quantities; `apart`: sessions decided of some."""
+    """One task in the two quantities `x` and `y`, names of metrics. `table` has a row for each
+    choice, cheapest first: `choice`, `platform`, `runs`, the quantities with `_low` and `_high`,
+    `standing`, and whether it is `efficient` at its values. `incomplete` counts choices without one
+    of the quantities; `apart`: sessions decided of some.
+    """
 
     task: str
     x: str
@@ -270,25 +313,35 @@ def less_is_better(metric: str) -> bool:
     known = METRICS.get(metric)
     better = _BETTER.get(metric, known.better if known else None)
     if better is None:
-        problem = "is neither better high nor low" if known else "is no metric"
+        if known:
+            problem = "is neither better high nor low"
+        else:
+            problem = "is no metric"
         remedy = "choose one that python -m paradnn list metrics names, such as latency_p99_ms"
         raise ConfigError("--limit", metric, problem, remedy)
     return better == "lower"
 
 
-def frontiers(frame: pd.DataFrame, limits: Mapping[str, float] | None = None, pool: bool = False) -> list[Frontier]:
-    """A frontier for each task with two choices or more: of cost (where there are prices, else throughput or time) and
-    of latency or accuracy. `limits` are metrics with what they may be at most, or at least, whichever is better.
+def frontiers(
+    frame: pd.DataFrame, limits: Mapping[str, float] | None = None, pool: bool = False
+) -> list[Frontier]:
+    """A frontier for each task with two choices or more: of cost (where there are prices, else
+    throughput or time) and of latency or accuracy. `limits` are metrics with what they may be at
+    most, or at least, whichever is better.
 
-    ConfigError for a limit that is none, NotEnoughData where no task has two choices with both quantities.
+    ConfigError for a limit that is none, NotEnoughData where no task has two choices with both
+    quantities.
     """
     limits = limits or {}
     for name in limits:
         less_is_better(name)
     used = is_ok(frame)
     if "best_accuracy" in frame:  # trainings count whether or not they reached their target
-        used = used | (frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False))
-    found, lacking = [], []
+        used = used | (
+            frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
+        )
+    found = []
+    lacking = []
     for task in tasks(frame[used]):
         try:
             found.append(_frontier(task, list(limits), pool))
@@ -312,16 +365,24 @@ def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
     if lacking:
         raise NotEnoughData(f"no run has {', '.join(lacking)}")
     columns = [name for name in task.varies if name in rows]
-    groups = [part for _, part in rows.groupby(columns, dropna=False, sort=False)] if columns else [rows]
+    if columns:
+        groups = [part for _, part in rows.groupby(columns, dropna=False, sort=False)]
+    else:
+        groups = [rows]
     error = (1 - LEVEL) / (len(groups) * len(metrics))
     shown = [name for name in columns if name != "environment_id"]
     table = pd.DataFrame([_row(part, shown, metrics, error) for part in groups])
     whole = table[metrics].notna().all(axis=1)
-    table, incomplete = table[whole].reset_index(drop=True), int((~whole).sum())
+    table = table[whole].reset_index(drop=True)
+    incomplete = int((~whole).sum())
     if len(table) < 2:
-        raise NotEnoughData(f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two")
+        raise NotEnoughData(
+            f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
+        )
     # Choices that differ in their environment alone are numbered.
-    numbered = table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
+    numbered = (
+        table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
+    )
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
     box = Box(*np.stack([_ends(table, name) for name in (x, y)], axis=-1))
     parts = [part for part, kept in zip(groups, whole, strict=True) if kept]
@@ -336,14 +397,16 @@ def _over_sessions(
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
     """What each choice does to another, as `Box.beaten`, and whether sessions decided any of it.
 
-    Of two whose sessions cannot be told from them what time was measured may be off by ALLOWANCE; what is exact, such
-    as a rate that a schedule set, and a quality are not.
+    Of two whose sessions cannot be told from them what time was measured may be off by ALLOWANCE;
+    what is exact, such as a rate that a schedule set, and a quality are not.
     """
     timed = np.array([not name.endswith(("accuracy", "fraction")) for name in names])
     shift = np.where(timed & ~(box.low == box.high), (ALLOWANCE - 1) * np.abs(box.value), 0.0)
-    plain, wide = box.beaten(), box.beaten(shift)
+    plain = box.beaten()
+    wide = box.beaten(shift)
     # Only what decides of a choice: others need not be told apart, which takes some 10 ms a pair.
-    beaten, unsure = _by_others(wide[0]), _by_others(plain[1])
+    beaten = _by_others(wide[0])
+    unsure = _by_others(plain[1])
     asked = ((plain[0] & ~wide[0]) | (wide[1] & ~plain[1] & ~unsure)) & ~beaten
     apart = np.zeros_like(asked)
     for i, j in zip(*np.nonzero(asked), strict=True):
@@ -352,9 +415,15 @@ def _over_sessions(
     return (first, second), bool(apart.any())
 
 
-def _row(part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], error: float) -> dict[str, object]:
+def _row(
+    part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], error: float
+) -> dict[str, object]:
     first = part.iloc[0]
-    platform = [str(first[name]) for name in PLATFORM if name in columns and name != "device" and pd.notna(first[name])]
+    platform = [
+        str(first[name])
+        for name in PLATFORM
+        if name in columns and name != "device" and pd.notna(first[name])
+    ]
     row: dict[str, object] = {
         "choice": words_of(first, columns),
         "platform": ", ".join([str(first["device"]), *platform]),
@@ -373,8 +442,9 @@ def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> drawing.Figure:
-    """A panel for each task, six at most, with the line that no choice beats: filled on it, hollow undecided, grey
-    beaten; colours are platforms, bars the intervals that hold all at once."""
+    """A panel for each task, six at most, with the line that no choice beats: filled on it, hollow
+    undecided, grey beaten; colours are platforms, bars the intervals that hold all at once.
+    """
     shown = found[:_PANELS]
     drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)
     platforms = list(dict.fromkeys(name for one in shown for name in one.table["platform"]))
@@ -384,28 +454,58 @@ def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str)
     handles = [drawing.handle(standing, **(size | look)) for standing, look in _LOOKS.items()]
     if any(name in (one.x, one.y) for one in shown for name in limits):
         handles.append(drawing.handle("limit", color=_LIMIT, linewidth=1, linestyle="--"))
-    drawing.legend(drawn, [*handles, *(drawing.handle(name, **drawing.look(name, platforms)) for name in platforms)])
+    drawing.legend(
+        drawn,
+        [*handles, *(drawing.handle(name, **drawing.look(name, platforms)) for name in platforms)],
+    )
     return drawn
 
 
 def _panel(
-    axes: drawing.Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[str, float], currency: str
+    axes: drawing.Axes,
+    one: Frontier,
+    platforms: Sequence[str],
+    limits: Mapping[str, float],
+    currency: str,
 ) -> None:
-    x, y = one.x, one.y
+    x = one.x
+    y = one.y
     for row in one.table.to_dict("records"):
-        look = drawing.look(row["platform"], platforms) | {"markersize": 7, "elinewidth": 0.8, "zorder": 3}
-        ends = {f"{axis}_ends": (row[f"{name}_low"], row[f"{name}_high"]) for axis, name in (("x", x), ("y", y))}
+        look = drawing.look(row["platform"], platforms) | {
+            "markersize": 7,
+            "elinewidth": 0.8,
+            "zorder": 3,
+        }
+        ends = {
+            f"{axis}_ends": (row[f"{name}_low"], row[f"{name}_high"])
+            for axis, name in (("x", x), ("y", y))
+        }
         drawing.marks(axes, row[x], row[y], **ends, **(look | _LOOKS[row["standing"]]))
     best = one.table[one.table["efficient"]].sort_values(x)
-    axes.step(best[x], best[y], where="post" if less_is_better(x) else "pre", color=_LIMIT, linewidth=1, zorder=1)
+    axes.step(
+        best[x],
+        best[y],
+        where="post" if less_is_better(x) else "pre",
+        color=_LIMIT,
+        linewidth=1,
+        zorder=1,
+    )
     for row in best.head(_NAMED).to_dict("records"):
-        axes.annotate(row["choice"], (row[x], row[y]), (5, 5), textcoords="offset points", fontsize="small")
+        axes.annotate(
+            row["choice"], (row[x], row[y]), (5, 5), textcoords="offset points", fontsize="small"
+        )
     for name, limit in limits.items():
         if name in (x, y):
-            (axes.axvline if name == x else axes.axhline)(limit, color=_LIMIT, linewidth=1, linestyle="--")
+            (axes.axvline if name == x else axes.axhline)(
+                limit, color=_LIMIT, linewidth=1, linestyle="--"
+            )
     for name, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
         if not name.endswith(("accuracy", "fraction")) and (one.table[name] > 0).all():
             scale("log")
             drawing.log_ticks(axis)
     units = [(name, _unit(name, currency)) for name in (x, y)]
-    drawing.finish(axes, one.task, *(f"{label(name)} ({unit})" if unit else label(name) for name, unit in units))
+    drawing.finish(
+        axes,
+        one.task,
+        *(f"{label(name)} ({unit})" if unit else label(name) for name, unit in units),
+    )

@@ -1,4 +1,5 @@
-"""`memory`: where memory ends for each family on each device: the smallest points that failed, the largest that fitted.
+"""`memory`: where memory ends for each family on each device: the smallest points that failed, the
+largest that fitted.
 
 That assumes only that memory grows with every size. Points that contradict the others are named.
 """
@@ -30,9 +31,9 @@ _NO_SIZE = ("model.dropout", "model.label_smoothing")
 class MemoryEdge(NamedTuple):
     """One family on one device.
 
-    `points` that were tried, the smallest first: hyperparameters, `failed`, `side` (what the frontier of the others
-    says), `edge` (one of the smallest that failed or of the largest that fitted). `left_out` counts points that say
-    nothing of memory, by outcome.
+    `points` that were tried, the smallest first: hyperparameters, `failed`, `side` (what the
+    frontier of the others says), `edge` (one of the smallest that failed or of the largest that
+    fitted). `left_out` counts points that say nothing of memory, by outcome.
     """
 
     of: FamilyGroup
@@ -53,10 +54,11 @@ class MemoryEdge(NamedTuple):
     shown=lambda rows: [Shown()] if rows["outcome"].isin(RAN_OUT).any() else [],
 )
 def memory(frame: pd.DataFrame, options: Options) -> Result:
-    """A row for each point that was tried, those at the edge first; replicates count once, ok where any is.
+    """A row for each point that was tried, those at the edge first; replicates count once, ok where
+    any is.
 
-    Points compare where they agree in all that is no size, such as the precision. NotEnoughData without a group in
-    which sizes differ, SchemaError for heterogeneous runs of one.
+    Points compare where they agree in all that is no size, such as the precision. NotEnoughData
+    without a group in which sizes differ, SchemaError for heterogeneous runs of one.
     """
     found, lacking = memory_limits(frame, options.pool)
     parts = [limit.points.sort_values("edge", ascending=False, kind="stable") for limit in found]
@@ -71,9 +73,16 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
     )
 
 
-def memory_limits(frame: pd.DataFrame, pool: bool = False) -> tuple[list[MemoryEdge], list[Lacking]]:
+def memory_limits(
+    frame: pd.DataFrame, pool: bool = False
+) -> tuple[list[MemoryEdge], list[Lacking]]:
     """The limit of each family on each device, and which groups have no answer, and why."""
-    return of_groups(frame, lambda group: _limit(group, pool), "not enough data", "measure points of several sizes")
+    return of_groups(
+        frame,
+        lambda group: _limit(group, pool),
+        "not enough data",
+        "measure points of several sizes",
+    )
 
 
 def _limit(group: FamilyGroup, pool: bool) -> MemoryEdge:
@@ -84,24 +93,40 @@ def _limit(group: FamilyGroup, pool: bool) -> MemoryEdge:
     left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts().to_dict()
     rows = rows[tells].reset_index(drop=True)
     names = [name for name in hyperparameters(rows) if rows[name].nunique(dropna=False) > 1]
-    numbers = {name: size for name in names if (size := size_of(rows[name])) is not None and name not in _NO_SIZE}
+    numbers = {
+        name: size
+        for name in names
+        if (size := size_of(rows[name])) is not None and name not in _NO_SIZE
+    }
     if not numbers:
-        raise NotEnoughData("no size varies among the points that were tried" if len(rows) else "no point was tried")
-    sizes, failed = pd.DataFrame(numbers), (~is_ok(rows)).to_numpy(dtype=bool)
+        raise NotEnoughData(
+            "no size varies among the points that were tried" if len(rows) else "no point was tried"
+        )
+    sizes = pd.DataFrame(numbers)
+    failed = (~is_ok(rows)).to_numpy(dtype=bool)
     words = [name for name in names if name not in numbers]
     # Points of one kind say something of each other; what some runs lack is a value of its own.
-    kinds = rows.groupby(words, dropna=False).indices.values() if words else [np.arange(len(rows))]
-    side, edge = np.full(len(rows), "open", dtype=object), np.zeros(len(rows), dtype=bool)
+    if words:
+        kinds = rows.groupby(words, dropna=False).indices.values()
+    else:
+        kinds = [np.arange(len(rows))]
+    side = np.full(len(rows), "open", dtype=object)
+    edge = np.zeros(len(rows), dtype=bool)
     growing = (sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]).to_numpy()
     for here in kinds:
         side[here], edge[here] = sides(growing[here], failed[here])
     order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
-    return MemoryEdge(group, rows[names].assign(failed=failed, side=side, edge=edge).iloc[order], left_out)
+    return MemoryEdge(
+        group, rows[names].assign(failed=failed, side=side, edge=edge).iloc[order], left_out
+    )
 
 
 def size_of(column: pd.Series) -> pd.Series | None:
     """A column of numbers above zero or of lists of blocks as float64; None for what is no size."""
-    sizes = None if pd.api.types.is_bool_dtype(column) or column.isna().any() else as_numbers(column)
+    if pd.api.types.is_bool_dtype(column) or column.isna().any():
+        sizes = None
+    else:
+        sizes = as_numbers(column)
     return sizes if sizes is not None and (sizes > 0).all() else None
 
 
@@ -117,7 +142,8 @@ def _sentences(found: Sequence[MemoryEdge]) -> Iterator[Paragraph]:
 
 def _describe(limit: MemoryEdge) -> Iterator[str]:
     points = limit.points
-    edge, failed = points["edge"], points["failed"]
+    edge = points["edge"]
+    failed = points["failed"]
     for rows, place, what, such in (
         (points[edge & failed], 0, "The smallest that did", "that none smaller is below"),
         (points[edge & ~failed], -1, "The largest that fitted", "that none larger is above"),
@@ -128,7 +154,10 @@ def _describe(limit: MemoryEdge) -> Iterator[str]:
     contradicting = points[~failed & points["side"].isin(["contradicted", "fails"])]
     if len(contradicting):
         listed = "; ".join(_named(row) for _, row in contradicting.head(_NAMED).iterrows())
-        more = f"; and {len(contradicting) - _NAMED} more" if len(contradicting) > _NAMED else ""
+        if len(contradicting) > _NAMED:
+            more = f"; and {len(contradicting) - _NAMED} more"
+        else:
+            more = ""
         yield (
             f"{counted(len(contradicting), 'point')} fitted though others that are no larger in any size did not: "
             f"{listed}{more}. Memory does not grow with every size there, or what is free differs from run to run."

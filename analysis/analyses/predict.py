@@ -1,11 +1,13 @@
-"""`predict`: every point of a space of which a part was measured, measured or predicted with its 95% interval.
+"""`predict`: every point of a space of which a part was measured, measured or predicted with its
+95% interval.
 
-The space is the grid that the values of the runs span. A row that was not measured stands in for the run that there
-might have been: the same environment, protocol and session, other sizes. What a failure excludes is out of memory here
-as well, and what lies between fitting and failing goes by a regression.
+The space is the grid that the values of the runs span. A row that was not measured stands in for
+the run that there might have been: the same environment, protocol and session, other sizes. What a
+failure excludes is out of memory here as well, and what lies between fitting and failing goes by a
+regression.
 
-The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. How good it is here is
-measured: points are left out, and predicted.
+The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. How good
+it is here is measured: points are left out, and predicted.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _MOST_POINTS = 50_000
 EXCLUDED = "oom_predicted"
 #: Measured points that a prediction takes.
 _LEAST = 5
-#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing (the time itself).
+#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing
+#: (the time itself).
 PREDICTABLE = {
     "examples_per_second": "batch_size",
     "flops_per_second": "flops_per_step",
@@ -46,7 +49,8 @@ PREDICTABLE = {
     "step_time_ms": "",
 }
 
-#: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
+#: Columns that say when and how a run was measured: an unmeasured point stands in time as the
+#: measured ones do.
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
 _RIDGE = 1e3  # the inverse of the regression's penalty
 _SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
@@ -57,8 +61,12 @@ class PredictOptions(Options):
     """What is predicted, and the axes of its map."""
 
     metric: str | None = metric_option("what to predict")
-    x: str | None = column_option(None, "hyperparameter across the map (default: batch_size where it varies)", "A")
-    y: str | None = column_option(None, "hyperparameter up the map (default: the one with the most values)", "B")
+    x: str | None = column_option(
+        None, "hyperparameter across the map (default: batch_size where it varies)", "A"
+    )
+    y: str | None = column_option(
+        None, "hyperparameter up the map (default: the one with the most values)", "B"
+    )
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -66,7 +74,12 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     for names, x, y in maps_of(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
             options = PredictOptions(x=x, y=y)
-            yield Shown(options, f"Predicted map: {', '.join(names)}", families=names, key=f"predict-{names[0]}")
+            yield Shown(
+                options,
+                f"Predicted map: {', '.join(names)}",
+                families=names,
+                key=f"predict-{names[0]}",
+            )
 
 
 @analysis(
@@ -75,14 +88,16 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
     place=25,
-    reading=("The same over the whole grid that these runs are a part of: what was not measured is predicted."),
+    reading=(
+        "The same over the whole grid that these runs are a part of: what was not measured is predicted."
+    ),
     shown=_shown,
 )
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     """Every point of the space that a frame's runs are part of.
 
-    ConfigError for a metric that is not predicted or too large a space, NotEnoughData for too few runs, SchemaError for
-    heterogeneous runs of a group.
+    ConfigError for a metric that is not predicted or too large a space, NotEnoughData for too few
+    runs, SchemaError for heterogeneous runs of a group.
     """
     completed = complete(frame, options.metric, options.pool)
     maps = _maps(completed, options)
@@ -99,9 +114,10 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
 class Space(GroupKey):
     """The points of one family on one device.
 
-    `runs` are all of the family, failed ones among them. `others` has a row for every point without one: its `outcome`
-    is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or 1 where that is proved. `keys` are
-    the columns in which points differ. `measured` and `failed` count points.
+    `runs` are all of the family, failed ones among them. `others` has a row for every point without
+    one: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0
+    or 1 where that is proved. `keys` are the columns in which points differ. `measured` and
+    `failed` count points.
     """
 
     runs: pd.DataFrame
@@ -119,15 +135,18 @@ class Space(GroupKey):
 def space_of(group: FamilyGroup, pool: bool = False) -> Space:
     """The space of a group's runs, the grid that they span.
 
-    It is the product of the values of model.* and batch_size, for each combination of the other settings by
-    itself; keys that went together in every point (a sweep with zipped axes) stay together. NotEnoughData where there
-    is nothing to span, ConfigError where it is too large, SchemaError for heterogeneous runs.
+    It is the product of the values of model.* and batch_size, for each combination of the other
+    settings by itself; keys that went together in every point (a sweep with zipped axes) stay
+    together. NotEnoughData where there is nothing to span, ConfigError where it is too large,
+    SchemaError for heterogeneous runs.
     """
     rows = require_homogeneous(group.rows, pool=pool)
     rows = only(rows, rows["outcome"].notna())
     points = aggregate_replicates(rows)
     if points.empty or not is_ok(points).any():
-        ended = ", ".join(f"{count} {name}" for name, count in points["outcome"].value_counts().items())
+        ended = ", ".join(
+            f"{count} {name}" for name, count in points["outcome"].value_counts().items()
+        )
         raise NotEnoughData(f"no point was measured ({ended})" if ended else "no point was tried")
     wanted = _spanned(points)
     keys = [str(name) for name in wanted]
@@ -135,7 +154,9 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
         raise NotEnoughData("all runs are of one point, so the space is one point")
     if len(wanted) > _MOST_POINTS:
         what = f"the grid that the runs of {group.name} span has {len(wanted):,} points"
-        raise ConfigError("predict", what, f"the most are {_MOST_POINTS:,}", "take fewer runs with --where")
+        raise ConfigError(
+            "predict", what, f"the most are {_MOST_POINTS:,}", "take fewer runs with --where"
+        )
     others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
     if past.costs_of(points.head(1))["parameters"].notna().all():
         # Without combinations that are no model, where measured ones are.
@@ -143,7 +164,9 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
     others["chance"] = _chances(others, points, keys)
     others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
     ok = is_ok(points)
-    return Space(group.family, group.device, rows, others, tuple(keys), int(ok.sum()), int((~ok).sum()))
+    return Space(
+        group.family, group.device, rows, others, tuple(keys), int(ok.sum()), int((~ok).sum())
+    )
 
 
 def _identities(points: pd.DataFrame) -> list[str]:
@@ -151,22 +174,33 @@ def _identities(points: pd.DataFrame) -> list[str]:
 
 
 def _is_size(name: str) -> bool:
-    """Whether values of a key are crossed with those of others, rather than a setting that points share."""
+    """Whether values of a key are crossed with those of others, rather than a setting that points
+    share.
+    """
     return name.startswith("model.") or name == "batch_size"
 
 
 def _spanned(points: pd.DataFrame) -> pd.DataFrame:
-    """The grid of the values of sizes, for each combination of settings; a column for each key that varies."""
+    """The grid of the values of sizes, for each combination of settings; a column for each key that
+    varies.
+    """
     keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
     settings = [name for name in keys if not _is_size(name)]
-    parts, points = [pd.DataFrame()], points[keys]
-    for _, part in points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]:
-        # Axes whose values went together in all points, and not by chance (on average twice each), stay together.
+    parts = [pd.DataFrame()]
+    points = points[keys]
+    for _, part in (
+        points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]
+    ):
+        # Axes whose values went together in all points, and not by chance (on average twice each),
+        # stay together.
         bundles: list[list[str]] = []
         for name in (name for name in keys if _is_size(name)):
             for bundle in bundles:
                 pairs = len(part[[bundle[0], name]].drop_duplicates())
-                if 1 < pairs == part[name].nunique() == part[bundle[0]].nunique() and len(part) >= 2 * pairs:
+                if (
+                    1 < pairs == part[name].nunique() == part[bundle[0]].nunique()
+                    and len(part) >= 2 * pairs
+                ):
                     bundle.append(name)
                     break
             else:
@@ -182,7 +216,10 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
     """(n,) what tells points apart, equal for equal points of any frame."""
     columns = [points[name].astype("object").where(points[name].notna(), None) for name in keys]
-    codes = list(zip(*columns, strict=True)) if columns else [()] * len(points)
+    if columns:
+        codes = list(zip(*columns, strict=True))
+    else:
+        codes = [()] * len(points)
     return pd.Series(codes, index=points.index, dtype="object")
 
 
@@ -198,19 +235,24 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
     # In turn, so that unmeasured points are spread over sessions as the measured ones are.
     turn = [each[number % len(each)] for number, each in enumerate(chosen)]
-    rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(drop=True)
+    rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(
+        drop=True
+    )
     for name in keys:
         rows[name] = wanted[name].astype(points[name].dtype)
-    place = " ".join(str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points)
+    place = " ".join(
+        str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points
+    )
     names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
     rows = rows.assign(run_id=names, point_id=names)
     return rows.assign(**past.costs_of(rows)[[name for name in past.WORK if name in points]])
 
 
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
-    """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
-    and to fail by a logistic regression on the analytic bound of memory, or on the sizes where that is not known. Its
-    ridge keeps it finite where the two are separated."""
+    """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between
+    what is proved to fit and to fail by a logistic regression on the analytic bound of memory, or
+    on the sizes where that is not known. Its ridge keeps it finite where the two are separated.
+    """
     tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)
     if not failed.any() or others.empty:
@@ -219,7 +261,8 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
     from paradnn.designs.frontier import excluded, fitting
 
-    both, count = pd.concat([tried, others], ignore_index=True), len(tried)
+    both = pd.concat([tried, others], ignore_index=True)
+    count = len(tried)
     columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
     sizes = np.column_stack([column for column in columns.values() if column is not None])
     kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
@@ -236,9 +279,9 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 class Completed:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
 
-    In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as `low` and `high`, or
-    the outcome `EXCLUDED`. `trust`: what is said of measured points, each left out, by the name of their space;
-    `lacking` says which groups have no prediction.
+    In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as
+    `low` and `high`, or the outcome `EXCLUDED`. `trust`: what is said of measured points, each left
+    out, by the name of their space; `lacking` says which groups have no prediction.
     """
 
     metric: str
@@ -249,21 +292,29 @@ class Completed:
 
 
 def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> Completed:
-    """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its devices.
+    """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its
+    devices.
 
-    A model is fitted for each device; without a metric in the one that the runs have. ConfigError for a metric that
-    does not follow from the time of a step, NotEnoughData where no group has `_LEAST` measured points and two of the
-    space, SchemaError for heterogeneous runs.
+    A model is fitted for each device; without a metric in the one that the runs have. ConfigError
+    for a metric that does not follow from the time of a step, NotEnoughData where no group has
+    `_LEAST` measured points and two of the space, SchemaError for heterogeneous runs.
     """
     if not is_ok(frame).any():  # which is then said of every group
         metric = next(iter(PREDICTABLE))
     else:
-        metric = find_metric(frame, metric) if metric else choose_metric(frame)
+        if metric:
+            metric = find_metric(frame, metric)
+        else:
+            metric = choose_metric(frame)
     if metric not in PREDICTABLE:
         known = ", ".join(PREDICTABLE)
-        raise ConfigError("--metric", metric, "does not follow from the time of a step", f"predicted are {known}")
+        raise ConfigError(
+            "--metric", metric, "does not follow from the time of a step", f"predicted are {known}"
+        )
     lacks = f"not enough data to predict {metric}"
-    spaces, lacking = of_groups(frame, lambda group: _space(group, metric, pool), lacks, "measure more points")
+    spaces, lacking = of_groups(
+        frame, lambda group: _space(group, metric, pool), lacks, "measure more points"
+    )
     runs = pd.concat([space.runs for space in spaces])
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
@@ -280,7 +331,9 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
-    """Whether a tenth or more of a space that some of these runs span was not tried, and can be predicted."""
+    """Whether a tenth or more of a space that some of these runs span was not tried, and can be
+    predicted.
+    """
     for group in groups(frame):
         with contextlib.suppress(ParadnnError):
             space = space_of(group)
@@ -297,8 +350,11 @@ def _space(group: FamilyGroup, metric: str, pool: bool) -> Space:
     if metric not in ok or not (ok[metric] > 0).any():
         raise NotEnoughData(f"no measured run has {metric}")
     if space.total < 3:
-        raise NotEnoughData(f"the space is {space.total} points, there is nothing between them to predict")
-    if (points := ok["point_id"].nunique()) < _LEAST:
+        raise NotEnoughData(
+            f"the space is {space.total} points, there is nothing between them to predict"
+        )
+    points = ok["point_id"].nunique()
+    if points < _LEAST:
         raise NotEnoughData(f"{counted(points, 'measured point')}, a prediction takes {_LEAST}")
     return space
 
@@ -315,11 +371,15 @@ class _Predictor:
         values = runs[metric].to_numpy(dtype="float64")
         seconds = _work(runs, self._does) / values if self._does else values
         if not np.isfinite(np.log(seconds)).all():
-            raise NotEnoughData(f"{metric} gives no time of a step for all runs; leave those out with --where")
+            raise NotEnoughData(
+                f"{metric} gives no time of a step for all runs; leave those out with --where"
+            )
         self._per = 1.0
         if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
             # The roofline that the model begins with is in seconds, roughly.
-            self._per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds))
+            self._per = float(
+                np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds)
+            )
         self._rates = past.rates_of(runs, seconds * self._per)
         self._table = past.table_of(runs, self._rates)
         self._model = StepTimeModel.fit(self._table, seconds * self._per, past.noise_of(runs))
@@ -332,7 +392,9 @@ class _Predictor:
         return self._model.left_out.of(np.array(list(steps.values())) == family)
 
     def at(self, rows: pd.DataFrame) -> np.ndarray:
-        """The metric of some rows, none of them measured: its median and the ends of its 95% interval (n, 3)."""
+        """The metric of some rows, none of them measured: its median and the ends of its 95%
+        interval (n, 3).
+        """
         if rows.empty:
             return np.empty((0, 3))
         found = self._model.predict(past.table_of(rows, self._rates))
@@ -343,7 +405,10 @@ class _Predictor:
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     """What a step of each row does (n,): examples or FLOP, by arithmetic where the model is known."""
-    work = past.costs_of(rows)[name] if name != "batch_size" else pd.Series(np.nan, rows.index)
+    if name != "batch_size":
+        work = past.costs_of(rows)[name]
+    else:
+        work = pd.Series(np.nan, rows.index)
     if name in rows:
         work = work.fillna(pd.to_numeric(rows[name], errors="coerce").astype("float64"))
     if work.isna().any():
@@ -372,12 +437,17 @@ def _told_of(completed: Completed) -> Iterator[Paragraph]:
 
 
 def _every_point(completed: Completed) -> pd.DataFrame:
-    """A row for each point of the spaces: the keys in which points differ, `status` (measured, predicted, or the
-    outcome of what did not run or is taken not to), the metric, and its 95% interval where it is predicted."""
+    """A row for each point of the spaces: the keys in which points differ, `status` (measured,
+    predicted, or the outcome of what did not run or is taken not to), the metric, and its 95%
+    interval where it is predicted.
+    """
     rows = aggregate_replicates(completed.frame)
     keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
-    ok, status = is_ok(rows), rows["outcome"].astype("object")
-    rows["status"] = status.where(~ok, rows["predicted"].map({True: "predicted", False: "measured"}))
+    ok = is_ok(rows)
+    status = rows["outcome"].astype("object")
+    rows["status"] = status.where(
+        ~ok, rows["predicted"].map({True: "predicted", False: "measured"})
+    )
     numbers = [completed.metric, "low", "high"]
     found = rows[["family", "device", *keys, "status", *numbers]]
     found = found.assign(**{name: found[name].astype("float64").where(ok) for name in numbers})
@@ -385,19 +455,31 @@ def _every_point(completed: Completed) -> pd.DataFrame:
 
 
 def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
-    """The map over the axes that are named, else over those with the most values; None where one key alone varies."""
-    counts = completed.frame[list(dict.fromkeys(name for space in completed.spaces for name in space.keys))].nunique()
+    """The map over the axes that are named, else over those with the most values; None where one
+    key alone varies.
+    """
+    counts = completed.frame[
+        list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
+    ].nunique()
     ordered = list(counts.sort_values(ascending=False, kind="stable").index)
     x = options.x or ("batch_size" if "batch_size" in ordered else ordered[0])
     others = [name for name in ordered if name.removeprefix("model.") != x.removeprefix("model.")]
     y = options.y or next(iter(others), None)
-    return None if y is None else predicted_maps(completed, x, y, pool=options.pool)
+    if y is None:
+        return None
+    return predicted_maps(completed, x, y, pool=options.pool)
 
 
 def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """`heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that were measured."""
+    """`heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that
+    were measured.
+    """
     found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     keys = ["family", "device", "j", "i"]
-    measured = found.points[is_ok(found.points) & ~found.points["predicted"].astype(bool)].groupby(keys).size()
+    measured = (
+        found.points[is_ok(found.points) & ~found.points["predicted"].astype(bool)]
+        .groupby(keys)
+        .size()
+    )
     counts = measured.reindex(pd.MultiIndex.from_frame(found.cells[keys]), fill_value=0)
     return found._replace(cells=found.cells.assign(measured=counts.to_numpy()))

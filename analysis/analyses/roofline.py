@@ -1,7 +1,9 @@
-"""`roofline`: what limits models, arithmetic or memory traffic, and how near they come to it; or a run's operations.
+"""`roofline`: what limits models, arithmetic or memory traffic, and how near they come to it; or a
+run's operations.
 
-A roof belongs to a device and a precision. Its two ceilings are those that the runs carry as measured; where they carry
-none, the specification's; where neither is known they stay unknown, and so do verdict and share.
+A roof belongs to a device and a precision. Its two ceilings are those that the runs carry as
+measured; where they carry none, the specification's; where neither is known they stay unknown, and
+so do verdict and share.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class RooflineOptions(Options):
         metavar="RUN_ID|all",
     )
     colour: str | None = column_option(
-        None, "column that colours the marks, such as nodes or batch_size (default: the family)", "C"
+        None,
+        "column that colours the marks, such as nodes or batch_size (default: the family)",
+        "C",
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -63,7 +67,9 @@ def _headline(points: pd.DataFrame, unit: Unit) -> Highlight | None:
     if not len(known):
         return None
     memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, levels_of(known, unit))
-    share, low, high, of_roof = (short(value, share=True) for value in (*memory, known["share"].median()))
+    share, low, high, of_roof = (
+        short(value, share=True) for value in (*memory, known["share"].median())
+    )
     words = (
         f"memory, not arithmetic, sets the limit of {share} of {counted(len(known), 'model')} (95% interval {low} to "
         f"{high}); in the median they reach {of_roof} of their limit."
@@ -71,29 +77,61 @@ def _headline(points: pd.DataFrame, unit: Unit) -> Highlight | None:
     return Highlight("What limits it", words)
 
 
-def draw_roofline(points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None) -> drawing.Figure:
-    """Models by intensity and rate: a panel for each device and precision, coloured by family or by a column.
+def draw_roofline(
+    points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None
+) -> drawing.Figure:
+    """Models by intensity and rate: a panel for each device and precision, coloured by family or by
+    a column.
 
-    Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are the intervals of
-    the rates, or of traces the range of a run's captures.
+    Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are
+    the intervals of the rates, or of traces the range of a run's captures.
     """
     shown = [(roof, mine) for roof in roofs if len(mine := points[_under(points, roof)])]
     if len(shown) > _PANELS:
         problem = f"{len(shown)} roofs, one for each device and precision, do not fit one figure"
-        raise ConfigError("--device", "(all)", problem, "choose with --device or --where precision=...")
-    # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
+        raise ConfigError(
+            "--device", "(all)", problem, "choose with --device or --where precision=..."
+        )
+    # A family keeps its colour whichever others are drawn; real models come after the parametric
+    # ones.
     named = drawing.families_with(points["family"])
     counts = points["family"].value_counts()
     looks = {
-        name: drawing.look(name, named) | {"label": f"{name} ({counts[name]})"} for name in named if name in counts
+        name: drawing.look(name, named) | {"label": f"{name} ({counts[name]})"}
+        for name in named
+        if name in counts
     }
-    shades = drawing.Colouring("", looks, None) if colour is None else drawing.colouring(points[colour], colour)
+    if colour is None:
+        shades = drawing.Colouring("", looks, None)
+    else:
+        shades = drawing.colouring(points[colour], colour)
     drawn, panels = drawing.panels(len(shown), 6.5, 4.4, across=2)
     for panel, (roof, mine) in zip(panels, shown, strict=True):
-        x, y, ends = mine["arithmetic_intensity"], mine["flops_per_second"], (mine["rate_low"], mine["rate_high"])
-        drawing.marks(panel, x, y, y_ends=ends, marker="", color="#999999", elinewidth=0.8, capsize=0, zorder=1.5)
+        x = mine["arithmetic_intensity"]
+        y = mine["flops_per_second"]
+        ends = (mine["rate_low"], mine["rate_high"])
+        drawing.marks(
+            panel,
+            x,
+            y,
+            y_ends=ends,
+            marker="",
+            color="#999999",
+            elinewidth=0.8,
+            capsize=0,
+            zorder=1.5,
+        )
         for part, look in shades.parts(mine[colour or "family"]):
-            panel.scatter(x[part], y[part], s=20, edgecolors="white", linewidths=0.4, alpha=0.8, zorder=2, **look)
+            panel.scatter(
+                x[part],
+                y[part],
+                s=20,
+                edgecolors="white",
+                linewidths=0.4,
+                alpha=0.8,
+                zorder=2,
+                **look,
+            )
         others = [other for other, _ in shown if other.device == roof.device and other != roof]
         frame_roof(panel, points[points["device"] == roof.device], roof, others)
         title = f"{roof.device}, {roof.precision}\n{describe(roof)}"
@@ -134,11 +172,16 @@ _OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of
         "Left of the ridge memory traffic limits, right of it arithmetic. Distance below the roof is "
         "what could be gained."
     ),
-    shown=lambda _: [Shown(), Shown(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations")],
+    shown=lambda _: [
+        Shown(),
+        Shown(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations"),
+    ],
 )
 def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
-    """Models under their roofs, replicates counted once; with `operations` the operations of that run, or of all.
-    ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for unlike runs of a device."""
+    """Models under their roofs, replicates counted once; with `operations` the operations of that
+    run, or of all. ConfigError for a colour that is no column, NotEnoughData without runs,
+    SchemaError for unlike runs of a device.
+    """
     if options.operations and options.colour not in (None, "type"):
         problem = "is of models: operations have that of their type"
         raise ConfigError("--colour", options.colour, problem, "leave it out")
@@ -149,7 +192,10 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     if options.operations:
         return operations_of(ALL, frame, options.store, pooled, options.unit)
     rows = aggregate_replicates(frame)
-    colour = find_column(rows, options.colour, "--colour") if options.colour else None
+    if options.colour:
+        colour = find_column(rows, options.colour, "--colour")
+    else:
+        colour = None
     placed = place_models(rows, find_hardware)
     points = placed.points
     if colour is not None and colour not in points:
@@ -168,7 +214,9 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
 
 
 def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
-    """What limits a family's models on one device and precision, and how near they come to that limit."""
+    """What limits a family's models on one device and precision, and how near they come to that
+    limit.
+    """
     name = f"{row['family']} on {row['device']} in {row['precision']}"
     if row["unknown"] == row["points"]:
         return Paragraph(
@@ -182,7 +230,10 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
     best = points.sort_values("share", ascending=False).iloc[0]
     names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
     parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
-    ridge = f", {row['at_the_ridge']} at the ridge" if row["at_the_ridge"] else ""
+    if row["at_the_ridge"]:
+        ridge = f", {row['at_the_ridge']} at the ridge"
+    else:
+        ridge = ""
     head = (
         f"{name}: {counted(row['points'], 'model')}, {row['memory_bound']} memory-bound, {row['compute_bound']} "
         f"compute-bound{ridge}. They reach {percent(row['share_median'])} of their roof in the median{interval}, "
@@ -194,10 +245,14 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
 
 def _remarks(points: pd.DataFrame) -> Iterator[str]:
     """What neither ceiling explains."""
-    far, above = points[points["share"] < _FAR], points[points["share"] > 1]
+    far = points[points["share"] < _FAR]
+    above = points[points["share"] > 1]
     if len(far):
         waiting = int((far["infeed_fraction"] > _WAITING).sum())
-        cause = f"; {waiting} of them wait for input more than {percent(_WAITING)} of the time" if waiting else ""
+        if waiting:
+            cause = f"; {waiting} of them wait for input more than {percent(_WAITING)} of the time"
+        else:
+            cause = ""
         yield (
             f"Below {percent(_FAR)} of the roof, where dispatch, input or small operations limit: "
             f"{counted(len(far), 'model')}{cause}."

@@ -20,7 +20,9 @@ from paradnn.core.words import counted
     gate="none",
 )
 def runs(frame: pd.DataFrame, options: Options) -> Result:
-    """Runs of each family on each device by outcome, and when the first and the last of them started."""
+    """Runs of each family on each device by outcome, and when the first and the last of them
+    started.
+    """
     del options  # nothing to choose: every run counts
     if frame.empty:
         return Result(numbers=frame[["family", "device"]], sentences=["no run matches"], sources=())
@@ -30,7 +32,12 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
     counts = pd.crosstab([named["family"], named["device"]], named["outcome"])
     order = sorted(counts.columns, key=lambda name: (name != "ok", name == "unfinished", name))
     table = pd.concat(
-        [groups.size().rename("runs"), counts[order], groups["start_time"].agg(first="min", last="max")], axis=1
+        [
+            groups.size().rename("runs"),
+            counts[order],
+            groups["start_time"].agg(first="min", last="max"),
+        ],
+        axis=1,
     )
     for name in ("first", "last"):
         table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")

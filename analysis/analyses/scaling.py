@@ -1,7 +1,9 @@
-"""`scaling`: how speed grows with devices, and the fraction that does not run in parallel (Amdahl's law).
+"""`scaling`: how speed grows with devices, and the fraction that does not run in parallel (Amdahl's
+law).
 
-Every point on n devices is paired with the same point on one, and the fraction is fitted for each family with an
-interval (the paper's Figure 4). The batch is that of the whole step, so this is strong scaling.
+Every point on n devices is paired with the same point on one, and the fraction is fitted for each
+family with an interval (the paper's Figure 4). The batch is that of the whole step, so this is
+strong scaling.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from paradnn.forecast.estimate import Estimate
 METRICS = ("examples_per_second", "flops_per_second")
 #: Columns that count devices, which older runs lack.
 _COUNTS = ("devices", "platform.threads")
-#: Columns of a pair that are shown even where all pairs agree, in this order, and those that never are.
+#: Columns of a pair that are shown even where all pairs agree, in this order, and those that never
+#: are.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
 _SHOWN = ["devices", "one", "many", *_RATIO]
 _HIDDEN = {"family", *RESULT_COLUMNS, *_SHOWN}
@@ -39,13 +42,16 @@ _LINE = "#555555"
 class ScalingOptions(Options):
     """Which rate, over which count of devices."""
 
-    metric: Literal["examples_per_second", "flops_per_second"] = option("examples_per_second", "a rate")
+    metric: Literal["examples_per_second", "flops_per_second"] = option(
+        "examples_per_second", "a rate"
+    )
     by: str = column_option("devices", "what counts the devices, such as platform.threads")
 
 
 class FamilyScaling(NamedTuple):
-    """The non-parallel fraction of one family's points: the fit over all of them and their counts; `efficiency` is the
-    median of speedup / n at the largest n."""
+    """The non-parallel fraction of one family's points: the fit over all of them and their counts;
+    `efficiency` is the median of speedup / n at the largest n.
+    """
 
     family: str
     points: int
@@ -55,12 +61,14 @@ class FamilyScaling(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """Every point on several devices against itself on one, and the non-parallel fraction of each family.
+    """Every point on several devices against itself on one, and the non-parallel fraction of each
+    family.
 
-    `pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
-    (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
-    `alone` are the families without a pair; `apart`: families -> why their counts cannot be separated from sessions or
-    a drift. `measured` are the runs.
+    `pairs` has a row for each point and count above one: the join columns, `devices` (the count),
+    `one` and `many` (the metric on one and on all devices), `speedup` with its interval,
+    `efficiency` (speedup / count) and `fraction`. `alone` are the families without a pair; `apart`:
+    families -> why their counts cannot be separated from sessions or a drift. `measured` are the
+    runs.
     """
 
     pairs: pd.DataFrame
@@ -73,7 +81,9 @@ class Scaling(NamedTuple):
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     """Over threads where these were varied and devices were not."""
-    devices, threads = (name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads"))
+    devices, threads = (
+        name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads")
+    )
     yield Shown(ScalingOptions(by="platform.threads") if threads and not devices else None)
 
 
@@ -90,7 +100,11 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     """The pairs of `fit_scaling`, without columns that are the same in all of them, and its errors."""
     found = fit_scaling(frame, options.metric, options.by, options.pool)
-    others = [name for name in found.pairs if name not in _HIDDEN and found.pairs[name].nunique(dropna=False) > 1]
+    others = [
+        name
+        for name in found.pairs
+        if name not in _HIDDEN and found.pairs[name].nunique(dropna=False) > 1
+    ]
     return Result(
         numbers=found.pairs[["family", *others, *_SHOWN]],
         sentences=[*_sentences(found, options.by.rpartition(".")[2])],
@@ -102,14 +116,21 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
 
 def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
     for family in found.families:
-        counts, most, fraction = ", ".join(map(str, family.counts)), family.counts[-1], family.fraction.value
+        counts = ", ".join(map(str, family.counts))
+        most = family.counts[-1]
+        fraction = family.fraction.value
         bound = f": more {what} make it slower"
         if fraction < 1:
-            bound = f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast" if fraction > 0 else ""
+            if fraction > 0:
+                bound = f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast"
+            else:
+                bound = ""
         yield Paragraph(
             f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
             f"{percent_interval(family.fraction)} of the step does not run in parallel{bound or ': nothing is lost'}.",
-            (f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",),
+            (
+                f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",
+            ),
         )
     if found.alone:
         yield f"Not compared: {', '.join(found.alone)}, of which no point was measured on 1 and on more."
@@ -129,28 +150,42 @@ def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
 
 
 def amdahl_fraction(speedup: np.typing.ArrayLike, count: np.typing.ArrayLike) -> np.ndarray:
-    """s = (1 / speedup - 1 / n) / (1 - 1 / n), Amdahl's law solved for the fraction (Karp and Flatt, CACM 33, 1990).
+    """s = (1 / speedup - 1 / n) / (1 - 1 / n), Amdahl's law solved for the fraction (Karp and
+    Flatt, CACM 33, 1990).
 
-    Below 0 where the speedup is above n, above 1 where n devices are slower than one. n must be above 1.
+    Below 0 where the speedup is above n, above 1 where n devices are slower than one. n must be
+    above 1.
     """
     n = np.asarray(count, dtype="float64")
-    return np.asarray((1 / np.asarray(speedup, dtype="float64") - 1 / n) / (1 - 1 / n), dtype="float64")
+    return np.asarray(
+        (1 / np.asarray(speedup, dtype="float64") - 1 / n) / (1 - 1 / n), dtype="float64"
+    )
 
 
 def fit_scaling(
-    frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False
+    frame: pd.DataFrame,
+    metric: str = "examples_per_second",
+    by: str = "devices",
+    pool: bool = False,
 ) -> Scaling:
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
-    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n): s is fitted by least squares over all points and counts of a
-    family. Its 95% interval is over models and batch sizes; all counts of a point count together. ConfigError for
-    another metric, NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous
-    runs of a family.
+    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n): s is fitted by least squares over all
+    points and counts of a family. Its 95% interval is over models and batch sizes; all counts of a
+    point count together. ConfigError for another metric, NotEnoughData where no point was measured
+    on one device and on more, SchemaError for heterogeneous runs of a family.
     """
     if metric not in METRICS:
-        raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
+        raise ConfigError(
+            "--metric",
+            metric,
+            "is no rate that grows with devices",
+            f"choose {' or '.join(METRICS)}",
+        )
     measured = _counted(frame, by)
-    checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
+    checked = [
+        require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)
+    ]
     pairs, apart = _paired(measured, metric, by)
     pairs = pairs.rename(columns={"a": "many", "b": "one"}).assign(
         efficiency=lambda rows: rows["speedup"] / rows["devices"],
@@ -167,22 +202,32 @@ def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """The measured runs that say how many devices they had."""
     measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
     if by not in measured and by not in _COUNTS:
-        raise ConfigError("--by", by, "these runs have no such column", f"name one that counts: {', '.join(_COUNTS)}")
+        raise ConfigError(
+            "--by",
+            by,
+            "these runs have no such column",
+            f"name one that counts: {', '.join(_COUNTS)}",
+        )
     if by not in measured or measured[by].notna().sum() == 0:
-        raise NotEnoughData(f"{by}: no measured run records how many; measure points with {by}=1 and more")
+        raise NotEnoughData(
+            f"{by}: no measured run records how many; measure points with {by}=1 and more"
+        )
     if not pd.api.types.is_numeric_dtype(measured[by]):
         raise ConfigError("--by", by, "holds no numbers", "name the column that counts devices")
     return measured[measured[by].notna()]
 
 
 def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices` counts. Then which
-    families' sides cannot be separated from their sessions, and why."""
+    """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices`
+    counts. Then which families' sides cannot be separated from their sessions, and why.
+    """
     counts = sorted({int(count) for count in measured[by]})
     one = measured[measured[by] == 1].drop(columns=by)
     if one.empty or counts == [1]:
         there = ", ".join(map(str, counts))
-        raise NotEnoughData(f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both")
+        raise NotEnoughData(
+            f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both"
+        )
     parts: list[pd.DataFrame] = []
     apart: dict[str, str] = {}
     for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(by, sort=True):
@@ -194,7 +239,9 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame,
                 apart.setdefault(name, design.text())
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
-        raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
+        raise NotEnoughData(
+            f"no point was measured with {by}=1 and with more; measure the same points on both"
+        )
     return found, apart
 
 
@@ -216,28 +263,42 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
 
 
 def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
-    """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
-    over the count, with each family's fitted law, its interval as a band, and the line without loss."""
+    """Left the rate of each device against that of one alone, with x = y where nothing is lost;
+    then the speedup over the count, with each family's fitted law, its interval as a band, and the
+    line without loss.
+    """
     drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
-    by, pairs = options.by.rpartition(".")[2], found.pairs
-    each, counts = pairs["many"] / pairs["devices"], np.geomspace(1, int(pairs["devices"].max()), 100)
+    by = options.by.rpartition(".")[2]
+    pairs = found.pairs
+    each = pairs["many"] / pairs["devices"]
+    counts = np.geomspace(1, int(pairs["devices"].max()), 100)
     for number, family in enumerate(found.families):
-        look, own = drawing.look(family.family), pairs["family"] == family.family
+        look = drawing.look(family.family)
+        own = pairs["family"] == family.family
         middle, *ends = (f"{100 * end:.1f}%" for end in family.fraction)
-        said = f"{middle} ({' to '.join(ends)})" if math.isfinite(family.fraction.low) else middle
+        if math.isfinite(family.fraction.low):
+            said = f"{middle} ({' to '.join(ends)})"
+        else:
+            said = middle
         name = f"{family.family}: non-parallel {said}"
         drawing.marks(left, pairs["one"][own], each[own], alpha=0.6, label=name, **look)
         # Families stand beside each other at each count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
-        drawing.marks(right, pairs["devices"][own] * shift, pairs["speedup"][own], alpha=0.5, **look)
+        drawing.marks(
+            right, pairs["devices"][own] * shift, pairs["speedup"][own], alpha=0.5, **look
+        )
         law, low, high = (amdahl_speedup(end, counts) for end in family.fraction)
         right.plot(counts, law, color=look["color"], linewidth=1.8)
-        if np.isfinite(low).all() and (low > 0).all():  # else the law has no upper end at some count
+        if (
+            np.isfinite(low).all() and (low > 0).all()
+        ):  # else the law has no upper end at some count
             right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
     span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
     left.plot(span, span, "--", color=_LINE, linewidth=1, label="nothing lost")
-    name, unit = label(options.metric), unit_of(options.metric)
-    x, y = f"{name} on one ({unit})", f"{name} of each of n ({unit})"
+    name = label(options.metric)
+    unit = unit_of(options.metric)
+    x = f"{name} on one ({unit})"
+    y = f"{name} of each of n ({unit})"
     drawing.finish(left, f"Each of n {by} against one alone", x, y, logs=dict.fromkeys("xy", short))
     right.plot(counts, counts, "--", color=_LINE, linewidth=1)
     right.axhline(1, color=_LINE, linewidth=0.8)

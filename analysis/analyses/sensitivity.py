@@ -1,10 +1,11 @@
 """`sensitivity`: what a metric depends on, as standardised regression weights with intervals.
 
-The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ... with everything on one
-scale and reads the signed weights as sensitivities: of +0.5, one standard deviation more of the hyperparameter brings
-half of one more of the metric. Here each weight comes with an interval that allows for unequal scatter and for values
-that each have an effect of their own, and with a verdict: none on what went along with the session that measured it.
-One fit for each family and device; columns that cannot have a weight, constant or collinear, are named instead.
+The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ...
+with everything on one scale and reads the signed weights as sensitivities: of +0.5, one standard
+deviation more of the hyperparameter brings half of one more of the metric. Here each weight comes
+with an interval that allows for unequal scatter and for values that each have an effect of their
+own, and with a verdict: none on what went along with the session that measured it. One fit for each
+family and device; columns that cannot have a weight, constant or collinear, are named instead.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class SensitivityOptions(Options):
 
     metric: str | None = metric_option("what to explain")
     on: tuple[str, ...] | None = column_option(
-        None, "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)", "A,B"
+        None,
+        "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)",
+        "A,B",
     )
     log_scale: Literal["none", "both"] = option("none", "take logarithms of both sides")
     unit: Literal["crossed", "model", "point"] = unit_option()
@@ -61,10 +64,12 @@ class SensitivityOptions(Options):
 
 @dataclass(frozen=True)
 class Fit(GroupKey):
-    """The regression of one family on one device. `weights` are those of the regression, the largest first, with
-    `p_adjusted` for the number of terms, `doubling` (what doubling the hyperparameter multiplies the metric by, NaN
-    where not both are logarithms) and `verdict`: depends, values differ (but no slope is shown), not shown, or none
-    (sessions, order). `constant` maps every column without variation to its value; `said` is all this in words."""
+    """The regression of one family on one device. `weights` are those of the regression, the
+    largest first, with `p_adjusted` for the number of terms, `doubling` (what doubling the
+    hyperparameter multiplies the metric by, NaN where not both are logarithms) and `verdict`:
+    depends, values differ (but no slope is shown), not shown, or none (sessions, order). `constant`
+    maps every column without variation to its value; `said` is all this in words.
+    """
 
     regression: Regression
     weights: pd.DataFrame
@@ -74,18 +79,31 @@ class Fit(GroupKey):
     sources: tuple[str, ...]
 
     def strongest(self) -> tuple[str, list[str]] | None:
-        """(the largest weight on which the metric depends, the terms that may weigh as much); None without one."""
+        """(the largest weight on which the metric depends, the terms that may weigh as much); None
+        without one.
+        """
         shown = self.weights.index[self.weights["verdict"] == "depends"]
         if not len(shown):
             return None
         first = self.weights.loc[shown[0]]
         rivals = []
         for name, other in self.weights.drop(shown[0]).iterrows():
-            common = self.regression.correlation.loc[shown[0], name] * np.sign(first["weight"] * other["weight"])
-            variance = first["error"] ** 2 + other["error"] ** 2 - 2 * common * first["error"] * other["error"]
-            both = combined([Component(one["error"] ** 2, one["freedom"]) for one in (first, other)])
+            common = self.regression.correlation.loc[shown[0], name] * np.sign(
+                first["weight"] * other["weight"]
+            )
+            variance = (
+                first["error"] ** 2
+                + other["error"] ** 2
+                - 2 * common * first["error"] * other["error"]
+            )
+            both = combined(
+                [Component(one["error"] ** 2, one["freedom"]) for one in (first, other)]
+            )
             reach = Component(max(variance, 0.0), both.freedom).reach
-            if other["verdict"].startswith("none") or abs(first["weight"]) - abs(other["weight"]) <= reach:
+            if (
+                other["verdict"].startswith("none")
+                or abs(first["weight"]) - abs(other["weight"]) <= reach
+            ):
                 rivals.append(str(name))
         return str(shown[0]), rivals
 
@@ -104,19 +122,26 @@ class Fit(GroupKey):
     shown=lambda rows: [Shown(SensitivityOptions(log_scale="both"), families=narrowed(rows))],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
-    """The weights of every family on every device, over its ok runs; see `regress` for the formulas.
+    """The weights of every family on every device, over its ok runs; see `regress` for the
+    formulas.
 
-    ConfigError for a column or metric that is not there, NotEnoughData where no group can be fitted, SchemaError for
-    heterogeneous runs of a group.
+    ConfigError for a column or metric that is not there, NotEnoughData where no group can be
+    fitted, SchemaError for heterogeneous runs of a group.
     """
-    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame)
+    if options.pool:
+        pooled = pooled_within(frame, ["family", "device"], pool=True)
+    else:
+        pooled = ""
+    if options.metric:
+        metric = find_metric(frame, options.metric)
+    else:
+        metric = choose_metric(frame)
     chosen = [find_column(frame, name, "--on") for name in options.on or ()]
-    lacks, remedy = (
-        f"not enough data to explain {metric}",
-        "measure more points, or choose fewer hyperparameters with --on",
+    lacks = f"not enough data to explain {metric}"
+    remedy = "measure more points, or choose fewer hyperparameters with --on"
+    fits, lacking = of_groups(
+        frame, lambda group: _fit(group, metric, chosen, options), lacks, remedy
     )
-    fits, lacking = of_groups(frame, lambda group: _fit(group, metric, chosen, options), lacks, remedy)
     log = options.log_scale == "both"
     of = f"{'log ' * log}{metric}"
     weigh = (
@@ -136,8 +161,11 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 def _rows(fit: Fit, metric: str) -> pd.DataFrame:
     """A row for each weight, the most important first."""
-    part, found = fit.weights.rename_axis("term").reset_index(), fit.regression
-    for place, (name, value) in enumerate((("family", fit.family), ("device", fit.device), ("metric", metric))):
+    part = fit.weights.rename_axis("term").reset_index()
+    found = fit.regression
+    for place, (name, value) in enumerate(
+        (("family", fit.family), ("device", fit.device), ("metric", metric))
+    ):
         part.insert(place, name, value)
     return part.assign(points=found.rows, r2=found.r2, r2_held_out=found.r2_held_out)
 
@@ -149,8 +177,14 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
         return None
     fit, (term, rivals) = max(known, key=lambda one: one[0].regression.rows)
     row = fit.weights.loc[term]
-    doubling = f"; doubling it multiplies it by {row['doubling']:.2f}" if pd.notna(row["doubling"]) else ""
-    told = f" Whether it depends more on {' or '.join(map(label, rivals))} is not shown." if rivals else ""
+    if pd.notna(row["doubling"]):
+        doubling = f"; doubling it multiplies it by {row['doubling']:.2f}"
+    else:
+        doubling = ""
+    if rivals:
+        told = f" Whether it depends more on {' or '.join(map(label, rivals))} is not shown."
+    else:
+        told = ""
     words = (
         f"{label(metric)} of {fit.family} depends {'' if rivals else 'most '}on {label(term)}, weight "
         f"{row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f}) over "
@@ -159,18 +193,27 @@ def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
     return Highlight("What it depends on", words)
 
 
-def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> Fit:
+def _fit(
+    group: FamilyGroup, metric: str, chosen: Sequence[str], options: SensitivityOptions
+) -> Fit:
     """The fit of one group."""
-    ok, log = is_ok(group.rows), options.log_scale == "both"
+    ok = is_ok(group.rows)
+    log = options.log_scale == "both"
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
         raise NotEnoughData(f"no measured run has {metric}")
     measured = require_homogeneous(measured, pool=options.pool)
-    names = [name for name in dict.fromkeys(chosen or hyperparameters(measured)) if measured[name].notna().any()]
+    names = [
+        name
+        for name in dict.fromkeys(chosen or hyperparameters(measured))
+        if measured[name].notna().any()
+    ]
     every = aggregate_replicates(measured)
     rows = every[every[names].notna().all(axis=1)]
     if rows.empty:
-        raise NotEnoughData(f"no measured run has all of {shown(set(map(label, names)), 12)}; choose some with --on")
+        raise NotEnoughData(
+            f"no measured run has all of {shown(set(map(label, names)), 12)}; choose some with --on"
+        )
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
     design, baselines = encode(rows, varying, log)
@@ -178,14 +221,19 @@ def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: Sensit
     if log:
         _logarithms(values, metric, "leave those runs out with --where")
     levels = levels_of(rows, options.unit)
-    fitted, weights = _regressed(design, values, log, levels, options.unit, when_of(measured, rows["point_id"]))
+    fitted, weights = _regressed(
+        design, values, log, levels, options.unit, when_of(measured, rows["point_id"])
+    )
     constant |= {name: f"{value:g} in total" for name, value in fitted.constant.items()}
     weights = _judged(weights, [name for name in varying if log and _takes_logarithm(rows[name])])
-    others = [name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1]
+    others = [
+        name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1
+    ]
     others += [name for name in settings(rows) if name not in names]
     failed = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
     head = f"{group.name}: {metric} over {fitted.rows:,} points"
-    if left_out := ", ".join(f"{count} {outcome}" for outcome, count in failed.items()):
+    left_out = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
+    if left_out:
         head += f"; runs without a measurement are left out ({left_out}), so this covers only models that ran"
     lacking = len(every) - len(rows), int(ok.sum()) - len(measured)
     points = [*_found(weights, fitted, units([metric]).get(metric, ""), log)]
@@ -203,12 +251,22 @@ def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: Sensit
 
 
 def _regressed(
-    design: pd.DataFrame, values: np.ndarray, log: bool, levels: Levels, unit: Unit, when: When | None
+    design: pd.DataFrame,
+    values: np.ndarray,
+    log: bool,
+    levels: Levels,
+    unit: Unit,
+    when: When | None,
 ) -> tuple[Regression, pd.DataFrame]:
-    """The regression of the values, or of their logarithms, and its weights with the p of whether there is a slope."""
+    """The regression of the values, or of their logarithms, and its weights with the p of whether
+    there is a slope.
+    """
     how: dict[str, Any] = {"by_value": unit == "crossed", "when": when}
     how["levels"] = None if unit == "point" else levels
-    fitted = regress(design, values, np.log, **how) if log else regress(design, values, **how)
+    if log:
+        fitted = regress(design, values, np.log, **how)
+    else:
+        fitted = regress(design, values, **how)
     if log or not (values > 0).all():
         return fitted, fitted.weights
     # Asked of logarithms, on which a factor for each doubling is a line.
@@ -221,8 +279,11 @@ def _judged(weights: pd.DataFrame, logarithms: Sequence[str]) -> pd.DataFrame:
     """`Fit.weights`, the largest first."""
     found = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
     apart = found["between"] >= BETWEEN
-    found["p_adjusted"], given = (adjusted(found[name].mask(apart).to_numpy()) for name in ("p", "p_given"))
-    slope, differs = found["p_adjusted"].le(_RATE).to_numpy(), given <= _RATE
+    found["p_adjusted"], given = (
+        adjusted(found[name].mask(apart).to_numpy()) for name in ("p", "p_given")
+    )
+    slope = found["p_adjusted"].le(_RATE).to_numpy()
+    differs = given <= _RATE
     slope = slope & (found["low"] * found["high"] > 0).to_numpy()
     names = ["none (sessions)", "depends", "none (order)", "values differ"]
     found["verdict"] = np.select([apart, slope, found["drift"] > 0, differs], names, "not shown")
@@ -233,23 +294,31 @@ def _judged(weights: pd.DataFrame, logarithms: Sequence[str]) -> pd.DataFrame:
 def _found(weights: pd.DataFrame, found: Regression, unit: str, log: bool) -> Iterator[str]:
     """What the metric depends on, and how well that describes it."""
     named = {verdict: list(rows.index) for verdict, rows in weights.groupby("verdict", sort=False)}
-    if shown := named.get("depends"):
+    shown = named.get("depends")
+    if shown:
         yield f"It depends on {'; '.join(weight_in_words(term, weights.loc[term]) for term in shown)}."
-    if differing := named.get("values differ"):
+    differing = named.get("values differ")
+    if differing:
         yield f"Values of {', '.join(differing)} differ, but not along a slope beyond their own scatter."
-    if others := named.get("not shown"):
+    others = named.get("not shown")
+    if others:
         yield f"Not distinguished from no effect, with {len(weights)} terms tried: {', '.join(others)}."
-    if apart := named.get("none (sessions)"):
+    apart = named.get("none (sessions)")
+    if apart:
         yield (
             f"No verdict on {', '.join(apart)}: other values were measured in other sessions, whose own shifts cannot "
             "be told from an effect; measure all of them in one session, or some again in each (replicate=0,1)."
         )
-    if ordered := named.get("none (order)"):
+    ordered = named.get("none (order)")
+    if ordered:
         yield (
             f"No verdict on {', '.join(ordered)}: values were measured one after the other, and a machine that changed "
             f"by {ALLOWANCE - 1:.0%} meanwhile would look the same; measure in random order (sweep.order=random)."
         )
-    error = f"a factor of {math.exp(found.rmse_held_out):.2f}" if log else short(found.rmse_held_out, unit)
+    if log:
+        error = f"a factor of {math.exp(found.rmse_held_out):.2f}"
+    else:
+        error = short(found.rmse_held_out, unit)
     poor = " A straight line describes less than half of it: try --log-scale both."
     yield (
         f"R² {found.r2:.2f}; on held-out points {found.r2_held_out:.2f}, typically off by {error}."
@@ -279,19 +348,26 @@ def _notes(
 
 
 def weight_in_words(term: str, row: pd.Series, what: str = "") -> str:
-    """Such as "model.nodes +0.47 (+0.41 to +0.52)", with the effect of a doubling where both sides are logarithms."""
+    """Such as "model.nodes +0.47 (+0.41 to +0.52)", with the effect of a doubling where both sides
+    are logarithms.
+    """
     digits = 2 if abs(row["weight"]) >= 0.1 else 3
     value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
-    doubling = f", doubling it multiplies {what}by {row['doubling']:.2f}" if pd.notna(row["doubling"]) else ""
+    if pd.notna(row["doubling"]):
+        doubling = f", doubling it multiplies {what}by {row['doubling']:.2f}"
+    else:
+        doubling = ""
     return f"{term} {value} ({low} to {high}){doubling}"
 
 
-def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tuple[pd.DataFrame, dict[str, str]]:
+def encode(
+    frame: pd.DataFrame, names: Sequence[str], log: bool = False
+) -> tuple[pd.DataFrame, dict[str, str]]:
     """Hyperparameters as numbers: (rows x terms, column -> the value its indicators are against).
 
-    Numbers stay (their natural logarithms with `log`), truth values are 0/1, lists of blocks become their total, and a
-    column of words becomes an indicator `column=value` for each value but one: float32, else the commonest.
-    ConfigError for a logarithm of what is not positive.
+    Numbers stay (their natural logarithms with `log`), truth values are 0/1, lists of blocks become
+    their total, and a column of words becomes an indicator `column=value` for each value but one:
+    float32, else the commonest. ConfigError for a logarithm of what is not positive.
     """
     terms: dict[str, pd.Series] = {}
     baselines: dict[str, str] = {}
@@ -299,7 +375,9 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
         number = as_numbers(frame[name])
         if number is not None:
             logarithm = log and _takes_logarithm(frame[name])
-            terms[name] = _logarithms(number, name, "leave it out with --on") if logarithm else number
+            terms[name] = (
+                _logarithms(number, name, "leave it out with --on") if logarithm else number
+            )
             continue
         words = frame[name].astype("object")
         counts = words.value_counts().sort_index().sort_values(ascending=False, kind="stable")
@@ -315,30 +393,47 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
 def _logarithms(values: Any, name: str, remedy: str) -> Any:
     """ConfigError where a value has none."""
     if (values <= 0).any():
-        raise ConfigError("--log-scale", name, f"holds {values.min():g}, which has no logarithm", remedy)
+        raise ConfigError(
+            "--log-scale", name, f"holds {values.min():g}, which has no logarithm", remedy
+        )
     return np.log(values)
 
 
 def _takes_logarithm(column: pd.Series) -> bool:
-    """Whether a column becomes a logarithm on a log scale: numbers and totals of lists do, words and truth do not."""
+    """Whether a column becomes a logarithm on a log scale: numbers and totals of lists do, words
+    and truth do not.
+    """
     return not pd.api.types.is_bool_dtype(column) and as_numbers(column) is not None
 
 
 def _draw(fits: Sequence[Fit], what: str, logarithms: bool) -> drawing.Figure:
-    """A panel for each family, a row for each term, a mark with its interval for each device; zero is no effect. A term
-    that one device's runs hold constant or cannot separate from others says so in place of a mark."""
-    families = [[fit for fit in fits if fit.family == name] for name in dict.fromkeys(fit.family for fit in fits)]
+    """A panel for each family, a row for each term, a mark with its interval for each device; zero
+    is no effect. A term that one device's runs hold constant or cannot separate from others says so
+    in place of a mark.
+    """
+    families = [
+        [fit for fit in fits if fit.family == name]
+        for name in dict.fromkeys(fit.family for fit in fits)
+    ]
     devices = sorted({fit.device for fit in fits})
     orders = []
     for own in families:
         greatest = pd.concat([fit.weights["weight"].abs() for fit in own]).groupby(level=0).max()
         orders.append(list(greatest.sort_values(ascending=False, kind="stable").index[:_MOST]))
-    height = max(len(order) * max(1.0, 0.6 * len(own)) for order, own in zip(orders, families, strict=True))
+    height = max(
+        len(order) * max(1.0, 0.6 * len(own)) for order, own in zip(orders, families, strict=True)
+    )
     figure, panels = drawing.panels(len(families), 5.5, 0.34 * height + 1.5, across=2)
     for axes, own, order in zip(panels, families, orders, strict=True):
         rows = {term: term_label(term) for term in order}
-        groups = {fit.device: fit.weights.reindex(order).rename(columns={"weight": "value"}) for fit in own}
-        looks = {name: drawing.look(*((name, devices) if len(devices) > 1 else (own[0].family,))) for name in groups}
+        groups = {
+            fit.device: fit.weights.reindex(order).rename(columns={"weight": "value"})
+            for fit in own
+        }
+        looks = {
+            name: drawing.look(*((name, devices) if len(devices) > 1 else (own[0].family,)))
+            for name in groups
+        }
         axes.axvline(0, color="#666666", linewidth=0.8)
         drawing.forest(axes, rows, groups, looks)
         for place, fit in enumerate(own):
@@ -346,14 +441,24 @@ def _draw(fits: Sequence[Fit], what: str, logarithms: bool) -> drawing.Figure:
             for number, term in enumerate(order):
                 if term not in fit.weights.index:
                     constant = fit.constant.get(term.partition("=")[0])
-                    words = "not separable from others" if constant is None else f"constant: {constant}"
+                    if constant is None:
+                        words = "not separable from others"
+                    else:
+                        words = f"constant: {constant}"
                     how = {"color": looks[fit.device]["color"], "fontsize": "small", "va": "center"}
                     axes.text(0, number + offset, f" {words}", **how)
         title = own[0].name if len(own) == 1 else own[0].family
         scale = ", logarithms of the hyperparameters" * logarithms
         x = f"what {what} depends on: standardised weights ({LEVEL:.0%} intervals{scale})"
-        drawing.finish(axes, f"{title}\nR² {', '.join(f'{fit.regression.r2:.2f}' for fit in own)}", x, grid="x")
+        drawing.finish(
+            axes, f"{title}\nR² {', '.join(f'{fit.regression.r2:.2f}' for fit in own)}", x, grid="x"
+        )
     drawing.legend(
-        figure, [drawing.handle(name, **drawing.look(name, devices)) for name in devices if len(devices) > 1]
+        figure,
+        [
+            drawing.handle(name, **drawing.look(name, devices))
+            for name in devices
+            if len(devices) > 1
+        ],
     )
     return figure

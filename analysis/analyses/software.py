@@ -1,8 +1,9 @@
 """`software`: what versions, precisions and compile modes bring, family by family.
 
-The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version over the first,
-and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has its median, and both have
-intervals; baselines are the oldest version, float32 and graph. A 90th percentile has an upper end from 36 points on.
+The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version
+over the first, and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has
+its median, and both have intervals; baselines are the oldest version, float32 and graph. A 90th
+percentile has an upper end from 36 points on.
 """
 
 from __future__ import annotations
@@ -50,21 +51,27 @@ class SoftwareOptions(Options):
     reading=("Speedup over the baseline, point by point: median and 90th percentile."),
 )
 def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
-    """What each version, precision or compile mode brings over its baseline, on each device and family by itself.
+    """What each version, precision or compile mode brings over its baseline, on each device and
+    family by itself.
 
-    The table has a row for each device, column, value and family, and where there are several one for all of them
-    (family `all`): `over` (the baseline: the one asked for, float32, graph, current or the oldest version), `pairs`,
-    `mean` (geometric), `median` and `p90` of the speedups with their intervals (`_low`, `_high`), `faster`, the share
-    of points above 1, `missing_a` and `missing_b`, points that one side alone ran, `comparable`, whether the sides'
-    sessions allow a verdict, `why` they do not, and the `verdict` with its `basis` (`contrast.judge`, all rows one
-    page). ConfigError for a column or baseline that is not there, NotEnoughData where nothing can be paired,
-    SchemaError for heterogeneous runs of a side.
+    The table has a row for each device, column, value and family, and where there are several one
+    for all of them (family `all`): `over` (the baseline: the one asked for, float32, graph, current
+    or the oldest version), `pairs`, `mean` (geometric), `median` and `p90` of the speedups with
+    their intervals (`_low`, `_high`), `faster`, the share of points above 1, `missing_a` and
+    `missing_b`, points that one side alone ran, `comparable`, whether the sides' sessions allow a
+    verdict, `why` they do not, and the `verdict` with its `basis` (`contrast.judge`, all rows one
+    page). ConfigError for a column or baseline that is not there, NotEnoughData where nothing can
+    be paired, SchemaError for heterogeneous runs of a side.
     """
     if options.baseline is not None and len(options.by or ()) != 1:
-        raise ConfigError("--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow")
+        raise ConfigError(
+            "--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow"
+        )
     measured = frame[is_ok(frame)]
     if measured.empty:
-        raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
+        raise NotEnoughData(
+            "software: no measured run to compare; measure a point with two versions or precisions"
+        )
     problems = _columns(measured, options.by)
     lacking = [Lacking(name, problem) for name, problem in problems.items() if problem]
     rows: list[dict[str, Any]] = []
@@ -76,7 +83,9 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
                 pooled.add(pairs.attrs["pooled"])
     if not rows:
         raise NotEnoughData(
-            "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
+            "not enough data",
+            lacking,
+            "measure the same points with two versions, precisions or compile modes",
         )
     table = judge(pd.DataFrame(rows)).rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
     return Result(
@@ -121,7 +130,8 @@ def _describe(row: Mapping[Any, Any]) -> str:
 def _times(row: Mapping[Any, Any], name: str) -> str:
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
     value, low, high = (
-        text if math.isfinite(end) else "unknown" for text, end in zip(told_apart(*ends), ends, strict=True)
+        text if math.isfinite(end) else "unknown"
+        for text, end in zip(told_apart(*ends), ends, strict=True)
     )
     return f"{value}x ({'too few points for an interval' if low == high == 'unknown' else f'{low} to {high}'})"
 
@@ -129,7 +139,11 @@ def _times(row: Mapping[Any, Any], name: str) -> str:
 #: What is compared unless other columns are named: of the first two, the first that varies.
 COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
 #: The baseline of a column where it is among the values; versions start from the oldest.
-PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software.name": ("current",)}
+PREFERRED = {
+    "precision": ("float32",),
+    "compile": ("graph", "eager"),
+    "software.name": ("current",),
+}
 
 
 def order(values: Iterable[str]) -> list[str]:
@@ -138,7 +152,9 @@ def order(values: Iterable[str]) -> list[str]:
 
 
 def _counted(text: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", text)]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", text)
+    ]
 
 
 def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
@@ -146,9 +162,17 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
     problems = {}
     for name in columns or COLUMNS:
         if columns and name not in frame:
-            raise ConfigError("--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}")
-        values = set(frame[name].dropna().astype("str").unique()) if name in frame else set()
-        known = f"all runs have {', '.join(values)}" if values else "no run says it"
+            raise ConfigError(
+                "--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}"
+            )
+        if name in frame:
+            values = set(frame[name].dropna().astype("str").unique())
+        else:
+            values = set()
+        if values:
+            known = f"all runs have {', '.join(values)}"
+        else:
+            known = "no run says it"
         problems[name] = "" if len(values) > 1 else known
     if columns is None and not problems["software.name"]:
         # An interpreter's name stands for its versions.
@@ -157,22 +181,36 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
 
 
 def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
-    """Where a column is compared: on each device, and in each environment there unless it is what sets these apart."""
+    """Where a column is compared: on each device, and in each environment there unless it is what
+    sets these apart.
+    """
     apart = "environment_id" in frame and frame.groupby("environment_id")[name].nunique().max() > 1
     found = []
     for device, rows in frame.groupby(frame["device"].fillna(not_recorded("device"))):
-        parts = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)] if apart else [rows]
+        if apart:
+            parts = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)]
+        else:
+            parts = [rows]
         for part in parts:
-            said = [str(part[each].iloc[0]) for each in COLUMNS[:2] if each in part and part[each].nunique() == 1]
-            found.append((f"{device}, {said[-1]}" if len(parts) > 1 and said else str(device), part))
+            said = [
+                str(part[each].iloc[0])
+                for each in COLUMNS[:2]
+                if each in part and part[each].nunique() == 1
+            ]
+            found.append(
+                (f"{device}, {said[-1]}" if len(parts) > 1 and said else str(device), part)
+            )
     return sorted(found, key=lambda place: _counted(place[0]))
 
 
 def _compare(
     rows: pd.DataFrame, name: str, device: str, options: SoftwareOptions, lacking: list[Lacking]
 ) -> Iterator[pd.DataFrame]:
-    """The pairs of each value with the baseline, on one device; what could not be compared is added to `lacking`."""
-    about, text = f"{name} on {device}", rows[name].astype("string").astype("object")
+    """The pairs of each value with the baseline, on one device; what could not be compared is added
+    to `lacking`.
+    """
+    about = f"{name} on {device}"
+    text = rows[name].astype("string").astype("object")
     values = order(list(text.dropna().unique()))
     if len(values) < 2:
         lacking.append(Lacking(about, f"all runs have {', '.join(values) or 'none'}"))
@@ -181,20 +219,31 @@ def _compare(
     if options.baseline is not None:
         base = options.baseline
         if base not in values:
-            raise ConfigError("--baseline", base, f"is no value of {name}", f"choose one of {', '.join(values)}")
+            raise ConfigError(
+                "--baseline", base, f"is no value of {name}", f"choose one of {', '.join(values)}"
+            )
     for value in (value for value in values if value != base):
-        sides = [require_homogeneous(rows[text == wanted], pool=options.pool) for wanted in (value, base)]
+        sides = [
+            require_homogeneous(rows[text == wanted], pool=options.pool) for wanted in (value, base)
+        ]
         pairs = pair(sides[0], sides[1], options.metric)
-        paired, attrs = set(pairs["family"]), pairs.attrs
+        paired = set(pairs["family"])
+        attrs = pairs.attrs
         told = []
-        if rest := [family for family in families(pd.concat(sides)) if family not in paired]:
+        rest = [family for family in families(pd.concat(sides)) if family not in paired]
+        if rest:
             of = f" of {', '.join(rest)}" if paired else ""
             told.append(f"no point{of} was measured with both {value} and {base}")
-        first, second = attrs["unpaired_a"], attrs["unpaired_b"]
+        first = attrs["unpaired_a"]
+        second = attrs["unpaired_b"]
         if paired and (first or second):
-            told.append(f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart")
+            told.append(
+                f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart"
+            )
         for column, count in attrs["mixed"].items() if paired else ():
-            told.append(f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone")
+            told.append(
+                f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
+            )
         lacking += [Lacking(about, words) for words in told]
         if paired:
             found = pairs.assign(on_device=device, column=name, value=value, over=base)
@@ -202,12 +251,19 @@ def _compare(
             yield found
 
 
-_NAMES = {"points": "pairs", "share": "faster", "share_low": "faster_low", "share_high": "faster_high"} | {
-    f"geometric_mean{end}": f"mean{end}" for end in ("", "_low", "_high")
-}
+_NAMES = {
+    "points": "pairs",
+    "share": "faster",
+    "share_low": "faster_low",
+    "share_high": "faster_high",
+} | {f"geometric_mean{end}": f"mean{end}" for end in ("", "_low", "_high")}
 _COLUMNS_OF_TABLE = (
     ["device", "column", "value", "over", "family", "pairs"]
-    + [f"{name}{end}" for name in ("mean", "median", "p90", "faster") for end in ("", "_low", "_high")]
+    + [
+        f"{name}{end}"
+        for name in ("mean", "median", "p90", "faster")
+        for end in ("", "_low", "_high")
+    ]
     + ["missing_a", "missing_b", "comparable", "why", "verdict", "basis"]
 )
 
@@ -229,15 +285,26 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
 
 
 def _draw(table: pd.DataFrame) -> drawing.Figure:
-    """A panel for each column on each device, a row for each value of it in each family: the median speedup over the
-    baseline and the 90th percentile, with their intervals; an end that the points are too few for has no bar."""
+    """A panel for each column on each device, a row for each value of it in each family: the median
+    speedup over the baseline and the 90th percentile, with their intervals; an end that the points
+    are too few for has no bar.
+    """
     parts = list(table.groupby(["device", "column", "over"], sort=False))
     drawn, every = drawing.panels(len(parts), 7.0, 1.3 + 0.5 * max(len(rows) for _, rows in parts))
-    looks = {name: drawing.look(name, ("median", "90th percentile")) for name in ("median", "90th percentile")}
+    looks = {
+        name: drawing.look(name, ("median", "90th percentile"))
+        for name in ("median", "90th percentile")
+    }
     for axes, ((device, column, over), rows) in zip(every, parts, strict=True):
-        keys = {f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}" for row in rows.itertuples()}
+        keys = {
+            f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}"
+            for row in rows.itertuples()
+        }
         named = rows.set_axis(list(keys))
-        groups = {word: drawing.ends_of(named, name) for word, name in zip(looks, ("median", "p90"), strict=True)}
+        groups = {
+            word: drawing.ends_of(named, name)
+            for word, name in zip(looks, ("median", "p90"), strict=True)
+        }
         axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
         axes.set_xscale("log")
         drawing.forest(axes, keys, groups, looks)

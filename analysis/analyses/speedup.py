@@ -1,8 +1,10 @@
-"""`speedup`: how much faster A is than B, over which points, and what that depends on (paper, Figures 8 to 10).
+"""`speedup`: how much faster A is than B, over which points, and what that depends on (paper,
+Figures 8 to 10).
 
-Every ratio is of one point on both sides. Out come the share of points where A wins, the geometric mean and the
-quartiles of the speedup for each family, and a regression of its logarithm on the hyperparameters, which shows where A
-pays. With --operations it compares operation by operation, and gives the gain in memory bandwidth that this implies.
+Every ratio is of one point on both sides. Out come the share of points where A wins, the geometric
+mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
+hyperparameters, which shows where A pays. With --operations it compares operation by operation, and
+gives the gain in memory bandwidth that this implies.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from analysis.operation_speedup import operations_over
 from analysis.options import column_option, option
 from analysis.registry import analysis
 from analysis.result import Result
-from analysis.sides import PairedOptions, Sides, choose_sides, is_speed, mean_of, no_verdict, side_option, sources_of
+from analysis.sides import (
+    PairedOptions,
+    Sides,
+    choose_sides,
+    is_speed,
+    mean_of,
+    no_verdict,
+    side_option,
+    sources_of,
+)
 from analysis.statistics.contrast import Contrast, adjusted
 from analysis.statistics.dependence import Unit, levels_of
 from analysis.statistics.pairing import pair, require_like_sessions
@@ -40,7 +51,9 @@ class SpeedupOptions(PairedOptions):
     a: tuple[str, ...] = side_option("A")
     b: tuple[str, ...] = side_option("B")
     x: str = column_option("parameters", "what the speedup is drawn against", "X")
-    colour: str | None = column_option(None, "hyperparameter that colours the marks, such as batch_size", "C")
+    colour: str | None = column_option(
+        None, "hyperparameter that colours the marks, such as batch_size", "C"
+    )
     terms: tuple[str, ...] | None = column_option(
         None, "hyperparameters of the regression (default: all that vary)", "X,Y"
     )
@@ -48,8 +61,9 @@ class SpeedupOptions(PairedOptions):
 
 
 class SpeedupFit(NamedTuple):
-    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as log2: a slope is in
-    doublings of the speedup, per doubling of such a hyperparameter."""
+    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as
+    log2: a slope is in doublings of the speedup, per doubling of such a hyperparameter.
+    """
 
     family: str
     regression: Regression
@@ -58,14 +72,17 @@ class SpeedupFit(NamedTuple):
 
     @property
     def weights(self) -> pd.DataFrame:
-        """Those of the regression, the largest first; `doubling` a hyperparameter multiplies the speedup by."""
+        """Those of the regression, the largest first; `doubling` a hyperparameter multiplies the
+        speedup by.
+        """
         found = self.regression.weights.sort_values("weight", key=lambda column: -column.abs())
         return found.assign(doubling=(2 ** found["slope"]).where(found.index.isin(self.logarithms)))
 
 
 class Speedup(NamedTuple):
-    """`pairs` as `pairing.pair` gives them, `families` as `summarise` does, a fit for each family that allows one, and
-    in `lacking` why the others have none."""
+    """`pairs` as `pairing.pair` gives them, `families` as `summarise` does, a fit for each family
+    that allows one, and in `lacking` why the others have none.
+    """
 
     pairs: pd.DataFrame
     families: pd.DataFrame
@@ -84,8 +101,8 @@ class Speedup(NamedTuple):
 def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     """A over B point by point: the share of wins, the mean, and what the speedup depends on.
 
-    With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not
-    there, SchemaError for heterogeneous runs of a side.
+    With `operations` the same operation by operation. ConfigError for a side without runs or a
+    column that is not there, SchemaError for heterogeneous runs of a side.
     """
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
     on = sides.join_on(options.on)
@@ -95,7 +112,9 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
     found = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
     told = _told(found, sides, options.metric)
-    return sides.compared(found.pairs, found.families, options, told, lambda: _draw(found, sides, options))
+    return sides.compared(
+        found.pairs, found.families, options, told, lambda: _draw(found, sides, options)
+    )
 
 
 def _told(found: Speedup, sides: Sides, metric: str) -> Iterator[str]:
@@ -126,13 +145,24 @@ def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
 
 
 def _fit(fit: SpeedupFit) -> str:
-    """One family's regression in a sentence: what has a weight that is told from none, and what has not."""
-    result, weights = fit.regression, fit.weights
+    """One family's regression in a sentence: what has a weight that is told from none, and what has
+    not.
+    """
+    result = fit.regression
+    weights = fit.weights
     clear = adjusted(weights["p"].to_numpy()) <= 1 - LEVEL
-    shown = [weight_in_words(str(term), row, "the speedup ") for term, row in weights[clear].iterrows()]
-    words = [f"standardised weights on log speedup: {'; '.join(shown)}"] if shown else []
-    if others := list(weights.index[~clear]):
-        words.append(f"not distinguished from no effect, with {len(weights)} terms tried: {', '.join(others)}")
+    shown = [
+        weight_in_words(str(term), row, "the speedup ") for term, row in weights[clear].iterrows()
+    ]
+    if shown:
+        words = [f"standardised weights on log speedup: {'; '.join(shown)}"]
+    else:
+        words = []
+    others = list(weights.index[~clear])
+    if others:
+        words.append(
+            f"not distinguished from no effect, with {len(weights)} terms tried: {', '.join(others)}"
+        )
     baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
     held_out = f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}"
     return f"{fit.family}: {'; '.join(words)}. {held_out}.{baseline}"
@@ -147,14 +177,17 @@ def pair_points(
     terms: Sequence[str] | None = None,
     unit: Unit = "crossed",
 ) -> Speedup:
-    """The speedup of A over B point by point, and its regression on hyperparameters for each family.
+    """The speedup of A over B point by point, and its regression on hyperparameters for each
+    family.
 
-    log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero as log2. Weights are
-    standardised, see `regression.regress`; their errors allow for the models and batch sizes that points share
-    (`unit`). Raises ConfigError as `pair` does, and for terms that no pair has.
+    log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero
+    as log2. Weights are standardised, see `regression.regress`; their errors allow for the models
+    and batch sizes that points share (`unit`). Raises ConfigError as `pair` does, and for terms
+    that no pair has.
     """
     pairs = pair(a, b, metric, on, carry)
-    fits, lacking = [], []
+    fits = []
+    lacking = []
     for family in families(pairs):
         rows = pairs[pairs["family"] == family]
         try:
@@ -166,14 +199,21 @@ def pair_points(
 
 
 def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each family, and one for "all" where there are several, as `contrast.Contrast.row` gives them."""
+    """One row for each family, and one for "all" where there are several, as
+    `contrast.Contrast.row` gives them.
+    """
     names = [*families(pairs), "all"]
     names = names if len(names) > 2 else names[:-1]
-    return pd.DataFrame([{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names])
+    return pd.DataFrame(
+        [{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names]
+    )
 
 
 def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Unit) -> SpeedupFit:
-    chosen = hyperparameters(rows) if terms is None else [find_column(rows, name, "--terms") for name in terms]
+    if terms is None:
+        chosen = hyperparameters(rows)
+    else:
+        chosen = [find_column(rows, name, "--terms") for name in terms]
     names = [name for name in chosen if rows[name].notna().all() and rows[name].nunique() > 1]
     design, baselines = encode(rows, names)
     logarithms = [name for name in design if name in names and (design[name] > 0).all()]
@@ -184,29 +224,59 @@ def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: 
 
 
 def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> drawing.Figure:
-    """A row for each family: speedup against --x, coloured by --colour, and beside it the weights of the family's
-    regression where any has one. Above the line at 1 A is faster; bars are 95% intervals where there are any."""
-    pairs, names, fits = found.pairs, families(found.pairs), {fit.family: fit for fit in found.fits}
+    """A row for each family: speedup against --x, coloured by --colour, and beside it the weights
+    of the family's regression where any has one. Above the line at 1 A is faster; bars are 95%
+    intervals where there are any.
+    """
+    pairs = found.pairs
+    names = families(found.pairs)
+    fits = {fit.family: fit for fit in found.fits}
     if len(names) > _PANELS:
-        raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
+        raise ConfigError(
+            "--family",
+            "(all)",
+            f"more than {_PANELS} families do not fit one figure",
+            "choose some",
+        )
     x = find_column(pairs, asked.x, "--x")
     if not is_number(pairs[x]):
         raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
-    colour = find_column(pairs, asked.colour, "--colour") if asked.colour else None
+    if asked.colour:
+        colour = find_column(pairs, asked.colour, "--colour")
+    else:
+        colour = None
     shades = drawing.colouring(pairs[colour], colour) if colour else None
     across = 2 if fits else 1
     figure, every = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
     for number, family in enumerate(names):
-        rows, axes, last = pairs[pairs["family"] == family], every[across * number], number == len(names) - 1
+        rows = pairs[pairs["family"] == family]
+        axes = every[across * number]
+        last = number == len(names) - 1
         places = rows[x].astype("float64")
         axes.axhline(1, color="#333333", linewidth=1)
-        axes.vlines(places, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1)
-        for mine, look in shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]:
-            axes.scatter(places[mine], rows["speedup"][mine], s=20, alpha=0.85, linewidths=0, zorder=2, **look)
+        axes.vlines(
+            places, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1
+        )
+        for mine, look in (
+            shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]
+        ):
+            axes.scatter(
+                places[mine],
+                rows["speedup"][mine],
+                s=20,
+                alpha=0.85,
+                linewidths=0,
+                zorder=2,
+                **look,
+            )
         axes.set_yscale("log")
         wins = int((rows["speedup"] > 1).sum())
-        title = f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {len(rows)} points"
-        drawing.finish(axes, title, labelled(x) if last else "", "speedup", logs={"y": drawing.times})
+        title = (
+            f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {len(rows)} points"
+        )
+        drawing.finish(
+            axes, title, labelled(x) if last else "", "speedup", logs={"y": drawing.times}
+        )
         if (places > 0).all() and places.max() > 20 * places.min():
             axes.set_xscale("log")
             drawing.log_ticks(axes.xaxis, short)
@@ -225,6 +295,8 @@ def _weights(axes: drawing.Axes, fit: SpeedupFit | None, last: bool) -> None:
     axes.axvline(0, color="#333333", linewidth=1)
     rows = {term: term_label(str(term)) for term in weights.index}
     groups = {"": weights.rename(columns={"weight": "value"})}
-    drawing.forest(axes, rows, groups, {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}})
+    drawing.forest(
+        axes, rows, groups, {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}}
+    )
     title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
     drawing.finish(axes, title, "standardised weight, 95% interval" if last else "")

@@ -1,9 +1,10 @@
-"""The atlas: what other platforms were measured to do, in public tables, as predictors that are shipped.
+"""The atlas: what other platforms were measured to do, in public tables, as predictors that are
+shipped.
 
 Of each table a few hundred timings are kept, chosen at random, with their source; `python -m
-benchmarks.published.atlas` makes the files from the sources' own. A predictor's error and coverage were measured on
-timings that were left out, of weights that none of the kept timings has; `scale` widens its intervals to hold 95% of
-half of these, and the coverage is that of the other half.
+benchmarks.published.atlas` makes the files from the sources' own. A predictor's error and coverage
+were measured on timings that were left out, of weights that none of the kept timings has; `scale`
+widens its intervals to hold 95% of half of these, and the coverage is that of the other half.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
 class Group:
     """Timings of one kind of kernel on one device with one version of a library.
 
-    kernels: what its source calls those that a twentieth of the rows ran. rows: of the published table; kept: of these
-    in the atlas. median_error, mean_error, coverage: relative errors of predictions, and the share in their 95%
-    intervals, over `held_out` timings of weights that were not kept. scale: of intervals. call: whether each was timed
-    with something that no step has: a call from Python, or the search for an operand's scale. timings: the kept ones,
-    with `seconds`. before: seconds of each operation within a step beside its own. start: of a step that is one call,
-    where that is known. fit: the predictor, where there is one already. faster: how many times its own arithmetic and
-    memory bandwidth those of the device are that it stands for.
+    kernels: what its source calls those that a twentieth of the rows ran. rows: of the published
+    table; kept: of these in the atlas. median_error, mean_error, coverage: relative errors of
+    predictions, and the share in their 95% intervals, over `held_out` timings of weights that were
+    not kept. scale: of intervals. call: whether each was timed with something that no step has: a
+    call from Python, or the search for an operand's scale. timings: the kept ones, with `seconds`.
+    before: seconds of each operation within a step beside its own. start: of a step that is one
+    call, where that is known. fit: the predictor, where there is one already. faster: how many
+    times its own arithmetic and memory bandwidth those of the device are that it stands for.
     """
 
     number: int = 0
@@ -77,12 +79,18 @@ class Group:
     @property
     def told(self) -> str:
         """Where its numbers come from, in a line."""
-        error = (
-            f", {self.median_error:.1%} median error, {self.coverage:.0%} in their intervals" if self.held_out else ""
-        )
+        if self.held_out:
+            error = (
+                f", {self.median_error:.1%} median error, {self.coverage:.0%} in their intervals"
+            )
+        else:
+            error = ""
         kept = f"{self.kept:,} of {self.rows:,} timings{error}"
         engine = f"{self.engine} {self.version}".strip()
-        beside = "; what was timed beside the kernel is taken off" if self.call else ""
+        if self.call:
+            beside = "; what was timed beside the kernel is taken off"
+        else:
+            beside = ""
         return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {engine} ({kept}{beside})"
 
     @functools.cache  # noqa: B019  groups live as long as the process
@@ -91,18 +99,32 @@ class Group:
         from paradnn.forecast.operation_times import OperationTimes
 
         rows = self.timings.head(_FITTED)
-        fit = self.fit or OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
-        return replace(fit, peak=fit.peak * self.faster[0], bandwidth=fit.bandwidth * self.faster[1])
+        fit = self.fit or OperationTimes.fit(
+            operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float)
+        )
+        return replace(
+            fit, peak=fit.peak * self.faster[0], bandwidth=fit.bandwidth * self.faster[1]
+        )
 
     def predict(self, operations: Sequence[Operation], as_timed: bool = False) -> Prediction:
-        """Logarithms of their seconds within a step, or `as_timed`; intervals as wide as left-out timings ask for."""
-        times, scale = self.times(), self.scale
-        found = (times.predict_uncalled if self.call and not as_timed else times.predict)(operations)
-        return replace(found, root=found.root * scale, own=found.own * scale**2, noise=found.noise * scale)
+        """Logarithms of their seconds within a step, or `as_timed`; intervals as wide as left-out
+        timings ask for.
+        """
+        times = self.times()
+        scale = self.scale
+        found = (times.predict_uncalled if self.call and not as_timed else times.predict)(
+            operations
+        )
+        return replace(
+            found, root=found.root * scale, own=found.own * scale**2, noise=found.noise * scale
+        )
 
     def beyond(self, operations: Sequence[Operation]) -> dict[str, float]:
-        """Size -> how many times the largest timed it is, for the sizes that are larger by more than a tenth."""
-        rows, found = self.timings, {}
+        """Size -> how many times the largest timed it is, for the sizes that are larger by more
+        than a tenth.
+        """
+        rows = self.timings
+        found = {}
         for name in ("m", "n", "k", "batch", "flops", "bytes"):
             values = np.array([getattr(one, name) for one in operations], dtype=float)
             factor = float((values / rows[name].max()).max())
@@ -123,16 +145,27 @@ class Atlas:
         return {name: _words(name) for name in sorted({group.device for group in self.groups})}
 
     def device(self, name: str, option: str = "--device") -> str:
-        """The atlas' name of a device that a user or a driver calls so. ConfigError, of the `option` that names it, for
-        one that is not there, or several."""
+        """The atlas' name of a device that a user or a driver calls so. ConfigError, of the
+        `option` that names it, for one that is not there, or several.
+        """
         among = self.named(name)
         if len(among) == 1:
             return among[0]
-        problem = f"may be {' or '.join(among)}" if among else "is not in the atlas"
-        raise ConfigError(option, name, problem, f"{did_you_mean(name, self.devices)}it has {', '.join(self.devices)}")
+        if among:
+            problem = f"may be {' or '.join(among)}"
+        else:
+            problem = "is not in the atlas"
+        raise ConfigError(
+            option,
+            name,
+            problem,
+            f"{did_you_mean(name, self.devices)}it has {', '.join(self.devices)}",
+        )
 
     def named(self, name: str) -> list[str]:
-        """Devices that may be called so: all words of the shorter in the longer, as many of them as are in any."""
+        """Devices that may be called so: all words of the shorter in the longer, as many of them as
+        are in any.
+        """
         asked = _words(name)
         common = {
             device: len(words & asked) - (words != asked) / 2
@@ -142,9 +175,16 @@ class Atlas:
         return [device for device, count in common.items() if count == max(common.values())]
 
     def find(
-        self, device: str, kind: str, precision: str, engine: str | None = None, version: str | None = None
+        self,
+        device: str,
+        kind: str,
+        precision: str,
+        engine: str | None = None,
+        version: str | None = None,
     ) -> Group | None:
-        """The group, of the newest version where none is named, of the first of `_ENGINES` there where none is."""
+        """The group, of the newest version where none is named, of the first of `_ENGINES` there
+        where none is.
+        """
         found = [
             group
             for group in self.groups
@@ -153,7 +193,9 @@ class Atlas:
             and version in (None, group.version)
         ]
         found.sort(key=lambda group: order_of(group.version), reverse=True)
-        return min(found, key=lambda group: (*_ENGINES, group.engine).index(group.engine), default=None)
+        return min(
+            found, key=lambda group: (*_ENGINES, group.engine).index(group.engine), default=None
+        )
 
 
 def _words(name: str) -> set[str]:
@@ -171,7 +213,10 @@ def load() -> Atlas:
     timings = dict(iter(pd.read_parquet(DATA / "timings.parquet").groupby("group")))
     known = json.loads((DATA / "groups.json").read_text())
     return Atlas(
-        tuple(Group(**one, timings=timings[one["number"]], before=_KERNEL if one["call"] else 0.0) for one in known)
+        tuple(
+            Group(**one, timings=timings[one["number"]], before=_KERNEL if one["call"] else 0.0)
+            for one in known
+        )
     )
 
 
@@ -179,7 +224,9 @@ def operation(kind: str, columns: Any, variant: str = "") -> Operation:
     """One operation of `analysis.atlas.kernels`' columns."""
     sizes = {name: max(1, round(float(columns[name]))) for name in _SIZES if name in columns}
     m, n, k = (sizes.pop(name) for name in ("m", "n", "k"))
-    return Operation(kind, variant, m, n, k, float(columns["flops"]), float(columns["bytes"]), **sizes)
+    return Operation(
+        kind, variant, m, n, k, float(columns["flops"]), float(columns["bytes"]), **sizes
+    )
 
 
 def operations_of(rows: pd.DataFrame, kind: str) -> list[Operation]:

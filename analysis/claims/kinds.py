@@ -28,25 +28,33 @@ class Bound:
     high: float = math.inf
 
     def answer(self, low: float, high: float) -> ClaimAnswer:
-        """An interval within the bound supports, one outside refutes, one that straddles or is unknown does neither."""
+        """An interval within the bound supports, one outside refutes, one that straddles or is
+        unknown does neither.
+        """
         if low >= self.low and high <= self.high:
             return ClaimAnswer.SUPPORTED
-        return ClaimAnswer.REFUTED if high < self.low or low > self.high else ClaimAnswer.NOT_ENOUGH
+        if high < self.low or low > self.high:
+            return ClaimAnswer.REFUTED
+        return ClaimAnswer.NOT_ENOUGH
 
     def __str__(self) -> str:
         if self.high == math.inf:
             return f"at least {self.low:g}"
-        return f"at most {self.high:g}" if self.low == -math.inf else f"between {self.low:g} and {self.high:g}"
+        if self.low == -math.inf:
+            return f"at most {self.high:g}"
+        return f"between {self.low:g} and {self.high:g}"
 
 
-#: What a check's `kind` may be: what it says, and which fields it takes beside `where` and `name`, those it needs with
-#: a mark. The table also says what each is about.
+#: What a check's `kind` may be: what it says, and which fields it takes beside `where` and `name`,
+#: those it needs with a mark. The table also says what each is about.
 KINDS = {row["kind"]: (row["says"], row["takes"]) for row in rows(__file__)}
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `where` holds the conditions on all of its runs; which of the other fields count, its `kind` says."""
+    """One check: `where` holds the conditions on all of its runs; which of the other fields count,
+    its `kind` says.
+    """
 
     kind: str
     where: Conditions = field(default_factory=dict)
@@ -71,7 +79,10 @@ class Check:
     def sentence(self) -> str:
         """What is checked, in words."""
         a, b, meant = map(in_words, (self.a, self.b, self.operations))
-        named = "" if self.metric == "examples_per_second" else f" in {self.metric}"
+        if self.metric == "examples_per_second":
+            named = ""
+        else:
+            named = f" in {self.metric}"
         words = {
             "a": a,
             "b": b,
@@ -79,7 +90,9 @@ class Check:
             "response": f"speedup of {a} over {b}" if self.a else self.metric,
             "times": f" by {self.margin:g}x" if self.margin != 1 else "",
             "measured": f" of operations with {meant}" if meant else named,
-            "sides": f"each {self.successive} over the one before" if self.successive else f"{a} over {b}",
+            "sides": f"each {self.successive} over the one before"
+            if self.successive
+            else f"{a} over {b}",
             "middle": self.middle(),
             "than": ", ".join(self.than),
             "a_outcome": "|".join(self.a_outcome),
@@ -92,7 +105,9 @@ class Check:
 
     def middle(self) -> str:
         """What its quantile is called."""
-        return "median" if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
+        if self.quantile == 0.5:
+            return "median"
+        return f"{100 * self.quantile:g}th percentile"
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,19 @@ def observations() -> tuple[StatedClaim, ...]:
 
 
 def load_claims(path: Path) -> tuple[StatedClaim, ...]:
-    """The claims in a user's file, or in one of ours by its name (observations.yaml, engines.yaml); DataError when it
-    cannot be read, ConfigError for a wrong entry."""
+    """The claims in a user's file, or in one of ours by its name (observations.yaml, engines.yaml);
+    DataError when it cannot be read, ConfigError for a wrong entry.
+    """
     ours = resources.files("analysis.claims").joinpath(path.name)
     if path.suffix == ".yaml" and path.name == str(path) and not path.exists() and ours.is_file():
         return parse_claims(ours.read_text(encoding="utf-8"), path.name)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "is not text"
+        if isinstance(error, OSError):
+            problem = error.strerror
+        else:
+            problem = "is not text"
         raise DataError(f"{path}: {problem or error}; name a YAML file of claims") from None
     return parse_claims(text, str(path))
 
@@ -47,14 +51,23 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "cannot be read"
-        raise DataError(f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; fix that line") from None
+        raise DataError(
+            f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; fix that line"
+        ) from None
     if not isinstance(entries, list) or not entries:
-        raise DataError(f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml")
+        raise DataError(
+            f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml"
+        )
     claims: dict[str, StatedClaim] = {}
     for number, entry in enumerate(entries, 1):
         claim = _claim(entry, number, source)
         if claim.id in claims:
-            raise ConfigError(f"{source}: claim {claim.id}: id", claim.id, "is there twice", "give each claim its own")
+            raise ConfigError(
+                f"{source}: claim {claim.id}: id",
+                claim.id,
+                "is there twice",
+                "give each claim its own",
+            )
         claims[claim.id] = claim
     return tuple(claims.values())
 
@@ -63,15 +76,25 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
     place = f"{source}: claim {entry.get('id', number) if isinstance(entry, dict) else number}"
     _keys(entry, ("id", "says", "checks"), ("proof", "where"), place)
     if not isinstance(entry["checks"], list):
-        raise ConfigError(f"{place}: checks", entry["checks"], "is no list", "begin each check with '- kind: ...'")
+        raise ConfigError(
+            f"{place}: checks", entry["checks"], "is no list", "begin each check with '- kind: ...'"
+        )
     shared = _conditions(entry.get("where", {}), f"{place}: where")
-    checks = [_check(check, shared, f"{place}: check {place_in}") for place_in, check in enumerate(entry["checks"], 1)]
-    says, proof = (as_text(_folded(entry.get(key, "")), {}, f"{place}: {key}") for key in ("says", "proof"))
+    checks = [
+        _check(check, shared, f"{place}: check {place_in}")
+        for place_in, check in enumerate(entry["checks"], 1)
+    ]
+    says, proof = (
+        as_text(_folded(entry.get(key, "")), {}, f"{place}: {key}") for key in ("says", "proof")
+    )
     return StatedClaim(str(entry["id"]), says, tuple(checks), proof)
 
 
 def _check(entry: Any, shared: Conditions, place: str) -> Check:
-    kind = str(entry.get("kind", "(none)")) if isinstance(entry, dict) else ""
+    if isinstance(entry, dict):
+        kind = str(entry.get("kind", "(none)"))
+    else:
+        kind = ""
     if kind and kind not in KINDS:
         raise ConfigError(f"{place}: kind", kind, "no such kind", f"choose of {', '.join(KINDS)}")
     takes = KINDS[kind][1].split() if kind else []
@@ -84,9 +107,13 @@ def _check(entry: Any, shared: Conditions, place: str) -> Check:
         place,
     )
     _sides(entry, place)
-    conditions = {name: _conditions(entry[name], f"{place}: {name}") for name in _CONDITIONS if name in entry}
+    conditions = {
+        name: _conditions(entry[name], f"{place}: {name}") for name in _CONDITIONS if name in entry
+    }
     conditions["where"] = {**shared, **conditions.get("where", {})}
-    rest = {name: _folded(value) for name, value in entry.items() if name not in (*conditions, *bounds)}
+    rest = {
+        name: _folded(value) for name, value in entry.items() if name not in (*conditions, *bounds)
+    }
     return read(Check, rest, place, {**conditions, "bound": _bound(entry, bounds, place)})
 
 
@@ -98,10 +125,21 @@ def _sides(entry: Mapping[str, Any], place: str) -> None:
     """A and B go together, and a ratio has either them or versions that follow each other."""
     if ("a" in entry) != ("b" in entry):
         lacking = "b" if "a" in entry else "a"
-        raise ConfigError(f"{place}: {lacking}", "(none)", "is missing", "a speedup has two sides: write a: and b:")
+        raise ConfigError(
+            f"{place}: {lacking}",
+            "(none)",
+            "is missing",
+            "a speedup has two sides: write a: and b:",
+        )
     if entry["kind"] == "ratio" and ("a" in entry) == ("successive" in entry):
-        given, remedy = "both" if "a" in entry else "neither", "write a: and b:, or successive: version.tensorflow"
-        raise ConfigError(f"{place}: a, b or successive", given, "a ratio has two sides, or versions in a row", remedy)
+        given = "both" if "a" in entry else "neither"
+        remedy = "write a: and b:, or successive: version.tensorflow"
+        raise ConfigError(
+            f"{place}: a, b or successive",
+            given,
+            "a ratio has two sides, or versions in a row",
+            remedy,
+        )
     if "operations" in entry and entry.get("paired") is False:
         raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
 
@@ -127,33 +165,49 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
     """The bound of a check; `names` are those it may have, one of which it needs."""
     given = [name for name in names if name in entry]
     if len(given) > 1:
-        raise ConfigError(f"{place}: {given[1]}", entry[given[1]], f"stands beside {given[0]}", "write one bound")
+        raise ConfigError(
+            f"{place}: {given[1]}", entry[given[1]], f"stands beside {given[0]}", "write one bound"
+        )
     if not given:
         if names:
             wanted = " or ".join(names)
             raise ConfigError(
-                f"{place}: {wanted}", "(none)", f"is missing in a {entry['kind']}", f"write {wanted}: ..."
+                f"{place}: {wanted}",
+                "(none)",
+                f"is missing in a {entry['kind']}",
+                f"write {wanted}: ...",
             )
         return Bound()
-    key, value = f"{place}: {given[0]}", entry[given[0]]
-    if end := _BOUNDS[given[0]]:
+    key = f"{place}: {given[0]}"
+    value = entry[given[0]]
+    end = _BOUNDS[given[0]]
+    if end:
         return Bound(**{end: _number(value, key)})
     if not isinstance(value, list) or len(value) != 2:
         raise ConfigError(key, value, "expects two numbers", "write between: [2.0, 2.6]")
     bound = Bound(*(_number(part, key) for part in value))
     if bound.low >= bound.high:
-        raise ConfigError(key, value, "has its ends the wrong way round", "write the smaller number first")
+        raise ConfigError(
+            key, value, "has its ends the wrong way round", "write the smaller number first"
+        )
     return bound
 
 
 def _conditions(value: Any, key: str) -> Conditions:
     if not isinstance(value, dict):
-        raise ConfigError(key, value, "is no mapping", f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}")
+        raise ConfigError(
+            key, value, "is no mapping", f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}"
+        )
     found = {}
     for name, wanted in value.items():
         values = wanted if isinstance(wanted, list) else [wanted]
         if not values or any(part == "" or isinstance(part, (dict, list)) for part in values):
-            raise ConfigError(f"{key}: {name}", wanted, "is no value", "write a value, a list of them, or '>=1024'")
+            raise ConfigError(
+                f"{key}: {name}",
+                wanted,
+                "is no value",
+                "write a value, a list of them, or '>=1024'",
+            )
         found[str(name)] = conditions_on(str(name), values, key)
     return found
 

@@ -1,6 +1,8 @@
-"""The command line: one sub-command for each analysis, all with the same options for choosing runs and for output.
+"""The command line: one sub-command for each analysis, all with the same options for choosing runs
+and for output.
 
-Arguments, printing, --csv, --figure, --width and --log are made for each from its dataclass of options.
+Arguments, printing, --csv, --figure, --width and --log are made for each from its dataclass of
+options.
 """
 
 import gc
@@ -18,7 +20,9 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 
 @program
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command; returns the exit code. What a user can mend is one line on standard error and code 2."""
+    """Run one sub-command; returns the exit code. What a user can mend is one line on standard
+    error and code 2.
+    """
     parser = make_parser()
     args = parser.parse_args(argv)
     command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
@@ -26,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
         # Text columns are a block each: pandas warns where one is added to a hundred.
         warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
-        gc.set_threshold(100_000)  # each time it looks at the runs that are being read, of which none is garbage
+        gc.set_threshold(
+            100_000
+        )  # each time it looks at the runs that are being read, of which none is garbage
         args.sub_command.execute(args, command_line)
     return 0
 
@@ -41,7 +47,10 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         child = commands.add_parser(
-            command.name, help=command.summary, description=command.description, epilog=f"example: {command.example}"
+            command.name,
+            help=command.summary,
+            description=command.description,
+            epilog=f"example: {command.example}",
         )
         command.configure(child)
         child.set_defaults(sub_command=command)

@@ -1,7 +1,8 @@
 """The runs that a selection chooses, and what an analysis says of them.
 
-Runs of different protocols or environments are never mixed unasked: where an analysis meets some, it is made again of
-fewer, of one protocol in each environment, then of one protocol and environment on each device, then of one in all.
+Runs of different protocols or environments are never mixed unasked: where an analysis meets some,
+it is made again of fewer, of one protocol in each environment, then of one protocol and environment
+on each device, then of one in all.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def load_chosen(
 ) -> pd.DataFrame:
     """The frame of the runs that a selection chooses; `columns` limits what is read.
 
-    ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no run matches.
+    ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no
+    run matches.
     """
     if columns is not None:
         columns = {*columns, *(parse(condition).column for condition in selection.where)}
@@ -68,29 +70,49 @@ def _load(selection: Selection, columns: Collection[str] | None) -> pd.DataFrame
 
 
 def _nothing(selection: Selection) -> str:
-    """Why no run matches, in words: what was asked for that the store does not hold, and what it holds."""
-    frame = _load(replace(Selection(), store=selection.store, experiment=selection.experiment), ("platform.name",))
+    """Why no run matches, in words: what was asked for that the store does not hold, and what it
+    holds.
+    """
+    frame = _load(
+        replace(Selection(), store=selection.store, experiment=selection.experiment),
+        ("platform.name",),
+    )
     if frame.empty:
-        return "no run in the store; measure first, with python -m paradnn.train -m experiment=quick"
+        return (
+            "no run in the store; measure first, with python -m paradnn.train -m experiment=quick"
+        )
     lacking = []
-    asked = {"family": selection.family, "platform.name": selection.platform, "outcome": selection.outcome}
+    asked = {
+        "family": selection.family,
+        "platform.name": selection.platform,
+        "outcome": selection.outcome,
+    }
     for column, values in {**asked, "device": filter(None, [selection.device])}.items():
-        held = sorted({str(value) for value in frame[column].dropna()}) if column in frame else []
+        if column in frame:
+            held = sorted({str(value) for value in frame[column].dropna()})
+        else:
+            held = []
         for value in (value for value in values if value not in held):
             flag = f"--{column.removesuffix('.name')} {value}"
-            lacking.append(f"{flag}: {did_you_mean(value, held)}the store has {', '.join(held) or 'none'}")
+            lacking.append(
+                f"{flag}: {did_you_mean(value, held)}the store has {', '.join(held) or 'none'}"
+            )
     narrowing = shlex.join(command_line(replace(selection, store=(), experiment=())))
     why = "; ".join(lacking) or f"no run meets all of {narrowing}"
     return f"no run matches, of {counted(len(frame), 'run')} in the store; {why}"
 
 
-def answer(one: Analysis[Any, Result], frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
-    """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
+def answer(
+    one: Analysis[Any, Result], frame: pd.DataFrame, options: Options, selection: Selection
+) -> Result:
+    """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group,
+    and of which.
 
-    `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of
-    them, or of the largest with what sets them apart.
+    `selection` chose the frame: the commands for other groups narrow it. Where no group will do,
+    the error of all of them, or of the largest with what sets them apart.
     """
-    refusal, lacking = None, list[ParadnnError]()
+    refusal = None
+    lacking = list[ParadnnError]()
     if options.pool or not one.one_protocol:
         try:
             return one(frame, options)
@@ -112,13 +134,19 @@ def answer(one: Analysis[Any, Result], frame: pd.DataFrame, options: Options, se
     if len({str(error) for error in lacking}) == 1:
         raise lacking[0]
     if lacking:
-        raise HeterogeneousError(f"{lacking[0]}; that is of the most runs that go together: {refusal}") from lacking[0]
+        raise HeterogeneousError(
+            f"{lacking[0]}; that is of the most runs that go together: {refusal}"
+        ) from lacking[0]
     assert refusal is not None
     raise refusal
 
 
-def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[Population], list[Population], str]]:
-    """Which populations are taken and which are not, fewer and fewer taken, and in words what they share."""
+def _choices(
+    frame: pd.DataFrame, selection: Selection
+) -> Iterator[tuple[list[Population], list[Population], str]]:
+    """Which populations are taken and which are not, fewer and fewer taken, and in words what they
+    share.
+    """
     from analysis.report.populations import split
     from analysis.store.frame import is_ok
 
@@ -130,8 +158,14 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
         counts[each.value("protocol_id")] += size[each.key]
     common = sorted(populations, key=lambda each: -counts[each.value("protocol_id")])
     one = "one protocol and environment"
-    single: list[tuple[list[Population], tuple[str, ...], str]] = [([each], (), one) for each in populations]
-    tiers = [(common, ("device", "environment_id"), "one protocol"), (populations, ("device",), one), *single]
+    single: list[tuple[list[Population], tuple[str, ...], str]] = [
+        ([each], (), one) for each in populations
+    ]
+    tiers = [
+        (common, ("device", "environment_id"), "one protocol"),
+        (populations, ("device",), one),
+        *single,
+    ]
     for ordered, keys, how in tiers:
         first: dict[object, Population] = {}
         for each in ordered:
@@ -141,7 +175,11 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
 
 
 def _said(
-    frame: pd.DataFrame, chosen: Sequence[Population], others: Sequence[Population], how: str, given: Sequence[str]
+    frame: pd.DataFrame,
+    chosen: Sequence[Population],
+    others: Sequence[Population],
+    how: str,
+    given: Sequence[str],
 ) -> Paragraph:
     """Which runs were taken, and the commands for the others: `given`, narrowed to each."""
     taken = sum(len(each.rows) for each in chosen)
@@ -150,7 +188,8 @@ def _said(
         f"{counted(len(each.rows), 'run')} of {each.name}: {shlex.join([*given, *command_line(each.selection)])}"
         for each in others[:_LISTED]
     ]
-    if more := len(others) - len(points):
+    more = len(others) - len(points)
+    if more:
         points.append(f"and {more} more groups; python -m analysis report shows each by itself")
     head = f"Of these {len(frame):,} runs, {taken:,} of {how} were taken: {what}. Not taken:"
     return Paragraph(head, tuple(points))

@@ -1,6 +1,7 @@
 """Every sub-command: those of the analyses, and those about the store itself.
 
-These take its runs elsewhere, log those of others and the published ones, make the report, or read other harnesses.
+These take its runs elsewhere, log those of others and the published ones, make the report, or read
+other harnesses.
 """
 
 import argparse
@@ -16,7 +17,15 @@ from typing import Any, NamedTuple
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_chosen
 from analysis.cli.output import FigureOutput, Output, deliver, named, write_csv
-from analysis.options import Arguments, Options, Selection, StoreChoice, add_arguments, option, read_arguments
+from analysis.options import (
+    Arguments,
+    Options,
+    Selection,
+    StoreChoice,
+    add_arguments,
+    option,
+    read_arguments,
+)
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say, si
@@ -27,7 +36,8 @@ from paradnn.store.files import whole_file
 
 
 class SubCommand(NamedTuple):
-    """A sub-command: an analysis, or a function `act` of options and a selection, whose docstring --help shows.
+    """A sub-command: an analysis, or a function `act` of options and a selection, whose docstring
+    --help shows.
 
     Without `selects` it takes no options that choose runs.
     """
@@ -43,20 +53,27 @@ class SubCommand(NamedTuple):
     @property
     def description(self) -> str:
         """What --help says of it."""
-        return self.analysis.description if self.analysis else cleandoc(self.act.__doc__ or "")
+        if self.analysis:
+            return self.analysis.description
+        return cleandoc(self.act.__doc__ or "")
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own arguments and the shared ones."""
-        output = () if self.analysis is None else (FigureOutput if self.analysis.draws else Output,)
+        if self.analysis is None:
+            output = ()
+        else:
+            output = (FigureOutput if self.analysis.draws else Output,)
         add_arguments(parser, Selection if self.selects else StoreChoice, self.options, *output)
 
     def execute(self, args: argparse.Namespace, command_line: list[str]) -> None:
         """Do it, and print, write and log what came out."""
-        options, selection = read_arguments(self.options, args), read_arguments(Selection, args)
+        options = read_arguments(self.options, args)
+        selection = read_arguments(Selection, args)
         if self.act is not None:
             self.act(options, selection)
         if self.analysis is not None:
-            one, output = self.analysis, read_arguments(FigureOutput, args)
+            one = self.analysis
+            output = read_arguments(FigureOutput, args)
             assert isinstance(options, Options), "what an analysis takes"
             frame = one.read(options) if one.read else None
             if frame is None:
@@ -77,18 +94,24 @@ class ExportOptions(Options):
 
 
 def _export(options: ExportOptions, selection: Selection) -> None:
-    """CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.
-    A .zip holds the runs with all their files: every command takes it as --store, `import` logs it.
+    """CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and
+    units. A .zip holds the runs with all their files: every command takes it as --store, `import`
+    logs it.
     """
-    path = named(options.file, "FILE", (".csv", ".parquet", ".zip"), "a .csv, .parquet or .zip file")
+    path = named(
+        options.file, "FILE", (".csv", ".parquet", ".zip"), "a .csv, .parquet or .zip file"
+    )
     suffix = path.suffix.lower()
     frame = load_chosen(selection)
     if suffix == ".zip":
         from analysis.store.write import export_bundle
 
         count = export_bundle(frame, path, selection.store, selection.experiment or ("paradnn",))
-        size, chosen = path.stat().st_size, f"{len(frame):,} of them chosen"
-        print(f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({si(size)}B)")
+        size = path.stat().st_size
+        chosen = f"{len(frame):,} of them chosen"
+        print(
+            f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({si(size)}B)"
+        )
         print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
         return
     from analysis.store.frame import units
@@ -111,18 +134,26 @@ class ImportOptions(Arguments):
 
 def _import_bundle(options: ImportOptions, selection: Selection) -> None:
     """Log runs that were measured elsewhere, with their files, into a store. What is there is not
-    logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as --store.
+    logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as
+    --store.
     """
     from analysis.store.write import import_bundle
 
     experiment = _one_experiment(selection, "paradnn")
-    logged, present = import_bundle(Path(options.file), selection.written, experiment, Ticker("runs"))
+    logged, present = import_bundle(
+        Path(options.file), selection.written, experiment, Ticker("runs")
+    )
     print(f"{counted(logged, 'run')} logged, {present:,} were there already")
 
 
 def _one_experiment(selection: Selection, usual: str) -> str:
     if len(selection.experiment) > 1:
-        raise ConfigError("--experiment", list(selection.experiment), "an import goes into one experiment", "name one")
+        raise ConfigError(
+            "--experiment",
+            list(selection.experiment),
+            "an import goes into one experiment",
+            "name one",
+        )
     return next(iter(selection.experiment), usual)
 
 
@@ -135,28 +166,52 @@ class FolderOptions(Arguments):
     )
 
 
-def _published(name: str, experiment: str, units: str, folder: str, summary: str, where: str, then: str) -> SubCommand:
-    """The command that logs what was published into an `experiment`, unless another one is named: what comes with the
-    package, or what is in a `folder`; `where` it was published, `then` the words to go on with."""
+def _published(
+    name: str, experiment: str, units: str, folder: str, summary: str, where: str, then: str
+) -> SubCommand:
+    """The command that logs what was published into an `experiment`, unless another one is named:
+    what comes with the package, or what is in a `folder`; `where` it was published, `then` the
+    words to go on with.
+    """
 
     def act(options: Any, selection: Selection) -> None:
         from analysis.published.source import log_found, shipped
 
         into = _one_experiment(selection, experiment)
         if folder and not options.dir:
-            raise ConfigError("DIR", "(none)", f"import-{name} reads files that do not come along", f"give a {folder}")
-        reader = import_module(f"analysis.published.{name}") if folder else None
-        found = getattr(reader, f"read_{name}")(Path(options.dir)) if reader else shipped(name)
+            raise ConfigError(
+                "DIR",
+                "(none)",
+                f"import-{name} reads files that do not come along",
+                f"give a {folder}",
+            )
+        if folder:
+            reader = import_module(f"analysis.published.{name}")
+        else:
+            reader = None
+        if reader:
+            found = getattr(reader, f"read_{name}")(Path(options.dir))
+        else:
+            found = shipped(name)
         logged, present = log_found(found, selection.written, into, Ticker(units))
         for line in found.left_out:
             say(f"damaged: {line}", sys.stderr)
-        there = f"{present:,} were there already" if present else "none were there before"
+        if present:
+            there = f"{present:,} were there already"
+        else:
+            there = "none were there before"
         lost = f"{len(found.left_out)} damaged entr{'y' if len(found.left_out) == 1 else 'ies'}"
-        print(f"logged {counted(logged, 'published run')}, {there}" + (f", left out {lost}" if found.left_out else ""))
+        print(
+            f"logged {counted(logged, 'published run')}, {there}"
+            + (f", left out {lost}" if found.left_out else "")
+        )
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 
-    source = f"DIR is a {folder}" if folder else f"They come with the package (from {where}), so DIR is not needed"
+    if folder:
+        source = f"DIR is a {folder}"
+    else:
+        source = f"They come with the package (from {where}), so DIR is not needed"
     act.__doc__ = (
         f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
         f" --experiment names another. {source}.\nWhat is there is not logged again."
@@ -174,8 +229,8 @@ class ReportOptions(Options):
 
 
 def _report(options: ReportOptions, selection: Selection) -> None:
-    """Write one self-contained HTML page: every analysis that the runs can carry, and what is missing.
-    Heterogeneous runs stand in populations of their own. Opens without network.
+    """Write one self-contained HTML page: every analysis that the runs can carry, and what is
+    missing. Heterogeneous runs stand in populations of their own. Opens without network.
     """
     from rich.console import Console
 
@@ -193,7 +248,9 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
 
 
-_PUBLISHED = (_published(**row) for row in rows(f"{Path(__file__).parents[1]}/published/sources.csv"))
+_PUBLISHED = (
+    _published(**row) for row in rows(f"{Path(__file__).parents[1]}/published/sources.csv")
+)
 #: The options of each command of the table, what it does, and whether that is about chosen runs.
 _ACTS: dict[str, tuple[type[Arguments], Callable[[Any, Any], None], bool]] = {
     "audit": (AuditOptions, audit, False),
@@ -206,6 +263,9 @@ _STORE = (
     for row in rows(__file__)
     for options, act, selects in [_ACTS[row["name"]]]
 )
-_ANALYSES = (SubCommand(one.name, one.options, one.summary, one.example, analysis=one) for one in ANALYSES.values())
+_ANALYSES = (
+    SubCommand(one.name, one.options, one.summary, one.example, analysis=one)
+    for one in ANALYSES.values()
+)
 #: In the order of --help.
 COMMANDS = tuple(sorted((*_PUBLISHED, *_STORE, *_ANALYSES), key=lambda one: one.name))

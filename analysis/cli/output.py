@@ -1,7 +1,8 @@
 """What becomes of a result: printed, written as CSV or drawn, put back into the store.
 
-On a terminal and as CSV: few digits, as many columns as there is room for, nothing that a cell could start. What is
-left out is said, and how to get all of it. `paradnn.cli.console` shows control signs in place of obeying them.
+On a terminal and as CSV: few digits, as many columns as there is room for, nothing that a cell
+could start. What is left out is said, and how to get all of it. `paradnn.cli.console` shows control
+signs in place of obeying them.
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ _DIGITS = 4  # of a number in a paper
 class Output(Arguments):
     """Where a result goes beside the terminal."""
 
-    csv: str | None = option(None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP)
+    csv: str | None = option(
+        None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP
+    )
     log: bool = option(
-        False, "put the result into the store, as a run of kind=analysis that names its sources", group=_GROUP
+        False,
+        "put the result into the store, as a run of kind=analysis that names its sources",
+        group=_GROUP,
     )
 
 
@@ -82,14 +87,24 @@ def deliver(
 ) -> None:
     """Print the result of an analysis and write what the options ask for.
 
-    `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
+    `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything
+    is printed.
     """
-    table = _writable(output.csv, "--csv") if output.csv and output.csv != "-" else None
-    pictures = [named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure]
+    if output.csv and output.csv != "-":
+        table = _writable(output.csv, "--csv")
+    else:
+        table = None
+    pictures = [
+        named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure
+    ]
     if output.width is not None and not pictures:
-        raise ConfigError("--width", output.width, "there is no figure to set", "name its file with --figure")
+        raise ConfigError(
+            "--width", output.width, "there is no figure to set", "name its file with --figure"
+        )
     if pictures and not result.drawable:
-        raise ConfigError("--figure", str(pictures[0]), "there is nothing to draw", "choose other runs")
+        raise ConfigError(
+            "--figure", str(pictures[0]), "there is nothing to draw", "choose other runs"
+        )
     figures = [(result.figure(output.width), path) for path in pictures]
     if output.csv == "-":
         write_csv(result.table, sys.stdout)
@@ -104,15 +119,23 @@ def deliver(
         with whole_file(path, "--figure") as making:
             # What is for print keeps its size; else the margins are trimmed.
             exact = output.width is not None
-            figure.savefig(making, bbox_inches=None if exact else "tight", dpi=300 if exact else 150)
+            figure.savefig(
+                making, bbox_inches=None if exact else "tight", dpi=300 if exact else 150
+            )
     if output.log:
-        print(f"logged as run {_log(command, result, frame, selection, command_line)}", file=sys.stderr)
+        print(
+            f"logged as run {_log(command, result, frame, selection, command_line)}",
+            file=sys.stderr,
+        )
 
 
 def _writable(path: str, option: str) -> Path:
     target = Path(path).expanduser()
     if target.is_dir() or not target.parent.is_dir():
-        problem = "is a folder" if target.is_dir() else f"there is no folder {target.parent}"
+        if target.is_dir():
+            problem = "is a folder"
+        else:
+            problem = f"there is no folder {target.parent}"
         raise ConfigError(option, path, problem, "name a file in a folder that exists")
     return target
 
@@ -125,17 +148,27 @@ def named(path: str, option: str, endings: Sequence[str], such: str) -> Path:
     return target
 
 
-def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]) -> str:
-    """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
-    `sources` where they fit; `source_sweeps` names the sweeps they come from."""
+def _log(
+    name: str,
+    result: Result,
+    frame: pd.DataFrame,
+    selection: Selection,
+    command_line: Sequence[str],
+) -> str:
+    """Put a result into the store; returns the run's id. All source runs stand in sources.json, and
+    in the tag `sources` where they fit; `source_sweeps` names the sweeps they come from.
+    """
     from analysis.store.write import log_run, open_experiment, writing
     from paradnn.core.words import without_secrets
     from paradnn.store.address import address_of
     from paradnn.store.runs import ANALYSIS_OUTCOME, SCHEMA_VERSION
 
-    client, experiment_id = open_experiment(selection.written, next(iter(selection.experiment), "paradnn"))
+    client, experiment_id = open_experiment(
+        selection.written, next(iter(selection.experiment), "paradnn")
+    )
     sources = list(result.sources)
-    used, listed = frame[frame["run_id"].isin(sources)], ",".join(sources)
+    used = frame[frame["run_id"].isin(sources)]
+    listed = ",".join(sources)
     tags = {
         "kind": "analysis",
         "schema_version": SCHEMA_VERSION,
@@ -143,11 +176,19 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
         "command_line": shlex.join(map(without_secrets, command_line)),
         "source_count": str(len(sources)),
         "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
-        "source_sweeps": ",".join(sorted(used["sweep_id"].dropna().unique()) if "sweep_id" in used else []),
+        "source_sweeps": ",".join(
+            sorted(used["sweep_id"].dropna().unique()) if "sweep_id" in used else []
+        ),
     }
     said = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
-    tags |= {name: words for name, words in (said | {"set_aside": str(result.set_aside or "")}).items() if words}
-    table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
+    tags |= {
+        name: words
+        for name, words in (said | {"set_aside": str(result.set_aside or "")}).items()
+        if words
+    }
+    table = json.loads(
+        result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15)
+    )
     contents = {
         "result.json": json.dumps(table),
         "result.txt": result.text() + "\n",
@@ -174,7 +215,8 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
 
 def show(result: Result) -> None:
     """Print the table, or its maps, and the findings in words."""
-    screen, grids = standard_output(), result.rows or ()
+    screen = standard_output()
+    grids = result.rows or ()
     for title, cells in grids:
         _print_table(screen, cells, [], title)
     if result.rows is not None and not grids and len(result.table):
@@ -187,8 +229,14 @@ def show(result: Result) -> None:
 
 def write_csv(table: pd.DataFrame, target: TextIO | Path) -> None:
     """A table as CSV, whose texts no spreadsheet takes for a formula; numbers stay as they are."""
-    texts = {name: column.map(_inert) for name, column in table.items() if column.dtype.kind not in "biufcmM"}
-    safe = table.assign(**{str(name): column for name, column in texts.items()}).rename(columns=_inert)
+    texts = {
+        name: column.map(_inert)
+        for name, column in table.items()
+        if column.dtype.kind not in "biufcmM"
+    }
+    safe = table.assign(**{str(name): column for name, column in texts.items()}).rename(
+        columns=_inert
+    )
     safe.to_csv(target, index=False)
 
 
@@ -214,31 +262,51 @@ def _column(values: pd.Series) -> pd.Series:
     def is_number(value: Any) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool) and not _is_none(value)
 
-    exact = all(float(value).is_integer() and abs(value) < _EXACT for value in values if is_number(value))
-    number = "{:.0f}".format if exact else lambda value: si(float(value)).strip()
-    return values.map(lambda one: number(one) if is_number(one) else "-" if _is_none(one) else str(one))
+    exact = all(
+        float(value).is_integer() and abs(value) < _EXACT for value in values if is_number(value)
+    )
+    if exact:
+        number = "{:.0f}".format
+    else:
+        number = lambda value: si(float(value)).strip()
+    return values.map(
+        lambda one: number(one) if is_number(one) else "-" if _is_none(one) else str(one)
+    )
 
 
-def _print_table(screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], title: str = "") -> None:
-    """A table of texts; where there is no room, without what is the same in all rows, then without its last columns."""
+def _print_table(
+    screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], title: str = ""
+) -> None:
+    """A table of texts; where there is no room, without what is the same in all rows, then without
+    its last columns.
+    """
     if screen.is_terminal:
         cells = cells.map(lambda text: text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…")
-    same = [name for name in cells.columns if cells[name].nunique() == 1] if len(cells) > 1 and not title else []
-    kept, notes = cells, []
+    if len(cells) > 1 and not title:
+        same = [name for name in cells.columns if cells[name].nunique() == 1]
+    else:
+        same = []
+    kept = cells
+    notes = []
     if _width(kept) > screen.width and same and len(same) < len(kept.columns):
         kept = kept.drop(columns=same)
-        notes.append(f"The same in all rows: {', '.join(f'{name} {cells[name].iloc[0]}' for name in same)}")
+        notes.append(
+            f"The same in all rows: {', '.join(f'{name} {cells[name].iloc[0]}' for name in same)}"
+        )
     while _width(kept) > screen.width and len(kept.columns) > 1:
         kept = kept.iloc[:, :-1]
     named = {*kept.columns, *(same if notes else ())}
-    if left_out := [str(name) for name in cells.columns if name not in named]:
+    left_out = [str(name) for name in cells.columns if name not in named]
+    if left_out:
         notes.append(f"Columns without room here, which --csv FILE writes: {', '.join(left_out)}")
     if title:
         screen.print(title, style="bold", soft_wrap=True, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(kept.columns):
         right = name in numeric or (bool(title) and place > 0)
-        table.add_column(Text(str(name)), justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+        table.add_column(
+            Text(str(name)), justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+        )
     for row in kept.itertuples(index=False):
         table.add_row(*map(Text, row))
     screen.print(table)

@@ -1,8 +1,9 @@
 """Measurements that others published, as runs beside one's own, logged once however often.
 
-Those whose licence allows it come with the package, a Parquet file for each source in `data`, which `python -m
-benchmarks.published` makes of the published files. A reader (`dawnbench`) makes of a user's clone what was `Found` in
-it: whatever is in a file, reading gives a value or raises one of `DAMAGED`, and one larger than `LARGEST` is refused.
+Those whose licence allows it come with the package, a Parquet file for each source in `data`, which
+`python -m benchmarks.published` makes of the published files. A reader (`dawnbench`) makes of a
+user's clone what was `Found` in it: whatever is in a file, reading gives a value or raises one of
+`DAMAGED`, and one larger than `LARGEST` is refused.
 """
 
 import csv
@@ -23,13 +24,23 @@ from paradnn.store.address import address_of
 from paradnn.store.runs import SCHEMA_VERSION
 
 #: What reading raises where a file is not what it claims to be.
-DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
+DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    csv.Error,
+)
 #: Bytes of a file at most.
 LARGEST = 32 * 2**20
 _LONGEST = 480  # characters of a name or a value that is logged
 DATA = Path(__file__).with_name("data")
 #: Columns of such a file that say which publication a run is of; those that hold JSON.
-HEAD, NESTED = ["title", "about", "published_ms"], ("params", "tags", "metrics", "tables")
+HEAD = ["title", "about", "published_ms"]
+NESTED = ("params", "tags", "metrics", "tables")
 _SHARED = {"schema_version": SCHEMA_VERSION, "source": "published"}
 
 
@@ -41,7 +52,8 @@ def reason(error: BaseException) -> str:
 
 def read_text(path: Path) -> str:
     """The text of a file, without the mark that may stand at its beginning."""
-    if (size := path.stat().st_size) > LARGEST:
+    size = path.stat().st_size
+    if size > LARGEST:
         raise ValueError(f"has {size:,} bytes, more than {LARGEST:,}")
     return path.read_text(encoding="utf-8-sig")
 
@@ -53,7 +65,8 @@ def digest(*parts: str) -> str:
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One published measurement as a run holds it; `point_id` is the same for the same entry of the same file.
+    """One published measurement as a run holds it; `point_id` is the same for the same entry of the
+    same file.
 
     `tables` are columns and rows by file name.
     """
@@ -69,8 +82,10 @@ class PublishedRun:
 
 
 class Publication(NamedTuple):
-    """Runs that were published together: the name of their parent run, what it says of them, and when that was (Unix
-    milliseconds): when each was measured is not known, and so they stand behind one's own runs."""
+    """Runs that were published together: the name of their parent run, what it says of them, and
+    when that was (Unix milliseconds): when each was measured is not known, and so they stand behind
+    one's own runs.
+    """
 
     name: str
     about: str
@@ -97,7 +112,9 @@ def shipped(name: str) -> Found:
     publications = []
     for (title, about, published_ms), rows in table.groupby(HEAD, sort=False):
         runs = [
-            PublishedRun(**{key: json.loads(text) if key in NESTED else text for key, text in row.items()})
+            PublishedRun(
+                **{key: json.loads(text) if key in NESTED else text for key, text in row.items()}
+            )
             for row in rows.drop(columns=HEAD).to_dict("records")
         ]
         publications.append(Publication(title, about, int(published_ms), runs))
@@ -105,15 +122,21 @@ def shipped(name: str) -> Found:
 
 
 def log_found(
-    found: Found, tracking_uri: str | None = None, experiment: str = "paradnn", progress: Progress = None
+    found: Found,
+    tracking_uri: str | None = None,
+    experiment: str = "paradnn",
+    progress: Progress = None,
 ) -> tuple[int, int]:
-    """Log the runs that the store does not hold yet; how many these were, and how many were there already. Safe to
-    repeat after an interruption. `progress` is called with the number of runs logged and to log. Raises StoreError."""
+    """Log the runs that the store does not hold yet; how many these were, and how many were there
+    already. Safe to repeat after an interruption. `progress` is called with the number of runs
+    logged and to log. Raises StoreError.
+    """
     client, experiment_id = open_experiment(tracking_uri, experiment)
     uri = address_of(tracking_uri).uri
     stored = load(uri, experiments=experiment, tags={"source": "published"})
     present = set(stored["point_id"]) if "point_id" in stored else set()
-    total, logged = sum(run.point_id not in present for run in found.runs), 0
+    total = sum(run.point_id not in present for run in found.runs)
+    logged = 0
     with writing(uri):
         for publication in found.publications:
             parent = _parent(client, experiment_id, publication)
@@ -137,13 +160,17 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
     return log_run(client, experiment_id, publication.name, tags, span=(start, start))
 
 
-def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, published_ms: int) -> None:
+def _log(
+    client: Any, experiment_id: str, run: PublishedRun, parent: str, published_ms: int
+) -> None:
     now = int(time.time() * 1000)
     tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent}
     ending = {"outcome": run.outcome} | ({"reason": _storable(run.reason)} if run.reason else {})
     with tempfile.TemporaryDirectory() as folder:
         for name, (columns, rows) in run.tables.items():  # as mlflow.log_table lays them out
-            (Path(folder) / name).write_text(json.dumps({"columns": [*columns], "data": rows}), encoding="utf-8")
+            (Path(folder) / name).write_text(
+                json.dumps({"columns": [*columns], "data": rows}), encoding="utf-8"
+            )
         log_run(
             client,
             experiment_id,

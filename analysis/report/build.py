@@ -1,4 +1,6 @@
-"""From a frame to the page: every population, every two of them, the claims, and what none of them could carry."""
+"""From a frame to the page: every population, every two of them, the claims, and what none of them
+could carry.
+"""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -29,11 +31,16 @@ _POPULATIONS = 8  # shown in full
 
 
 def make_report(
-    frame: pd.DataFrame, selection: Selection, pool: bool = False, prices: PriceList | None = None, made: str = ""
+    frame: pd.DataFrame,
+    selection: Selection,
+    pool: bool = False,
+    prices: PriceList | None = None,
+    made: str = "",
 ) -> str:
     """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
 
-    `prices` are those of an hour, over what runs recorded; `made` is the date that the page names (now, unless given).
+    `prices` are those of an hour, over what runs recorded; `made` is the date that the page names
+    (now, unless given).
     """
     prices = prices or PriceList()
     frame, _ = without_wild_intervals(priced(legible(frame), prices))
@@ -43,18 +50,26 @@ def make_report(
     populations = split(frame, selection, pool)
     shown = populations[:_POPULATIONS]
     asked = ((one, outline("system", one.rows)) for one in shown)
-    chapters = [Chapter(one, context.sections(each, one.rows, one.selection, one.key, one.name)) for one, each in asked]
+    chapters = [
+        Chapter(one, context.sections(each, one.rows, one.selection, one.key, one.name))
+        for one, each in asked
+    ]
     for one in populations[_POPULATIONS:]:
         command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
         reason = f"left out to keep the page small: {command}"
         context.missing.append(Missing("Further populations", one.name, reason))
-    comparisons = [] if pool else compare_populations(shown, frame, selection, context)
+    if pool:
+        comparisons = []
+    else:
+        comparisons = compare_populations(shown, frame, selection, context)
 
     def of_all(*asked: tuple[Analysis[Any, Any], Shown]) -> list[Any]:
         return context.sections(asked, frame, selection, "all", "all runs")
 
     choices = of_all(*outline("all", frame, prices.given))
-    claims = of_all((replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title)))
+    claims = of_all(
+        (replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title))
+    )
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(
         "page.html",
@@ -70,7 +85,9 @@ def make_report(
     )
 
 
-def _described(shown: Sequence[Population], selection: Selection, context: Context) -> dict[str, Any]:
+def _described(
+    shown: Sequence[Population], selection: Selection, context: Context
+) -> dict[str, Any]:
     """What the page says of the systems, of what they measured, and of where the runs are."""
     stores = [address_of(uri) for uri in context.store] or [address_of()]
     store = next((each for each in stores if not each.is_bundle), stores[0])
@@ -82,20 +99,28 @@ def _described(shown: Sequence[Population], selection: Selection, context: Conte
         "chart": chart(shown),
         "results": results(shown, whole),
         "systems": systems(shown, context.store[0] if context.store else None),
-        "store": ", ".join(each.public.rpartition("/")[2] if each.is_bundle else each.public for each in stores),
+        "store": ", ".join(
+            each.public.rpartition("/")[2] if each.is_bundle else each.public for each in stores
+        ),
         "ui": ui_address(store.uri),
-        "ui_command": "" if store.is_bundle else f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+        "ui_command": ""
+        if store.is_bundle
+        else f"python -m paradnn.ui --store {shlex.quote(store.public)}",
     }
 
 
 def _measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     """The claims that have data."""
     result = check_claims.function(runs, options)
-    return answered(tuple(one for one in result.verdicts if one.measured), result.sources, result.pooled)
+    return answered(
+        tuple(one for one in result.verdicts if one.measured), result.sources, result.pooled
+    )
 
 
 def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
-    """(title, of, reason) of each analysis that could not be made; those with the same reason together."""
+    """(title, of, reason) of each analysis that could not be made; those with the same reason
+    together.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for title, of, reason in missing:
         groups.setdefault((title, reason), []).append(of)
@@ -103,11 +128,15 @@ def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
 
 
 def ui_address(uri: str) -> str:
-    """The address of the MLflow UI of a tracking server, without user, password and query; empty for other stores."""
+    """The address of the MLflow UI of a tracking server, without user, password and query; empty
+    for other stores.
+    """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", "")
+    )
 
 
 def _command(selection: Selection, pool: bool, prices: PriceList) -> str:

@@ -1,4 +1,6 @@
-"""Populations of a store against each other, where they measured the same points, and the verdict on them."""
+"""Populations of a store against each other, where they measured the same points, and the verdict
+on them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +25,8 @@ from analysis.statistics.sessions import REMEDY, Standing
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 
-FASTER, COSTS = "Which is faster", "What it costs"
+FASTER = "Which is faster"
+COSTS = "What it costs"
 _TRIED = 12  # pairs of populations that are tried
 _SHOWN = 6  # comparisons that are in the page
 _TELLING = ("software.name", "host", "environment_id", "protocol_id")
@@ -60,7 +63,9 @@ class SystemComparison(NamedTuple):
 def compare_populations(
     populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
 ) -> list[SystemComparison]:
-    """The comparisons of any two populations that pair; why others do not, and how many were not tried, is missing."""
+    """The comparisons of any two populations that pair; why others do not, and how many were not
+    tried, is missing.
+    """
     comparisons: list[SystemComparison] = []
     couples = list(combinations([one for one in populations if is_ok(one.rows).any()], 2))
     for number, pair in enumerate(couples):
@@ -76,7 +81,9 @@ def compare_populations(
 
 
 def side_of(population: Population, other: Population, frame: pd.DataFrame) -> str:
-    """The condition, as `compare` takes it, that chooses a population: the most readable one, else its identity."""
+    """The condition, as `compare` takes it, that chooses a population: the most readable one, else
+    its identity.
+    """
     versions = [str(name) for name in frame.columns if str(name).startswith("version.")]
     for column in ("device", *versions, *_TELLING):
         value = population.value(column)
@@ -85,32 +92,60 @@ def side_of(population: Population, other: Population, frame: pd.DataFrame) -> s
         if int(frame[column].astype("str").eq(value).fillna(False).sum()) == len(population.rows):
             return f"{column}={value.replace(' & ', ' ? ')}"  # " & " divides conditions, and ? stands for any letter
     values = {column: population.value(column) for column in _IDENTITY}
-    return " & ".join(f"{name}={value.replace(' & ', ' ? ')}" for name, value in values.items() if value is not None)
+    return " & ".join(
+        f"{name}={value.replace(' & ', ' ? ')}"
+        for name, value in values.items()
+        if value is not None
+    )
 
 
 def _compare(
-    a: Population, b: Population, key: str, frame: pd.DataFrame, selection: Selection, context: Context
+    a: Population,
+    b: Population,
+    key: str,
+    frame: pd.DataFrame,
+    selection: Selection,
+    context: Context,
 ) -> Iterator[SystemComparison]:
-    """Cell by cell, then against the size of the models, then operation by operation where both were profiled."""
-    of, sides = f"{a.name} over {b.name}", (side_of(a, b, frame), side_of(b, a, frame))
+    """Cell by cell, then against the size of the models, then operation by operation where both
+    were profiled.
+    """
+    of = f"{a.name} over {b.name}"
+    sides = (side_of(a, b, frame), side_of(b, a, frame))
     common = tuple(name for name in families(a.rows) if name in families(b.rows))
     if not common:
         context.missing.append(Missing("Comparison", of, "they have no model family in common"))
         return
-    narrowed = () if len(common) == len(families(a.rows)) == len(families(b.rows)) else common
+    if len(common) == len(families(a.rows)) == len(families(b.rows)):
+        narrowed = ()
+    else:
+        narrowed = common
 
     def made(one: Any, options: Any, title: str, reading: str, name: str = "") -> Section | None:
-        return context.section(one, Shown(options, title, reading, narrowed, name), frame, selection, key, of)
+        return context.section(
+            one, Shown(options, title, reading, narrowed, name), frame, selection, key, of
+        )
 
     reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
-    first = made(compare, CompareOptions(a=sides[0], b=sides[1]), "Comparison, cell by cell", reading)
+    first = made(
+        compare, CompareOptions(a=sides[0], b=sides[1]), "Comparison, cell by cell", reading
+    )
     if first is None:
         return
-    options, reading = SpeedupOptions(a=sides[:1], b=sides[1:]), f"Points above 1 are faster on {a.name}."
+    options = SpeedupOptions(a=sides[:1], b=sides[1:])
+    reading = f"Points above 1 are faster on {a.name}."
     more = [made(speedup, options, "What the speedup depends on", reading)]
     if a.profiled().any() and b.profiled().any():
         reading = "Speedup of the FLOP rate of each operation type."
-        more.append(made(speedup, replace(options, operations=True), "Operation by operation", reading, "operations"))
+        more.append(
+            made(
+                speedup,
+                replace(options, operations=True),
+                "Operation by operation",
+                reading,
+                "operations",
+            )
+        )
     assert isinstance(first.result, Compared)
     yield SystemComparison(a, b, first.result, tuple(each for each in (first, *more) if each))
 
@@ -122,31 +157,51 @@ def compared(comparison: SystemComparison) -> Iterator[KeyFinding]:
         yield KeyFinding(FASTER, _sentence(row, a, b, comparison), anchor)
     differ = comparison.result.cells.attrs.get("differ", {})
     # What one side alone records, the section of the comparison lists.
-    known = {name: values for name, values in differ.items() if name not in _SAID and "(none)" not in values}
-    if said := [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]:
-        yield KeyFinding(FASTER, f"{a} and {b} also differ in {', '.join(said)}: the ratios include that.", anchor)
+    known = {
+        name: values
+        for name, values in differ.items()
+        if name not in _SAID and "(none)" not in values
+    }
+    said = [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]
+    if said:
+        yield KeyFinding(
+            FASTER,
+            f"{a} and {b} also differ in {', '.join(said)}: the ratios include that.",
+            anchor,
+        )
 
 
 def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, float, str]:
-    """A geometric mean from the side that is ahead: whether that is the first, mean, low end, both in words."""
+    """A geometric mean from the side that is ahead: whether that is the first, mean, low end, both
+    in words.
+    """
     mean, low, high = (row[f"geometric_mean{end}"] * factor for end in ("", "_low", "_high"))
     ahead = mean >= 1
     mean, low, high = (mean, low, high) if ahead else (1 / mean, 1 / high, 1 / low)
     known = abs(low) < float("inf") and abs(high) < float("inf")
-    return ahead, mean, low, "95% CI {1} to {2}".format(*told_apart(mean, low, high)) if known else "no interval"
+    return (
+        ahead,
+        mean,
+        low,
+        "95% CI {1} to {2}".format(*told_apart(mean, low, high)) if known else "no interval",
+    )
 
 
 def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparison) -> str:
     ahead, mean, _, interval = _told(row)
     faster, slower = (a, b) if ahead else (b, a)
     wins = row["wins"] if ahead else row["points"] - row["wins"]
-    models, verdict = f"{row['family']} models", row["verdict"]
+    models = f"{row['family']} models"
+    verdict = row["verdict"]
     words = (
         f"{faster} runs {told_apart(1, mean)[1]} times as fast as {slower} ({interval}) in the geometric mean over "
         f"{counted(row['points'], 'point')} that both measured"
     ) + f", and is ahead in {wins}" * (verdict != Verdict.SAME)
-    if alone := row["missing_a"] + row["missing_b"]:
-        words += f"; the interval allows for {counted(alone, 'point')} that ran on one of them alone"
+    alone = row["missing_a"] + row["missing_b"]
+    if alone:
+        words += (
+            f"; the interval allows for {counted(alone, 'point')} that ran on one of them alone"
+        )
     if verdict == Verdict.WITHHELD:
         design = sampling(comparison.result.cells, str(row["family"])).design
         reason = _REASONS.get(design.standing, "their sessions do not allow one")
@@ -168,13 +223,21 @@ def hourly(rows: pd.DataFrame) -> float | None:
 
 
 def relative_costs(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """Which system is cheaper for the same work, family by family: the ratio of their speeds times that of prices."""
-    a, b = comparison.a, comparison.b
-    first, second = hourly(a.rows), hourly(b.rows)
+    """Which system is cheaper for the same work, family by family: the ratio of their speeds times
+    that of prices.
+    """
+    a = comparison.a
+    b = comparison.b
+    first = hourly(a.rows)
+    second = hourly(b.rows)
     for row in comparison.rows if first is not None and second is not None else ():
         ahead, mean, low, interval = _told(row, second / first)  # type: ignore[operator]
         cheap, dear = (a.name, b.name) if ahead else (b.name, a.name)
         words = f"the same work on {row['family']} models costs {mean:.3g} times as much on {dear} ({interval})"
         shown = low > 1 and row["verdict"] not in (Verdict.WITHHELD, Verdict.NOT_ENOUGH)
         unsure = f"Which of {a.name} and {b.name} is cheaper is not shown: as measured, {words}."
-        yield KeyFinding(COSTS, f"{cheap} is cheaper: {words}." if shown else unsure, comparison.sections[0].anchor)
+        yield KeyFinding(
+            COSTS,
+            f"{cheap} is cheaper: {words}." if shown else unsure,
+            comparison.sections[0].anchor,
+        )

@@ -1,4 +1,6 @@
-"""The runs of a store by environment and protocol, never pooled, and what a command says that measures more of them."""
+"""The runs of a store by environment and protocol, never pooled, and what a command says that
+measures more of them.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,9 @@ from paradnn.families import message_families
 _KEYS = ("device", *IDENTITY)
 _MOST = 100_000  # runs of a section
 #: What the page says of no single point; to sort a million of them takes seconds.
-_OF_NO_POINT = r"(version|measure|op_share|category_share)\.|(phase|profile|reference|best_reference)_"
+_OF_NO_POINT = (
+    r"(version|measure|op_share|category_share)\.|(phase|profile|reference|best_reference)_"
+)
 #: Groups of the configuration that a population may have in common, with what needs no word.
 _GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 
@@ -28,8 +32,8 @@ _GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 class Population:
     """Runs of one device, environment, protocol, schema and task.
 
-    `key` is unique in the page, `name` sets the population apart from the others in words, `selection` chooses its
-    runs from the store.
+    `key` is unique in the page, `name` sets the population apart from the others in words,
+    `selection` chooses its runs from the store.
     """
 
     key: str
@@ -58,13 +62,17 @@ class Population:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """Its measured points of which a throughput is known, by family and by size, with the ends of its interval or
-        neither; messages are none."""
+        """Its measured points of which a throughput is known, by family and by size, with the ends
+        of its interval or neither; messages are none.
+        """
         rows = self.rows.filter(regex=f"^(?!{_OF_NO_POINT})")
         ok = only(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
-        points = aggregate_replicates(ok).filter(regex="(?<!_spread)$") if "point_id" in ok else ok
+        if "point_id" in ok:
+            points = aggregate_replicates(ok).filter(regex="(?<!_spread)$")
+        else:
+            points = ok
         points = only(points, points["examples_per_second"] > 0)
         ends = [f"examples_per_second_{end}" for end in ("low", "high")]
         known = points.reindex(columns=ends).astype("float64")
@@ -85,15 +93,25 @@ class Population:
 
 
 def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list[Population]:
-    """The populations of the runs that a selection chose: measured here before published, larger before smaller.
+    """The populations of the runs that a selection chose: measured here before published, larger
+    before smaller.
 
     With `pool`, runs of one device are one population whatever their environment and protocol.
     """
     keys = [name for name in (("device",) if pool else _KEYS) if name in frame]
     grouped = frame.groupby(keys, sort=True, dropna=False)
-    parts = [frame] if grouped.ngroups == 1 else [rows for _, rows in grouped]
+    if grouped.ngroups == 1:
+        parts = [frame]
+    else:
+        parts = [rows for _, rows in grouped]
     groups = [rows.reset_index(drop=True) for rows in parts]
-    groups.sort(key=lambda rows: (_values(rows, "source") == ["published"], -int(is_ok(rows).sum()), -len(rows)))
+    groups.sort(
+        key=lambda rows: (
+            _values(rows, "source") == ["published"],
+            -int(is_ok(rows).sum()),
+            -len(rows),
+        )
+    )
     bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
     return [
         replace(
@@ -106,12 +124,16 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
 
 
 def _name(one: Population, same: Sequence[Population]) -> str:
-    """The device; where several populations share it, the versions or the host that set them apart, else identity."""
+    """The device; where several populations share it, the versions or the host that set them apart,
+    else identity.
+    """
     if len(same) == 1:
         return one.device
     columns = [*one.with_prefix("version."), "host", "software.name"]
     varied = [name for name in columns if len({other.listed(name) for other in same}) > 1]
-    words = [f"{name.removeprefix('version.')} {one.listed(name)}" for name in varied if one.listed(name)]
+    words = [
+        f"{name.removeprefix('version.')} {one.listed(name)}" for name in varied if one.listed(name)
+    ]
     if len({tuple(other.listed(name) for name in columns) for other in same}) < len(same):
         for name in (name for name in IDENTITY if len({other.listed(name) for other in same}) > 1):
             called = one.listed("protocol") if name == "protocol_id" else ""
@@ -120,11 +142,17 @@ def _name(one: Population, same: Sequence[Population]) -> str:
 
 
 def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
-    """The selection with what chooses exactly these rows: the device, then as little of the identity as does."""
-    selection, chosen = one.selection, pd.Series(True, frame.index)
+    """The selection with what chooses exactly these rows: the device, then as little of the
+    identity as does.
+    """
+    selection = one.selection
+    chosen = pd.Series(True, frame.index)
     for key in keys:
         values = _values(one.rows, key)
-        matching = chosen & frame[key].astype("str").eq(values[0]).fillna(False).astype(bool) if values else chosen
+        if values:
+            matching = chosen & frame[key].astype("str").eq(values[0]).fillna(False).astype(bool)
+        else:
+            matching = chosen
         if matching.sum() == chosen.sum():
             continue
         if key == "device":
@@ -141,11 +169,15 @@ def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Sele
 
 def _values(rows: pd.DataFrame, column: str) -> list[str]:
     """The distinct values of a column as text, in order."""
-    return sorted({str(value) for value in rows[column].dropna().unique()}) if column in rows else []
+    if column in rows:
+        return sorted({str(value) for value in rows[column].dropna().unique()})
+    return []
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Some `_MOST` of more runs, which an analysis reads in seconds: points drawn at random, each with all its runs."""
+    """Some `_MOST` of more runs, which an analysis reads in seconds: points drawn at random, each
+    with all its runs.
+    """
     if len(rows) <= _MOST or "point_id" not in rows:
         return rows
     codes, points = pd.factorize(rows["point_id"])
@@ -154,20 +186,29 @@ def thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def surroundings(population: Population) -> Iterator[str]:
-    """What all runs of a population have in common and a command must say: platform, framework, stack, and the preset
-    of `measure` that is nearest to their protocol with the keys in which it differs."""
+    """What all runs of a population have in common and a command must say: platform, framework,
+    stack, and the preset of `measure` that is nearest to their protocol with the keys in which it
+    differs.
+    """
     for group, usual in _GROUPS.items():
         value = population.value(f"{group}.name")
         if value not in (None, usual):
             yield f"{group}={value}"
     held = {
-        name.removeprefix("measure."): _normal(population.value(name)) for name in population.with_prefix("measure.")
+        name.removeprefix("measure."): _normal(population.value(name))
+        for name in population.with_prefix("measure.")
     }
     nearest: list[list[str]] = []
-    for path in sorted((CONFIG / "measure").glob("*.yaml"), key=lambda path: path.stem != "standard"):
+    for path in sorted(
+        (CONFIG / "measure").glob("*.yaml"), key=lambda path: path.stem != "standard"
+    ):
         preset = yaml.safe_load(path.read_text(encoding="utf-8"))
         timed = {key: _normal(usual) for key, usual in preset.items() if key not in UNTIMED_KEYS}
-        differ = [f"measure.{key}={held[key]}" for key, usual in timed.items() if held.get(key, usual) != usual]
+        differ = [
+            f"measure.{key}={held[key]}"
+            for key, usual in timed.items()
+            if held.get(key, usual) != usual
+        ]
         nearest.append([f"measure={path.stem}", *differ])
     yield from (word for word in min(nearest, key=len) if word != "measure=standard")
 

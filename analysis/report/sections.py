@@ -33,7 +33,9 @@ class Missing(NamedTuple):
 
 
 class KeyFinding(NamedTuple):
-    """What was found, in a word and in a sentence, the anchor of its section, and a command to go on with."""
+    """What was found, in a word and in a sentence, the anchor of its section, and a command to go
+    on with.
+    """
 
     topic: str
     words: str
@@ -43,8 +45,9 @@ class KeyFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """An analysis that was made: its name, where it stands in the page, what it found, its figure as HTML, or why
-    (`left_out`) there is none."""
+    """An analysis that was made: its name, where it stands in the page, what it found, its figure
+    as HTML, or why (`left_out`) there is none.
+    """
 
     name: str
     anchor: str
@@ -59,7 +62,10 @@ class Section:
     def headline(self) -> str:
         """What is found, on the line that is seen while the section is folded."""
         found = self.result.headline()
-        return _cut(found.words if found else next((head for head, _ in self.result.paragraphs()), ""), _LINE)
+        return _cut(
+            found.words if found else next((head for head, _ in self.result.paragraphs()), ""),
+            _LINE,
+        )
 
     @cached_property
     def table(self) -> PageTable | None:
@@ -76,8 +82,9 @@ class Chapter(NamedTuple):
 
 @dataclass
 class Context:
-    """What all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, how many
-    bytes of figures the page still has room for, and what was missing so far."""
+    """What all sections share: the stores that tables are read from, whether heterogeneous runs are
+    pooled, how many bytes of figures the page still has room for, and what was missing so far.
+    """
 
     store: tuple[str, ...]
     pool: bool
@@ -85,25 +92,41 @@ class Context:
     missing: list[Missing] = field(default_factory=list)
 
     def sections(
-        self, asked: Iterable[tuple[Analysis[Any, Any], Shown]], frame: pd.DataFrame, selection: Selection, *of: str
+        self,
+        asked: Iterable[tuple[Analysis[Any, Any], Shown]],
+        frame: pd.DataFrame,
+        selection: Selection,
+        *of: str,
     ) -> list[Section]:
-        """What became of analyses of a frame (`of`: key and name); what they lack joins the missing."""
-        rows, part = thinned(frame), ""
+        """What became of analyses of a frame (`of`: key and name); what they lack joins the
+        missing.
+        """
+        rows = thinned(frame)
+        part = ""
         if len(rows) < len(frame):
             part = f" Of {len(rows):,} of the {len(frame):,} runs, points drawn at random; the command takes all."
         made = (
-            self.section(one, replace(shown, reading=f"{shown.reading}{part}".strip()), rows, selection, *of)
+            self.section(
+                one, replace(shown, reading=f"{shown.reading}{part}".strip()), rows, selection, *of
+            )
             for one, shown in asked
         )
         return [section for section in made if section]
 
     def section(
-        self, one: Analysis[Any, Any], shown: Shown, frame: pd.DataFrame, selection: Selection, key: str, of: str
+        self,
+        one: Analysis[Any, Any],
+        shown: Shown,
+        frame: pd.DataFrame,
+        selection: Selection,
+        key: str,
+        of: str,
     ) -> Section | None:
         """Analyse a frame as `shown` says; None where the analysis refuses, which is then missing.
 
-        `selection` chooses this frame's runs from the store, for the command that the page shows; `key` begins the
-        anchor, `of` names the runs. A fault of an analysis is named and leaves the rest of the report whole.
+        `selection` chooses this frame's runs from the store, for the command that the page shows;
+        `key` begins the anchor, `of` names the runs. A fault of an analysis is named and leaves the
+        rest of the report whole.
         """
         assert shown.options is not None
         options = replace(shown.options, pool=self.pool, store=self.store)
@@ -114,7 +137,10 @@ class Context:
         line = shlex.join(["python", "-m", "analysis", one.name, *words])
         try:
             result = one(frame.copy(deep=False), options)
-            reason = "" if len(result.table) else " ".join(head for head, _ in result.paragraphs()).rstrip(".")
+            if len(result.table):
+                reason = ""
+            else:
+                reason = " ".join(head for head, _ in result.paragraphs()).rstrip(".")
         except ParadnnError as error:
             reason = _cut(str(error), _LONGEST)
         except Exception as error:
@@ -131,8 +157,16 @@ class Context:
         if not result.drawable:
             return None, ""
         if self.room <= 0:
-            return None, "The figure is left out to keep the page small; the command below draws it with --figure FILE."
-        words = " ".join([title, *(sentence for head, points in result.paragraphs() for sentence in (head, *points))])
+            return (
+                None,
+                "The figure is left out to keep the page small; the command below draws it with --figure FILE.",
+            )
+        words = " ".join(
+            [
+                title,
+                *(sentence for head, points in result.paragraphs() for sentence in (head, *points)),
+            ]
+        )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
@@ -148,15 +182,24 @@ class Context:
 def outline(
     section: str, rows: pd.DataFrame, price: tuple[str, ...] = ()
 ) -> Iterator[tuple[Analysis[Any, Any], Shown]]:
-    """The analyses of a section of the page that these runs may carry, in its order; `price` as it was given."""
-    for one in sorted((one for one in ANALYSES.values() if one.section == section), key=lambda one: one.place):
+    """The analyses of a section of the page that these runs may carry, in its order; `price` as it
+    was given.
+    """
+    for one in sorted(
+        (one for one in ANALYSES.values() if one.section == section), key=lambda one: one.place
+    ):
         for shown in one.shows(rows):
             priced = price and hasattr(shown.options, "price")
-            yield one, replace(shown, options=replace(shown.options, price=price)) if priced else shown  # type: ignore
+            yield (
+                one,
+                replace(shown, options=replace(shown.options, price=price)) if priced else shown,
+            )  # type: ignore
 
 
 def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else f"{words[:most].rsplit(' ', 1)[0]} ..."
+    if len(words) <= most:
+        return words
+    return f"{words[:most].rsplit(' ', 1)[0]} ..."
 
 
 def _fault(what: str, error: Exception) -> str:

@@ -1,9 +1,11 @@
-"""One inference for every comparison of two sides: log ratios with crossed effects, and the verdicts of a page.
+"""One inference for every comparison of two sides: log ratios with crossed effects, and the
+verdicts of a page.
 
-The logarithm of a point's ratio has an effect of its model, of its batch size and of the values of its hyperparameters
-(`analysis.statistics.dependence`), and each side one of the session or host that measured it, unless both sides share
-it (`analysis.statistics.sessions`). Every number is over the points at which the sides are comparable; its interval
-has the variance of all these effects, with Satterthwaite's degrees of freedom. Points that one side alone ran bound it.
+The logarithm of a point's ratio has an effect of its model, of its batch size and of the values of
+its hyperparameters (`analysis.statistics.dependence`), and each side one of the session or host
+that measured it, unless both sides share it (`analysis.statistics.sessions`). Every number is over
+the points at which the sides are comparable; its interval has the variance of all these effects,
+with Satterthwaite's degrees of freedom. Points that one side alone ran bound it.
 """
 
 from __future__ import annotations
@@ -54,8 +56,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Contrast:
-    """The pairs of one family, or of all, that carry a comparison; `left` are of points left out of it since their
-    sides were measured in different sessions."""
+    """The pairs of one family, or of all, that carry a comparison; `left` are of points left out of
+    it since their sides were measured in different sessions.
+    """
 
     pairs: pd.DataFrame
     sampling: Sampling
@@ -87,7 +90,9 @@ class Contrast:
 
     @property
     def allowance(self) -> float:
-        """What a session may have done to the sides as a whole, as a factor; 1 where their sessions can be told."""
+        """What a session may have done to the sides as a whole, as a factor; 1 where their sessions
+        can be told.
+        """
         return 1.0 if self.comparable else ALLOWANCE
 
     @property
@@ -100,28 +105,37 @@ class Contrast:
         """The variance of the mean log ratio and its degrees of freedom; NaN below MINIMUM_POINTS."""
         if len(self.ratios) < MINIMUM_POINTS:
             return Component(np.nan, np.nan)
-        return combined([crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between])
+        return combined(
+            [crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between]
+        )
 
     def mean(self) -> Estimate:
         """The geometric mean with its interval, which has no ends below MINIMUM_POINTS."""
         return geometric_mean(self.ratios, self.levels, more=self.sampling.between)
 
     def share(self, above: float = 1.0) -> Estimate:
-        """The share of points with a ratio above a number: its interval over points (`crossed_share`), joined by
-        variance estimates recovery with that of the shares that sessions could have made of it."""
+        """The share of points with a ratio above a number: its interval over points
+        (`crossed_share`), joined by variance estimates recovery with that of the shares that
+        sessions could have made of it.
+        """
         logs = np.log(self.ratios)
         found = crossed_share(self.ratios > above, self.levels, latent=logs)
-        if not (shift := combined(self.sampling.between).reach) or not len(logs):
+        shift = combined(self.sampling.between).reach
+        if not shift or not len(logs):
             return found
         value, low, high = found
         least, most = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
-        down, up = math.hypot(value - low, value - least), math.hypot(high - value, most - value)
+        down = math.hypot(value - low, value - least)
+        up = math.hypot(high - value, most - value)
         return Estimate(value, max(value - down, 0.0), min(value + up, 1.0))
 
     def quantile(self, share: float = 0.5) -> Estimate:
-        """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what sessions add."""
+        """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what
+        sessions add.
+        """
         found = crossed_quantile(self.ratios, self.levels, share)
-        if not (shift := combined(self.sampling.between).reach):
+        shift = combined(self.sampling.between).reach
+        if not shift:
             return found
         with np.errstate(divide="ignore"):
             value, low, high = np.log(found)
@@ -129,9 +143,11 @@ class Contrast:
         return Estimate(found.value, *map(math.exp, ends))
 
     def bounds(self) -> dict[str, float]:
-        """Where the share of wins, the median and the geometric mean lie whatever the points would have given that ran
-        on one side alone: of share and median for certain, of the mean were none further from 1, to either side, than
-        the ratio that is furthest (Manski, American Economic Review 80, 1990)."""
+        """Where the share of wins, the median and the geometric mean lie whatever the points would
+        have given that ran on one side alone: of share and median for certain, of the mean were
+        none further from 1, to either side, than the ratio that is furthest (Manski, American
+        Economic Review 80, 1990).
+        """
         found: dict[str, float] = {}
         logs = np.log(self.ratios)
         furthest = np.abs(logs).max()
@@ -139,32 +155,53 @@ class Contrast:
             # The middle of an even number lies between two, one of which may be unknown.
             whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
             place = (len(whole) - (extreme == 0)) // 2
-            found |= {f"share_{end}": float((whole > 1).mean()), f"median_{end}": float(whole[place])}
+            found |= {
+                f"share_{end}": float((whole > 1).mean()),
+                f"median_{end}": float(whole[place]),
+            }
             found[f"mean_{end}"] = math.exp((logs.sum() + self.missing * observed) / len(whole))
         return found
 
     def row(self) -> dict[str, Any]:
-        """The numbers that every comparison of sides shows of a family; `error` and `freedom` are those of the mean log
-        ratio, what `judge` needs.
+        """The numbers that every comparison of sides shows of a family; `error` and `freedom` are
+        those of the mean log ratio, what `judge` needs.
 
-        Intervals are 95%. Where one side alone ran points that both tried, those of the share and of the mean reach as
-        far as these could have moved them (`bounds`): their numbers are over the points that both ran.
+        Intervals are 95%. Where one side alone ran points that both tried, those of the share and
+        of the mean reach as far as these could have moved them (`bounds`): their numbers are over
+        the points that both ran.
         """
-        count, missing = len(self.ratios), self.sampling.missing
-        share, mean, bounds = self.share(), self.mean(), self.bounds() if count else {}
+        count = len(self.ratios)
+        missing = self.sampling.missing
+        share = self.share()
+        mean = self.mean()
+        bounds = self.bounds() if count else {}
         if self.missing and count:
-            tried, known = count + self.missing, count / (count + self.missing)
-            share = Estimate(share.value, known * share.low, known * share.high + self.missing / tried)
+            tried = count + self.missing
+            known = count / (count + self.missing)
+            share = Estimate(
+                share.value, known * share.low, known * share.high + self.missing / tried
+            )
             low, high = (bounds[f"mean_{end}"] / mean.value for end in ("least", "most"))
             mean = Estimate(mean.value, mean.low * min(low, 1.0), mean.high * max(high, 1.0))
-        quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1]) if count else np.full(5, np.nan)
+        if count:
+            quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1])
+        else:
+            quantiles = np.full(5, np.nan)
         return {
             "points": count,
             "wins": int((self.ratios > 1).sum()),
             **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
-            **dict(zip(("geometric_mean", "geometric_mean_low", "geometric_mean_high"), mean, strict=True)),
+            **dict(
+                zip(
+                    ("geometric_mean", "geometric_mean_low", "geometric_mean_high"),
+                    mean,
+                    strict=True,
+                )
+            ),
             "sample": self.levels.words,
-            **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
+            **dict(
+                zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)
+            ),
             "missing_a": missing[0],
             "missing_b": missing[1],
             "left": self.left,
@@ -176,25 +213,31 @@ class Contrast:
 
 
 def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
-    """`verdict` and `basis` of each row (as `Contrast.row` gives them), which together are one page.
+    """`verdict` and `basis` of each row (as `Contrast.row` gives them), which together are one
+    page.
 
-    Equivalence first: the same where both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
-    Pharmacokinetics and Biopharmaceutics 15, 1987); then A or B, by Student's t. Both are held over the page by Holm's
-    rule (`adjusted`), and both must hold whatever the points would have given that one side
-    alone ran. `basis` is "points" for such a verdict; where there is none it says why: "sessions", "few" points,
-    "missing" ones, or the "page", whose other tests take what this one alone would say.
+    Equivalence first: the same where both one-sided tests against +-log(1 + margin) say so
+    (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987); then A or B, by Student's t.
+    Both are held over the page by Holm's rule (`adjusted`), and both must hold whatever the points
+    would have given that one side alone ran. `basis` is "points" for such a verdict; where there is
+    none it says why: "sessions", "few" points, "missing" ones, or the "page", whose other tests
+    take what this one alone would say.
     """
     mean = np.log(rows["geometric_mean"].to_numpy(dtype="float64"))
     least, most = (
-        np.log(rows[name].to_numpy(dtype="float64")) if name in rows else mean for name in ("mean_least", "mean_most")
+        np.log(rows[name].to_numpy(dtype="float64")) if name in rows else mean
+        for name in ("mean_least", "mean_most")
     )
-    error, freedom = np.maximum(rows["error"].to_numpy(), _TINY), rows["freedom"].to_numpy(dtype="float64")
+    error = np.maximum(rows["error"].to_numpy(), _TINY)
+    freedom = rows["freedom"].to_numpy(dtype="float64")
     apart = (rows["points"].to_numpy() > 0) & ~rows["comparable"].to_numpy(dtype=bool)
     few = ~(rows["points"].to_numpy() >= MINIMUM_POINTS)
     able = ~few & ~apart
 
     def tests(least: np.ndarray, most: np.ndarray) -> list[np.ndarray]:
-        different = 2 * np.minimum(stats.t.sf(least / error, freedom), stats.t.cdf(most / error, freedom))
+        different = 2 * np.minimum(
+            stats.t.sf(least / error, freedom), stats.t.cdf(most / error, freedom)
+        )
         same = equivalent(least, most, error, freedom, margin)
         return [np.where(able, p, np.nan) for p in (np.minimum(different, 1), same)]
 
@@ -202,12 +245,16 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
     seen, alike = (adjusted(p) <= rate for p in (different, same))
     ahead = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
     verdict = np.select(
-        [apart, few, alike, seen], [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, ahead], Verdict.NOT_SHOWN
+        [apart, few, alike, seen],
+        [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, ahead],
+        Verdict.NOT_SHOWN,
     )
     alone = (different <= rate) | (same <= rate)
     ran = np.minimum(*tests(mean, mean)) <= rate
     basis = np.select(
-        [apart, few, alike | seen, alone, ran], ["sessions", "few", "points", "page", "missing"], "points"
+        [apart, few, alike | seen, alone, ran],
+        ["sessions", "few", "points", "page", "missing"],
+        "points",
     )
     return rows.assign(verdict=verdict, basis=basis)
 
@@ -215,28 +262,36 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
 def adjusted(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
     """p values adjusted for being many, NaN where there is none.
 
-    Such that with 95% none of those below 0.05 is false (Holm, Scandinavian J. of Statistics 6, 1979), or with
-    `discoveries` no more than 5% of them are expected to be (Benjamini and Hochberg, J. Royal Statistical Society B 57,
-    1995), which holds for tests that are independent or positively dependent, as those are whose sides share a machine.
+    Such that with 95% none of those below 0.05 is false (Holm, Scandinavian J. of Statistics 6,
+    1979), or with `discoveries` no more than 5% of them are expected to be (Benjamini and Hochberg,
+    J. Royal Statistical Society B 57, 1995), which holds for tests that are independent or
+    positively dependent, as those are whose sides share a machine.
     """
-    found, known = np.full(len(p_values), np.nan), np.flatnonzero(~np.isnan(p_values))
+    found = np.full(len(p_values), np.nan)
+    known = np.flatnonzero(~np.isnan(p_values))
     if discoveries:
-        found[known] = stats.false_discovery_control(p_values[known], method="bh") if len(known) else []
+        found[known] = (
+            stats.false_discovery_control(p_values[known], method="bh") if len(known) else []
+        )
         return found
     # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s a call.
     order = known[np.argsort(p_values[known])]
-    found[order] = np.minimum(np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1)), 1)
+    found[order] = np.minimum(
+        np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1)), 1
+    )
     return found
 
 
 def equivalent(
     least: np.ndarray, most: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
 ) -> np.ndarray:
-    """p of the two one-sided tests that log ratios, which lie from `least` to `most`, are beyond +-log(1 + margin):
-    small where the sides are the same within it. NaN without an error."""
+    """p of the two one-sided tests that log ratios, which lie from `least` to `most`, are beyond
+    +-log(1 + margin): small where the sides are the same within it. NaN without an error.
+    """
     bound = math.log1p(margin)
     with np.errstate(divide="ignore", invalid="ignore"):
         worse: np.ndarray = np.maximum(
-            stats.t.sf((least + bound) / error, freedom), stats.t.sf((bound - most) / error, freedom)
+            stats.t.sf((least + bound) / error, freedom),
+            stats.t.sf((bound - most) / error, freedom),
         )
     return worse

@@ -1,16 +1,18 @@
 """The same points on two sides: what every comparison of A and B starts from.
 
-`pair` gives a row for each point that both sides measured, so that a ratio is never one of different models. `point_id`
-cannot serve for this: it covers the platform, which is what differs. What is said of all points together, and the
-verdicts, are `analysis.statistics.contrast`'s.
+`pair` gives a row for each point that both sides measured, so that a ratio is never one of
+different models. `point_id` cannot serve for this: it covers the platform, which is what differs.
+What is said of all points together, and the verdicts, are `analysis.statistics.contrast`'s.
 
-Columns: family and the other join columns; `carry`, as medians over a point's runs; `a` and `b`, the medians, in the
-metric's unit; `speedup`, above 1 where A is better, with its 95% interval `speedup_low`, `speedup_high` and where that
-is from, `interval_source`; of each side `_count`, the replicates, `_spread`, their sample standard deviation / mean,
-and `_units`, the independent measurements (sessions where each side has several of its own, else replicates, else the
-processes of the one run); `log_error`, `degrees` and two-sided `p_value` of the log ratio, where the interval is from
-such, p with the chance that the sides' runs took two levels, one each (`rarer_level`); `comparable`, whether the sides'
-sessions allow a verdict on this point (`analysis.statistics.sessions`).
+Columns: family and the other join columns; `carry`, as medians over a point's runs; `a` and `b`,
+the medians, in the metric's unit; `speedup`, above 1 where A is better, with its 95% interval
+`speedup_low`, `speedup_high` and where that is from, `interval_source`; of each side `_count`, the
+replicates, `_spread`, their sample standard deviation / mean, and `_units`, the independent
+measurements (sessions where each side has several of its own, else replicates, else the processes
+of the one run); `log_error`, `degrees` and two-sided `p_value` of the log ratio, where the interval
+is from such, p with the chance that the sides' runs took two levels, one each (`rarer_level`);
+`comparable`, whether the sides' sessions allow a verdict on this point
+(`analysis.statistics.sessions`).
 
 interval_source:
   "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
@@ -21,10 +23,11 @@ interval_source:
                     hold the spread between processes, so it is too narrow for what a repetition would show.
   "none"            nothing to make an interval from; both ends are NaN.
 
-attrs: `metric`; `sampling`, by family a `Sampling`; `unpaired_a`, `unpaired_b`, points that the other side has not;
-`alone`, "a" and "b" -> families of this side alone; `unusable_a`, `unusable_b`, ok runs without a positive value;
-`differ`, column -> (values of A, of B) of what sets the sides apart and is not joined on; `disjoint`, the same for join
-columns without a common value; `mixed`, column -> points left out since nothing tells their runs apart (`_match`).
+attrs: `metric`; `sampling`, by family a `Sampling`; `unpaired_a`, `unpaired_b`, points that the
+other side has not; `alone`, "a" and "b" -> families of this side alone; `unusable_a`, `unusable_b`,
+ok runs without a positive value; `differ`, column -> (values of A, of B) of what sets the sides
+apart and is not joined on; `disjoint`, the same for join columns without a common value; `mixed`,
+column -> points left out since nothing tells their runs apart (`_match`).
 """
 
 from __future__ import annotations
@@ -39,7 +42,16 @@ from typing import Any
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import MINIMUM_POINTS, Component, combined
-from analysis.statistics.sessions import BY_CHANCE, Design, Standing, arrange, family_slope, level, sessions_of, steps
+from analysis.statistics.sessions import (
+    BY_CHANCE,
+    Design,
+    Standing,
+    arrange,
+    family_slope,
+    level,
+    sessions_of,
+    steps,
+)
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.metric import interval_names
@@ -48,19 +60,38 @@ from paradnn.store.metrics import metric as registered
 
 #: The columns that a pair's numbers have.
 RESULT_COLUMNS = (
-    *("a", "b", "speedup", "speedup_low", "speedup_high", "a_count", "b_count", "a_units", "b_units"),
+    *(
+        "a",
+        "b",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+        "a_count",
+        "b_count",
+        "a_units",
+        "b_units",
+    ),
     *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "comparable"),
 )
 
-#: The medians within one process that a metric is proportional to (1) or inverse to (-1), each with its 95% interval.
+#: The medians within one process that a metric is proportional to (1) or inverse to (-1), each with
+#: its 95% interval.
 _RATE, _STEP = (
-    tuple(name.format(end) for end in ("", "_low", "_high")) for name in ("examples_per_second{}", "step_time{}_ms")
+    tuple(name.format(end) for end in ("", "_low", "_high"))
+    for name in ("examples_per_second{}", "step_time{}_ms")
 )
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
 #: The same at the machine's reference speed.
-LEVELLED = {"examples_per_second": "examples_per_second_at_reference", "step_time_ms": "step_time_at_reference_ms"}
+LEVELLED = {
+    "examples_per_second": "examples_per_second_at_reference",
+    "step_time_ms": "step_time_at_reference_ms",
+}
 #: What a run can have seen of it: none is a thousand times as fast or slow as another.
-_CAN_BE = {"reference_slope": (0, 1), "reference_speed": (1e-3, 1e3), "reference_own": (-math.log(1e3), math.log(1e3))}
+_CAN_BE = {
+    "reference_slope": (0, 1),
+    "reference_speed": (1e-3, 1e3),
+    "reference_own": (-math.log(1e3), math.log(1e3)),
+}
 _WITHIN = {
     "step_time_ms": ((_STEP, 1), (_RATE, -1)),
     **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
@@ -68,18 +99,21 @@ _WITHIN = {
 }
 
 
-#: p of chance below which the scatter of measurements differs between the values of a hyperparameter.
+#: p of chance below which the scatter of measurements differs between the values of a
+#: hyperparameter.
 _UNLIKE = 0.01
 _MOST_CELLS = 500  # whose runs are looked at for two levels
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a family's comparison rests on beside its points: the `design` in time, what the sessions of each side add
-    to the variance of the mean log ratio (`between`), how many points that both sides tried A alone measured, and B
-    alone (`missing`), which of both, by their number, are `outside`, their runs having no counterpart in their
-    session, by what factor looking for `steps` made the variance of a point's runs too small (`taken`), and whether the
-    machine still `wanders` beside these."""
+    """What a family's comparison rests on beside its points: the `design` in time, what the
+    sessions of each side add to the variance of the mean log ratio (`between`), how many points
+    that both sides tried A alone measured, and B alone (`missing`), which of both, by their number,
+    are `outside`, their runs having no counterpart in their session, by what factor looking for
+    `steps` made the variance of a point's runs too small (`taken`), and whether the machine still
+    `wanders` beside these.
+    """
 
     design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
     between: tuple[Component, ...] = ()
@@ -98,12 +132,13 @@ def pair(
 ) -> pd.DataFrame:
     """One row for each point that both sides measured, sorted by family and join columns.
 
-    Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join columns are
-    replicates of one point, brought to their median. Default join columns: `join_columns`. Columns and `attrs` stand
-    at the head of this module.
+    Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join
+    columns are replicates of one point, brought to their median. Default join columns:
+    `join_columns`. Columns and `attrs` stand at the head of this module.
 
-    Raises ConfigError for a metric without direction or that a side lacks, for sides that share runs, and where the
-    runs of every point would pass as replicates but differ in a column that describes a point.
+    Raises ConfigError for a metric without direction or that a side lacks, for sides that share
+    runs, and where the runs of every point would pass as replicates but differ in a column that
+    describes a point.
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
@@ -113,7 +148,9 @@ def pair(
         finished = [_by_family_slope(side, pd.concat(finished), metric, sign) for side in finished]
     usable = [side[_positive(side[metric])] for side in finished]
     of = [families(side) for side in usable]
-    alone = {key: tuple(name for name in of[n] if name not in of[1 - n]) for n, key in enumerate("ab")}
+    alone = {
+        key: tuple(name for name in of[n] if name not in of[1 - n]) for n, key in enumerate("ab")
+    }
     # What is only in families of one side sets no sides apart and joins no points.
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
     one, two = kept if all(map(len, kept)) else usable
@@ -121,16 +158,21 @@ def pair(
     missing, lost = _missing(a, b, metric, found.keys)
     sampled, units, used, moved = _sampled(found, metric, lost)
     found = replace(found, runs=_scaled(found.runs, metric, np.exp(-moved)))
-    sides = [_by_point(found, used & (found.side == number), metric, units, sampled) for number in (0, 1)]
+    sides = [
+        _by_point(found, used & (found.side == number), metric, units, sampled) for number in (0, 1)
+    ]
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
     result = pd.concat([points, _ratios(sides[0], sides[1], sign)], axis=1)
     samplings = [sampled[family] for family in result["family"].fillna("")]
     result["comparable"] = [
-        one.design.comparable and number not in one.outside for one, number in zip(samplings, found.both, strict=True)
+        one.design.comparable and number not in one.outside
+        for one, number in zip(samplings, found.both, strict=True)
     ]
     order = {name: place for place, name in enumerate(families(result))}
     result = result.sort_values(
-        found.keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
+        found.keys,
+        key=lambda column: column.map(order) if column.name == "family" else column,
+        ignore_index=True,
     )
     result.attrs = {
         "metric": metric,
@@ -151,22 +193,29 @@ def pair(
 
 
 def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
-    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that of all families."""
+    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that
+    of all families.
+    """
     known: Mapping[str, Sampling] = pairs.attrs.get("sampling", {})
     if family in known or not known:
         return known.get(family, Sampling())
     every = [known[name] for name in sorted(known)]
     widest = max(every, key=lambda one: combined(one.between).variance)
     first = next((one for one in every if not one.design.comparable), widest)
-    return replace(first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every)))
+    return replace(
+        first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every))
+    )
 
 
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
-    """NotEnoughData where what a family's ratios depend on cannot be told from sessions: one a side shifts all ratios
-    alike, but of several each may hold points of its own."""
+    """NotEnoughData where what a family's ratios depend on cannot be told from sessions: one a side
+    shifts all ratios alike, but of several each may hold points of its own.
+    """
     design = sampling(pairs, family).design
     if not design.comparable and max(design.sessions) > 1:
-        raise NotEnoughData("its points were measured in several sessions, which may differ as much as they do")
+        raise NotEnoughData(
+            "its points were measured in several sessions, which may differ as much as they do"
+        )
 
 
 def direction(metric: str) -> str:
@@ -174,49 +223,88 @@ def direction(metric: str) -> str:
     try:
         better = registered(metric).better
     except KeyError:
-        raise ConfigError("metric", metric, "is no registered metric", "see paradnn/store/metrics.py") from None
+        raise ConfigError(
+            "metric", metric, "is no registered metric", "see paradnn/store/metrics.py"
+        ) from None
     if better is None:
-        raise ConfigError("metric", metric, "is neither better high nor low", "choose for example examples_per_second")
+        raise ConfigError(
+            "metric",
+            metric,
+            "is neither better high nor low",
+            "choose for example examples_per_second",
+        )
     return better
 
 
 def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """A metric of speed at the machine's reference speed, where all runs of both sides have it, saw a
-    machine that can be and are of one environment; else the metric itself: two machines have two references."""
-    name, ok = LEVELLED.get(metric, ""), [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
-    places = {place for side in ok for place in side.get("environment_id", pd.Series(dtype="object")).unique()}
-    known = len(places) == 1 and all(name in side and len(side) and _positive(side[name]).all() for side in ok)
-    known = known and all(side[seen].between(*ends).all() for side in ok for seen, ends in _CAN_BE.items())
+    """A metric of speed at the machine's reference speed, where all runs of both sides have it, saw
+    a machine that can be and are of one environment; else the metric itself: two machines have two
+    references.
+    """
+    name = LEVELLED.get(metric, "")
+    ok = [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
+    places = {
+        place
+        for side in ok
+        for place in side.get("environment_id", pd.Series(dtype="object")).unique()
+    }
+    known = len(places) == 1 and all(
+        name in side and len(side) and _positive(side[name]).all() for side in ok
+    )
+    known = known and all(
+        side[seen].between(*ends).all() for side in ok for seen, ends in _CAN_BE.items()
+    )
     return name if known else metric
 
 
-def _by_family_slope(side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float) -> pd.DataFrame:
-    """A side whose values and their intervals are brought to the reference speed by the slope that all `runs` of their
-    family show, in place of each one's own, which few blocks tell. The reference speed is that of the best times which
-    any of `runs` knows: ceilings that were measured again may hold better ones."""
-    slope = side["family"].map({name: family_slope(rows)[0] for name, rows in runs.groupby("family")})
-    speed, better = side["reference_speed"].astype("float64"), pd.Series(0.0, side.index)
+def _by_family_slope(
+    side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float
+) -> pd.DataFrame:
+    """A side whose values and their intervals are brought to the reference speed by the slope that
+    all `runs` of their family show, in place of each one's own, which few blocks tell. The
+    reference speed is that of the best times which any of `runs` knows: ceilings that were measured
+    again may hold better ones.
+    """
+    slope = side["family"].map(
+        {name: family_slope(rows)[0] for name, rows in runs.groupby("family")}
+    )
+    speed = side["reference_speed"].astype("float64")
+    better = pd.Series(0.0, side.index)
     for kernel in side["reference_kernel"].dropna().unique() if "reference_kernel" in side else ():
         best = side[name := f"best_reference_{kernel}_ms"].astype("float64")
         better = better.mask(side["reference_kernel"].eq(kernel), np.log(best / runs[name].min()))
     slow = -np.log(speed) - side["reference_own"].astype("float64")
-    factor = np.exp(sign * (slope * (slow + better) - side["reference_slope"].astype("float64") * slow))
+    factor = np.exp(
+        sign * (slope * (slow + better) - side["reference_slope"].astype("float64") * slow)
+    )
     return _scaled(side, metric, factor).assign(reference_speed=speed * np.exp(-better))
 
 
 def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:
     """Runs with their values and the intervals of these times a factor (n,)."""
-    return runs.assign(**{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs})
+    return runs.assign(
+        **{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs}
+    )
 
 
 def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
     """ConfigError where a side lacks the metric, or both have a run."""
     for name, side in (("A", a), ("B", b)):
         if metric not in side:
-            raise ConfigError("metric", metric, f"the runs of {name} do not hold it", "choose a metric of both sides")
+            raise ConfigError(
+                "metric",
+                metric,
+                f"the runs of {name} do not hold it",
+                "choose a metric of both sides",
+            )
     shared = set(a.get("run_id", ())) & set(b.get("run_id", ()))
     if shared:
-        raise ConfigError("A and B", f"{len(shared)} runs", "are on both sides", "choose sides that do not overlap")
+        raise ConfigError(
+            "A and B",
+            f"{len(shared)} runs",
+            "are on both sides",
+            "choose sides that do not overlap",
+        )
 
 
 def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
@@ -227,27 +315,37 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
 
 def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """The join columns in which the sides share no value, with the values of both."""
-    keys = [name for name in found.keys if name not in found.further] if len(a) and len(b) else []
+    if len(a) and len(b):
+        keys = [name for name in found.keys if name not in found.further]
+    else:
+        keys = []
     held = {name: (values_of(a[name]), values_of(b[name])) for name in keys}
-    return {name: (shown(of_a), shown(of_b)) for name, (of_a, of_b) in held.items() if of_a | of_b and not of_a & of_b}
+    return {
+        name: (shown(of_a), shown(of_b))
+        for name, (of_a, of_b) in held.items()
+        if of_a | of_b and not of_a & of_b
+    }
 
 
 def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
     """How many points there are of families that were not kept."""
     names = [
-        name for name in map(str, rows.columns) if name in ("family", "device") or describes(name) or is_place(name)
+        name
+        for name in map(str, rows.columns)
+        if name in ("family", "device") or describes(name) or is_place(name)
     ]
     return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
 
 
 @dataclass(frozen=True)
 class _Match:
-    """The runs of A and below them B's, (n,) their side (0 or 1) and the number of their point, and the columns that
-    they were joined on (`keys`, the last of them the `further` ones).
+    """The runs of A and below them B's, (n,) their side (0 or 1) and the number of their point, and
+    the columns that they were joined on (`keys`, the last of them the `further` ones).
 
-    `points` has these columns of every point that both sides measured, whose numbers are `both`; `differ` are the
-    columns that set the sides apart; `mixed` counts by column the points that are left out, since their runs on one
-    side differ there and the other side does not tell which it means.
+    `points` has these columns of every point that both sides measured, whose numbers are `both`;
+    `differ` are the columns that set the sides apart; `mixed` counts by column the points that are
+    left out, since their runs on one side differ there and the other side does not tell which it
+    means.
     """
 
     keys: list[str]
@@ -263,16 +361,17 @@ class _Match:
 
 _Sampled = dict[str, Sampling]
 _Lost = dict[str, Design]
-#: Points (their numbers) whose runs on a side, 0 or 1, differ in a column that says what was computed, or where.
+#: Points (their numbers) whose runs on a side, 0 or 1, differ in a column that says what was
+#: computed, or where.
 _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
 
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
     """Match the runs of A with those of B by `join_columns`, or by the columns of `on`.
 
-    Where runs of a point differ, on one side, in a further column, that is joined on as well if the other side holds
-    one of these values, or as some of these runs none; else these points are left out. ConfigError where that leaves
-    no point, or where columns were given.
+    Where runs of a point differ, on one side, in a further column, that is joined on as well if the
+    other side holds one of these values, or as some of these runs none; else these points are left
+    out. ConfigError where that leaves no point, or where columns were given.
     """
     keys, differ = join_columns(a, b) if on is None else given_columns(on, a, b)
     further: tuple[str, ...] = ()
@@ -287,9 +386,15 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
         left_out = np.unique(np.concatenate([points for _, _, points in mixed]))
         if on is not None or len(left_out) == len(found.both):
             side, column, _ = mixed[0]
-            values = shown(values_of(found.runs.loc[(found.side == side) & np.isin(found.point, found.both), column]))
+            values = shown(
+                values_of(
+                    found.runs.loc[(found.side == side) & np.isin(found.point, found.both), column]
+                )
+            )
             problem = "are no replicates of one point, and the other side does not separate them"
-            raise ConfigError(f"runs of {'AB'[side]}", f"{column} = {values}", problem, f"choose one {column}")
+            raise ConfigError(
+                f"runs of {'AB'[side]}", f"{column} = {values}", problem, f"choose one {column}"
+            )
         for _, name, points in mixed:
             counts[name] += len(points)
         found = _by_keys(a, b, found.keys, left_out)
@@ -297,8 +402,11 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
     return replace(found, differ=differ, further=further, mixed=dict(counts))
 
 
-def _by_keys(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], left_out: Sequence[int] | np.ndarray = ()) -> _Match:
-    rows, side = _stacked(a, b, keys), np.repeat([0, 1], [len(a), len(b)])
+def _by_keys(
+    a: pd.DataFrame, b: pd.DataFrame, keys: list[str], left_out: Sequence[int] | np.ndarray = ()
+) -> _Match:
+    rows = _stacked(a, b, keys)
+    side = np.repeat([0, 1], [len(a), len(b)])
     point = rows.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     both = np.setdiff1d(np.intersect1d(point[side == 0], point[side == 1]), left_out)
     points = rows.iloc[np.unique(point, return_index=True)[1][both]].reset_index(drop=True)
@@ -306,7 +414,9 @@ def _by_keys(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], left_out: Sequen
 
 
 def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The join columns of A's runs and below them B's, in types that compare: numbers with numbers, else text."""
+    """The join columns of A's runs and below them B's, in types that compare: numbers with numbers,
+    else text.
+    """
     columns = {}
     for name in keys:
         parts = [a[name], b[name]]
@@ -317,10 +427,15 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
 
 
 def _mixed(found: _Match) -> Iterator[_Mixed]:
-    names = [name for name in map(str, found.runs) if name not in found.keys and (describes(name) or is_place(name))]
+    names = [
+        name
+        for name in map(str, found.runs)
+        if name not in found.keys and (describes(name) or is_place(name))
+    ]
     for side in (0, 1):
         mine = (found.side == side) & np.isin(found.point, found.both)
-        frame, points = found.runs[mine], found.point[mine]
+        frame = found.runs[mine]
+        points = found.point[mine]
         for name in names:
             if frame[name].nunique(dropna=False) > 1:
                 counts = frame[name].groupby(points).nunique(dropna=False)
@@ -329,7 +444,9 @@ def _mixed(found: _Match) -> Iterator[_Mixed]:
 
 
 def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterator[str]:
-    """Columns of both of which the other side holds a value that runs of these points have, or as these none."""
+    """Columns of both of which the other side holds a value that runs of these points have, or as
+    these none.
+    """
     for _, name, points in (one for one in mixed if one[1] in shared):
         there = np.isin(found.point, points)
         one, other = (found.runs.loc[there & (found.side == side), name] for side in (0, 1))
@@ -337,22 +454,36 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
             yield name
 
 
-def _sampled(found: _Match, metric: str, lost: _Lost) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
-    """By family how its paired runs stand in time, and how much their sessions scatter; then of each run the session
-    that counts as one measurement, None for a run that is one by itself, which runs stand in a comparison, and what
-    the machine's steps moved the logarithms of sides that were measured together by."""
-    samplings, paired = {}, np.isin(found.point, found.both)
-    used, units = paired.copy(), np.full(len(paired), None, dtype=object)
-    moved, taken, wanders = np.zeros(len(paired)), np.ones(len(paired)), np.zeros(len(paired), dtype=bool)
+def _sampled(
+    found: _Match, metric: str, lost: _Lost
+) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
+    """By family how its paired runs stand in time, and how much their sessions scatter; then of
+    each run the session that counts as one measurement, None for a run that is one by itself, which
+    runs stand in a comparison, and what the machine's steps moved the logarithms of sides that were
+    measured together by.
+    """
+    samplings = {}
+    paired = np.isin(found.point, found.both)
+    used = paired.copy()
+    units = np.full(len(paired), None, dtype=object)
+    moved = np.zeros(len(paired))
+    taken = np.ones(len(paired))
+    wanders = np.zeros(len(paired), dtype=bool)
     family = found.runs["family"].fillna("").to_numpy()
     logs = np.log(found.runs[metric].to_numpy(dtype="float64"))
     for name in dict.fromkeys(family[paired & (found.side == 0)]):
         mine = np.flatnonzero(paired & (family == name))
-        rows, point, of_a = found.runs.iloc[mine], found.point[mine], found.side[mine] == 0
+        rows = found.runs.iloc[mine]
+        point = found.point[mine]
+        of_a = found.side[mine] == 0
         arrangement = arrange(rows[of_a], rows[~of_a], point, logs[mine])
-        if metric in LEVELLED.values() and arrangement.design.standing in (Standing.ALONE, Standing.APART):
+        if metric in LEVELLED.values() and arrangement.design.standing in (
+            Standing.ALONE,
+            Standing.APART,
+        ):
             arrangement = level(arrangement, rows, of_a)
-        # A point none of whose runs has a counterpart in its session keeps them all, and gets no verdict.
+        # A point none of whose runs has a counterpart in its session keeps them all, and gets no
+        # verdict.
         apart = ~np.isin(point, point[arrangement.used])
         used[mine] = arrangement.used | apart
         units[mine] = arrangement.units if arrangement.design.comparable else None
@@ -361,24 +492,45 @@ def _sampled(found: _Match, metric: str, lost: _Lost) -> tuple[_Sampled, np.ndar
             times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
             for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
                 one = mine[session]
-                moved[one], taken[one], wanders[one] = steps(logs[one], (2 * point + of_a)[session], times[session])
+                moved[one], taken[one], wanders[one] = steps(
+                    logs[one], (2 * point + of_a)[session], times[session]
+                )
             design = replace(design, stepped=math.expm1(np.ptp(moved[mine])))
         changes = {"taken": taken[mine].mean(), "wanders": wanders[mine].any()}
-        samplings[str(name)] = Sampling(design, arrangement.between, outside=frozenset(point[apart]), **changes)
+        samplings[str(name)] = Sampling(
+            design, arrangement.between, outside=frozenset(point[apart]), **changes
+        )
     return samplings, units, used, moved
 
 
-def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: _Sampled) -> pd.DataFrame:
-    """A row for each paired point with what `_ratios` needs of one side, `mine` (runs,) its runs; `sessions` and
-    `sampled` as `_sampled` gives them."""
-    frame, points = found.runs[mine].reset_index(drop=True), found.point[mine]
+def _by_point(
+    found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: _Sampled
+) -> pd.DataFrame:
+    """A row for each paired point with what `_ratios` needs of one side, `mine` (runs,) its runs;
+    `sessions` and `sampled` as `_sampled` gives them.
+    """
+    frame = found.runs[mine].reset_index(drop=True)
+    points = found.point[mine]
     value = frame[metric].astype("float64")
     below, above = _within(frame, metric)
-    processes = frame["processes"].to_numpy(dtype="float64", na_value=1.0) if "processes" in frame else 1.0
-    table = pd.DataFrame({"value": value, "log": np.log(value), "below": below, "above": above, "processes": processes})
+    if "processes" in frame:
+        processes = frame["processes"].to_numpy(dtype="float64", na_value=1.0)
+    else:
+        processes = 1.0
+    table = pd.DataFrame(
+        {
+            "value": value,
+            "log": np.log(value),
+            "below": below,
+            "above": above,
+            "processes": processes,
+        }
+    )
     grouped = table.groupby(points)
     unit = [name or f"run {number}" for number, name in enumerate(sessions[mine])]
-    logs = table["log"].groupby([pd.Series(points, name="point"), pd.Series(unit, name="unit")]).mean()
+    logs = (
+        table["log"].groupby([pd.Series(points, name="point"), pd.Series(unit, name="unit")]).mean()
+    )
     units = logs.groupby("point")
     summary = pd.DataFrame(
         {
@@ -393,50 +545,69 @@ def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray
             "error": units.var() / units.size(),
         }
     ).reindex(found.both)
-    # Where one run is all there is, the scatter between its processes: its interval is Student's over them.
+    # Where one run is all there is, the scatter between its processes: its interval is Student's
+    # over them.
     inside = (summary["units"] == 1) & (summary["processes"] >= 2)
     degrees = summary["processes"].where(inside, 2.0) - 1
     half = (summary["below"] + summary["above"]) / 2
     error = (half / stats.t.ppf((1 + LEVEL) / 2, degrees)) ** 2
     by_process = inside & error.notna()
     count = summary["units"].where(~by_process, summary["processes"]).astype("int64").to_numpy()
-    variance, freedom = summary["error"].where(~inside, error).to_numpy() * count, count - 1.0
+    variance = summary["error"].where(~inside, error).to_numpy() * count
+    freedom = count - 1.0
     rarer, span = np.zeros((2, len(count)))
     # Of no points np.split makes one part.
     cells = dict(
-        zip(units.size().index, np.split(logs.to_numpy(), units.size().cumsum().to_numpy()[:-1]), strict=False)
+        zip(
+            units.size().index,
+            np.split(logs.to_numpy(), units.size().cumsum().to_numpy()[:-1]),
+            strict=False,
+        )
     )
     family = found.points["family"].fillna("").to_numpy()
     for name in dict.fromkeys(family):
         mine = family == name
-        axes = [pd.factorize(found.points.loc[mine, key])[0] for key in found.keys if describes(key)]
-        own, few, known = sampled[name].taken * variance[mine], freedom[mine], freedom[mine] > 0
+        axes = [
+            pd.factorize(found.points.loc[mine, key])[0] for key in found.keys if describes(key)
+        ]
+        own = sampled[name].taken * variance[mine]
+        few = freedom[mine]
+        known = freedom[mine] > 0
         variance[mine], freedom[mine] = moderated(own, few, axes)
-        if sampled[name].design.standing is Standing.REPEATED:  # all points have the scatter of the same sessions
+        if (
+            sampled[name].design.standing is Standing.REPEATED
+        ):  # all points have the scatter of the same sessions
             freedom[mine] = few
         else:
             rarer[mine], span[mine] = rarer_level([cells[point] for point in found.both[mine]])
-        if sampled[name].wanders and known.any():  # the scatter is the machine's: few runs agree by having been near
+        if (
+            sampled[name].wanders and known.any()
+        ):  # the scatter is the machine's: few runs agree by having been near
             variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
     told = {"by_process": by_process, "error": variance / count, "units": count, "degrees": freedom}
     return summary.assign(**told, rarer=rarer, span=span).reset_index(drop=True)
 
 
 def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The chance that a run takes the rarer of two levels, from the logarithms of each point's runs, and how far apart
-    runs of a point lie at most; 0 where scatter is normal, or points are few.
+    """The chance that a run takes the rarer of two levels, from the logarithms of each point's
+    runs, and how far apart runs of a point lie at most; 0 where scatter is normal, or points are
+    few.
 
-    A process may choose one of two kernels, or lay out its memory in one of two ways. Runs of a point that chose alike
-    by chance look exact; those that did not lie in two heaps, and the share of such points tells how often the others
-    did. The p of Shapiro and Wilk's test (Biometrika 52, 1965) is even between 0 and 1 where scatter is normal, of
-    whatever size, so that share is what p above 1/2 lack (Storey, J. Royal Statistical Society B 64, 2002), and a
-    standard error more, since some points may have two levels and others one.
+    A process may choose one of two kernels, or lay out its memory in one of two ways. Runs of a
+    point that chose alike by chance look exact; those that did not lie in two heaps, and the share
+    of such points tells how often the others did. The p of Shapiro and Wilk's test (Biometrika 52,
+    1965) is even between 0 and 1 where scatter is normal, of whatever size, so that share is what p
+    above 1/2 lack (Storey, J. Royal Statistical Society B 64, 2002), and a standard error more,
+    since some points may have two levels and others one.
     """
     cells = [cell for cell in cells[:: max(len(cells) // _MOST_CELLS, 1)] if len(cell) > 2]
     if len(cells) < MINIMUM_POINTS:
         return 0.0, 0.0
     sizes, spans = np.array([(len(cell), np.ptp(cell)) for cell in cells]).T
-    normal = [span == 0 or stats.shapiro(cell).pvalue > 0.5 for span, cell in zip(spans, cells, strict=True)]
+    normal = [
+        span == 0 or stats.shapiro(cell).pvalue > 0.5
+        for span, cell in zip(spans, cells, strict=True)
+    ]
 
     def alike(rarer: float) -> float:
         """The chance that all runs of a point take one level."""
@@ -446,14 +617,18 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     return float(optimize.brentq(lambda rarer: alike(rarer) - seen, 0.0, 0.5)), float(spans.max())
 
 
-def moderated(variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()) -> Component:
-    """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards what they share.
+def moderated(
+    variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()
+) -> Component:
+    """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards
+    what they share.
 
-    They are taken as s0^2 F(d, d0), s0 and d0 from the mean and the variance of their logarithms; each becomes
-    (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at most all there are (Smyth, Statistical Applications
-    in Genetics and Molecular Biology 3, 2004, article 3). So a point whose few values agree by chance is not taken for
-    exact, and one among many like it needs fewer. Few variances may look alike that are not, so their variance is
-    taken as larger by a standard error. Where they differ by the values (n,) of one of the `axes`, those of a value are
+    They are taken as s0^2 F(d, d0), s0 and d0 from the mean and the variance of their logarithms;
+    each becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at most all there are
+    (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3). So a
+    point whose few values agree by chance is not taken for exact, and one among many like it needs
+    fewer. Few variances may look alike that are not, so their variance is taken as larger by a
+    standard error. Where they differ by the values (n,) of one of the `axes`, those of a value are
     alike. As they are below MINIMUM_POINTS, and where none scatters.
     """
     known = (variances > 0) & (degrees > 0)
@@ -464,19 +639,26 @@ def moderated(variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndar
     for axis in axes:
         parts = [axis == value for value in np.unique(axis)]
         logs_of = [logs[part[known]] for part in parts]
-        if len(parts) > 1 and min(map(len, logs_of)) >= MINIMUM_POINTS and stats.f_oneway(*logs_of).pvalue < _UNLIKE:
+        if (
+            len(parts) > 1
+            and min(map(len, logs_of)) >= MINIMUM_POINTS
+            and stats.f_oneway(*logs_of).pvalue < _UNLIKE
+        ):
             found = np.empty((2, len(variances)))
             for part in parts:
                 found[:, part] = moderated(variances[part], degrees[part])
             return Component(*found)
-    chance, most = special.polygamma(1, half).mean(), float(2 * half.sum())
+    chance = special.polygamma(1, half).mean()
+    most = float(2 * half.sum())
     error = math.sqrt((special.polygamma(3, half).mean() + 2 * chance**2) / len(logs))
     excess = max(logs.var(ddof=1) - chance, 0.0) + error
     prior = 2 * optimize.brentq(lambda each: special.polygamma(1, each) - excess, 1e-3, most / 2)
     common = math.exp(logs.mean() + special.digamma(prior / 2) - math.log(prior / 2))
     drawn = (prior * common + degrees * np.nan_to_num(variances)) / (prior + degrees)
     able = degrees > 0
-    return Component(np.where(able, drawn, variances), np.where(able, np.minimum(prior + degrees, most), degrees))
+    return Component(
+        np.where(able, drawn, variances), np.where(able, np.minimum(prior + degrees, most), degrees)
+    )
 
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -485,40 +667,55 @@ def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     for names, sign in _WITHIN.get(metric, ()):
         if set(names) <= set(frame.columns):
             with np.errstate(divide="ignore", invalid="ignore"):
-                centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in names)
+                centre, bottom, top = (
+                    np.log(frame[name].to_numpy(dtype="float64")) for name in names
+                )
             reach = np.array([np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)])[::sign]
             found = np.where(np.isfinite(found), found, np.where(np.isfinite(reach), reach, np.nan))
     return found[0], found[1]
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
-    """RESULT_COLUMNS but `comparable`, of sides as `_by_point` gives them; `sign` is -1 where lower is better.
+    """RESULT_COLUMNS but `comparable`, of sides as `_by_point` gives them; `sign` is -1 where lower
+    is better.
 
-    The test is Welch's of the difference of mean logarithms. Where no measurement differs from another the interval
-    has no width, and there is no p.
+    The test is Welch's of the difference of mean logarithms. Where no measurement differs from
+    another the interval has no width, and there is no p.
     """
-    speedup = a["median"] / b["median"] if sign > 0 else b["median"] / a["median"]
+    if sign > 0:
+        speedup = a["median"] / b["median"]
+    else:
+        speedup = b["median"] / a["median"]
     measured = (a["units"] >= 2) & (b["units"] >= 2)
     difference = sign * (a["log_mean"] - b["log_mean"]).to_numpy()
     parts = [side["error"].to_numpy(dtype="float64") for side in (a, b)]
     error = np.sqrt(parts[0] + parts[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        below = sum(part**2 / side["degrees"].to_numpy() for part, side in zip(parts, (a, b), strict=True))
+        below = sum(
+            part**2 / side["degrees"].to_numpy() for part, side in zip(parts, (a, b), strict=True)
+        )
         degrees = (parts[0] + parts[1]) ** 2 / below
         p_value = 2 * stats.t.sf(np.abs(difference / error), degrees)
-    levels = [np.array([side["rarer"], 1 - side["rarer"]]) ** side["units"].to_numpy() for side in (a, b)]
+    levels = [
+        np.array([side["rarer"], 1 - side["rarer"]]) ** side["units"].to_numpy() for side in (a, b)
+    ]
     near = np.abs(difference) <= np.maximum(a["span"], b["span"])
     p_value = np.minimum(p_value + near * (levels[0] * levels[1][::-1]).sum(axis=0), 1)
     reach = np.where(error == 0, 0.0, stats.t.ppf((1 + LEVEL) / 2, degrees) * error)
     # A step time's interval above its median lies below the median of the speed.
     reach_a, reach_b = (("below", "above"), ("above", "below"))[:: int(sign)]
     down, up = (np.sqrt(a[x] ** 2 + b[y] ** 2) for x, y in zip(reach_a, reach_b, strict=True))
-    low = np.where(measured, np.minimum(np.exp(difference - reach), speedup), speedup * np.exp(-down))
+    low = np.where(
+        measured, np.minimum(np.exp(difference - reach), speedup), speedup * np.exp(-down)
+    )
     high = np.where(measured, np.maximum(np.exp(difference + reach), speedup), speedup * np.exp(up))
     known = np.isfinite(low) & np.isfinite(high)
     between = np.where(a["by_process"] | b["by_process"], "processes", "replicates")
     found: dict[str, Any] = {"a": a["median"], "b": b["median"], "speedup": speedup}
-    found |= {"speedup_low": np.where(known, low, np.nan), "speedup_high": np.where(known, high, np.nan)}
+    found |= {
+        "speedup_low": np.where(known, low, np.nan),
+        "speedup_high": np.where(known, high, np.nan),
+    }
     for name in ("count", "units", "spread"):
         found |= {f"{key}_{name}": side[name] for key, side in (("a", a), ("b", b))}
     source = np.where(~known, "none", np.where(measured, between, "within process"))
@@ -529,26 +726,52 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
     return table.astype(dict.fromkeys(("a_count", "b_count", "a_units", "b_units"), "int64"))
 
 
-def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]) -> tuple[dict[str, tuple[int, int]], _Lost]:
-    """Family -> points that both sides tried and A alone has a value of, and B alone; and the design of those of which
-    one side lacks replicates of its points oftener than the other (Fisher's exact test): those that failed, and numbers
-    below the highest that are not there. What is left of that side may be what was fast."""
+def _missing(
+    a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]
+) -> tuple[dict[str, tuple[int, int]], _Lost]:
+    """Family -> points that both sides tried and A alone has a value of, and B alone; and the
+    design of those of which one side lacks replicates of its points oftener than the other
+    (Fisher's exact test): those that failed, and numbers below the highest that are not there. What
+    is left of that side may be what was fast.
+    """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
     tried = [side[side["outcome"].notna()] for side in (a, b)]
-    code = _stacked(tried[0], tried[1], on).groupby(on, sort=False, dropna=False).ngroup().to_numpy()
+    code = (
+        _stacked(tried[0], tried[1], on).groupby(on, sort=False, dropna=False).ngroup().to_numpy()
+    )
     family = pd.concat([side["family"] for side in tried]).fillna("").to_numpy()
     has = np.concatenate([is_ok(side).to_numpy() & _positive(side[metric]) for side in tried])
     side = np.repeat(["a", "b"], [len(side) for side in tried])
-    number = pd.concat([one.get("replicate", pd.Series(-1, one.index)) for one in tried]).fillna(-1).to_numpy()
-    runs = pd.DataFrame({"family": family, "code": code, "side": side, "kept": has, "number": number.astype("int64")})
+    number = (
+        pd.concat([one.get("replicate", pd.Series(-1, one.index)) for one in tried])
+        .fillna(-1)
+        .to_numpy()
+    )
+    runs = pd.DataFrame(
+        {
+            "family": family,
+            "code": code,
+            "side": side,
+            "kept": has,
+            "number": number.astype("int64"),
+        }
+    )
     points = runs.groupby(["family", "code", "side"]).agg({"kept": "sum", "number": "max"})
     wide = points["kept"].gt(0).unstack().reindex(columns=["a", "b"]).dropna().astype(bool)
-    sums = pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}).groupby("family").sum()
+    sums = (
+        pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]})
+        .groupby("family")
+        .sum()
+    )
     points["lost"] = (points.pop("number") + 1 - points["kept"]).clip(lower=0)
     measured: Any = points[points["kept"] > 0].groupby(["family", "side"]).sum().unstack()
     lost = {}
-    for name, row in measured.reindex(columns=list(itertools.product(("kept", "lost"), "ab"))).dropna().iterrows():
+    for name, row in (
+        measured.reindex(columns=list(itertools.product(("kept", "lost"), "ab")))
+        .dropna()
+        .iterrows()
+    ):
         counts = row.to_numpy(dtype="int64").reshape(2, 2)
         if stats.fisher_exact(counts).pvalue < BY_CHANCE:
             lost[str(name)] = Design(Standing.LOST, (int(counts[1, 0]), int(counts[1, 1])))
@@ -558,5 +781,7 @@ def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]) -> tu
 def _carried(name: str, found: _Match) -> np.ndarray[Any, Any]:
     """The median of a number over the runs of each point, on either side."""
     values = found.runs.get(name, pd.Series(np.nan, found.runs.index)).astype("float64")
-    medians: np.ndarray[Any, Any] = values.groupby(found.point).median().reindex(found.both).to_numpy()
+    medians: np.ndarray[Any, Any] = (
+        values.groupby(found.point).median().reindex(found.both).to_numpy()
+    )
     return medians

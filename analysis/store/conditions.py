@@ -1,8 +1,10 @@
-"""Conditions on the columns of a frame, the same in --where, in both sides of a comparison and in claims.
+"""Conditions on the columns of a frame, the same in --where, in both sides of a comparison and in
+claims.
 
     model.nodes>=1024      device=TPU v2,V100      version.tensorflow!=2.1*      reason=null
 
-`docs/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition but `column=null`.
+`docs/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition
+but `column=null`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _NULL = "null"
 
 @dataclass(frozen=True)
 class Condition:
-    """What a column must be: `sign` is = != < <= > or >=. = is met by any of `values`, != by none of them."""
+    """What a column must be: `sign` is = != < <= > or >=. = is met by any of `values`, != by none
+    of them.
+    """
 
     column: str
     sign: str
@@ -40,7 +44,9 @@ class Condition:
         return f"{self.column}{self.sign}{','.join(self.values)}"
 
     def meets(self, column: pd.Series, option: str) -> Any:
-        """Which entries (rows,) meet it; ConfigError, naming the `option`, for a value that the column cannot hold."""
+        """Which entries (rows,) meet it; ConfigError, naming the `option`, for a value that the
+        column cannot hold.
+        """
         there = column.notna().to_numpy(dtype=bool)
         text = self.values[0]
         try:
@@ -51,7 +57,8 @@ class Condition:
             for text in (part for part in parts if part != _NULL):
                 equal |= there & _equals(column, text)
         except ValueError:
-            problem, holds = f"{text!r} is no value of {self.column}", f"that column holds {column.dtype}"
+            problem = f"{text!r} is no value of {self.column}"
+            holds = f"that column holds {column.dtype}"
             raise ConfigError(option, str(self), problem, holds) from None
         return equal if self.sign == "=" else there & ~equal
 
@@ -61,20 +68,31 @@ Conditions = Mapping[str, tuple[Condition, ...]]
 
 
 def parse(text: str, option: str = "--where") -> Condition:
-    """A condition such as "model.nodes>=1024" or "device=TPU v2,V100"; ConfigError, naming the `option`, otherwise."""
-    if (match := _CONDITION.fullmatch(text)) is None:
-        raise ConfigError(option, text, "is not a condition", f"write for example {option} 'model.nodes>=1024'")
+    """A condition such as "model.nodes>=1024" or "device=TPU v2,V100"; ConfigError, naming the
+    `option`, otherwise.
+    """
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            option, text, "is not a condition", f"write for example {option} 'model.nodes>=1024'"
+        )
     return _checked(Condition(match[1], match[2], (match[3],)), option)
 
 
 def conditions_on(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
-    """A claim's conditions on one column: values of which any will do, and texts such as ">=1024" that all hold."""
+    """A claim's conditions on one column: values of which any will do, and texts such as ">=1024"
+    that all hold.
+    """
     named = {None: _NULL, True: "true", False: "false"}
-    texts = [named[value] if value is None or isinstance(value, bool) else str(value) for value in values]
+    texts = [
+        named[value] if value is None or isinstance(value, bool) else str(value) for value in values
+    ]
     signed = [match for text in texts if (match := _SIGNED.fullmatch(text))]
     plain = tuple(text for text in texts if not _SIGNED.fullmatch(text))
     found = [_checked(Condition(column, match[1], (match[2],)), option) for match in signed]
-    return (*found, Condition(column, "=", plain)) if plain else tuple(found)
+    if plain:
+        return (*found, Condition(column, "=", plain))
+    return tuple(found)
 
 
 def select(frame: pd.DataFrame, texts: Iterable[str], option: str = "--where") -> pd.DataFrame:
@@ -82,14 +100,23 @@ def select(frame: pd.DataFrame, texts: Iterable[str], option: str = "--where") -
     return choose(frame, [parse(text, option) for text in texts], option).reset_index(drop=True)
 
 
-def choose(frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where") -> pd.DataFrame:
-    """The rows that meet every condition; ConfigError for a column that is not there or a value of another type."""
+def choose(
+    frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where"
+) -> pd.DataFrame:
+    """The rows that meet every condition; ConfigError for a column that is not there or a value of
+    another type.
+    """
     for condition in conditions:
         if condition.column not in frame:
             own = f"model.{condition.column}"
-            close = f"did you mean {own}?" if own in frame else did_you_mean(condition.column, map(str, frame.columns))
+            if own in frame:
+                close = f"did you mean {own}?"
+            else:
+                close = did_you_mean(condition.column, map(str, frame.columns))
             problem = f"these runs have no column {condition.column}"
-            raise ConfigError(option, str(condition), problem, close.strip() or "see python -m analysis export")
+            raise ConfigError(
+                option, str(condition), problem, close.strip() or "see python -m analysis export"
+            )
         frame = frame[condition.meets(frame[condition.column], option)]
     return frame
 
@@ -107,7 +134,9 @@ def _checked(condition: Condition, option: str) -> Condition:
             float(value)
         except ValueError:
             remedy = f"write for example '{condition.column}>=1024', or ask = or !="
-            raise ConfigError(option, str(condition), "compares with no number and no time", remedy) from None
+            raise ConfigError(
+                option, str(condition), "compares with no number and no time", remedy
+            ) from None
     return condition
 
 
@@ -119,14 +148,21 @@ def _parts(value: str, column: pd.Series) -> list[str]:
 
 
 def _equals(column: pd.Series, text: str) -> Any:
-    """Numbers as numbers, truth as truth, times as times, all else as text in which * and ? stand for anything."""
+    """Numbers as numbers, truth as truth, times as times, all else as text in which * and ? stand
+    for anything.
+    """
     kind = _kind(column)
     if kind == "text":
         pattern = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
-        return column.isin([entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]).to_numpy()
+        return column.isin(
+            [entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]
+        ).to_numpy()
     if kind == "truth" and text.lower() not in ("true", "false"):
         raise ValueError(text)
-    value = text.lower() == "true" if kind == "truth" else _value(text, kind)
+    if kind == "truth":
+        value = text.lower() == "true"
+    else:
+        value = _value(text, kind)
     return column.eq(value).fillna(False).to_numpy(dtype=bool)
 
 
@@ -150,4 +186,6 @@ def _kind(column: pd.Series) -> str:
 
 def _value(text: str, kind: str) -> Any:
     """A number, or a time (UTC unless it says otherwise); ValueError for what is none."""
-    return pd.to_datetime(text, utc=True) if kind == "time" else float(text)
+    if kind == "time":
+        return pd.to_datetime(text, utc=True)
+    return float(text)

@@ -1,7 +1,8 @@
 """Points as the model of step time takes them: of a frame's runs, and of those that a user names.
 
-The frame holds typed values; the model reads keys as the store keeps them, so they are written back that way. Costs are
-the analytic ones for measured and unmeasured points: what is learned of one then holds for the other.
+The frame holds typed values; the model reads keys as the store keeps them, so they are written back
+that way. Costs are the analytic ones for measured and unmeasured points: what is learned of one
+then holds for the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import LATER_PARAMS
 
-#: Keys of a point that identify what is computed, where and with what; how it is timed is none of it.
+#: Keys of a point that identify what is computed, where and with what; how it is timed is none of
+#: it.
 _KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts")
 _GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data.", "software.")
 
@@ -36,50 +38,86 @@ def is_key(name: str) -> bool:
 
 
 def costs_of(points: pd.DataFrame) -> pd.DataFrame:
-    """The analytic work of points (rows with `family` and keys): columns `WORK`, NaN where no such model can be built.
+    """The analytic work of points (rows with `family` and keys): columns `WORK`, NaN where no such
+    model can be built.
 
-    A key that the points lack counts as what the original suite had: training, float32, RMSprop, one device.
+    A key that the points lack counts as what the original suite had: training, float32, RMSprop,
+    one device.
     """
     names = [
-        name for name in map(str, points) if name.startswith(("model.", "generate.", "optimizer.")) or name in _KEYS
+        name
+        for name in map(str, points)
+        if name.startswith(("model.", "generate.", "optimizer.")) or name in _KEYS
     ]
-    given = (tuple(item for item in row.items() if item[1] != "null") for row in _texts(points, names))
+    given = (
+        tuple(item for item in row.items() if item[1] != "null") for row in _texts(points, names)
+    )
     found = [of_model(items, _work, (np.nan,) * len(WORK)) for items in given]
     return pd.DataFrame(found, columns=list(WORK), index=points.index, dtype="float64")
 
 
 def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
-    """Points (rows with `family`, `environment_id` and keys) as a table; `rates` are FLOP/s and B/s of one device.
+    """Points (rows with `family`, `environment_id` and keys) as a table; `rates` are FLOP/s and B/s
+    of one device.
 
-    Columns of `WORK` count where a model is of another version; points without any of the two count as one FLOP.
+    Columns of `WORK` count where a model is of another version; points without any of the two count
+    as one FLOP.
     """
-    rows = [{**LATER_PARAMS, **row} for row in _texts(points, [str(name) for name in points if is_key(str(name))])]
+    rows = [
+        {**LATER_PARAMS, **row}
+        for row in _texts(points, [str(name) for name in points if is_key(str(name))])
+    ]
     environments, sweeps = (
         points[name].astype("str").fillna("").tolist() if name in points else [""] * len(points)
         for name in ("environment_id", "sweep_id")
     )
     work = costs_of(points).fillna(points.reindex(columns=list(WORK)).astype("float64"))
-    costs = work[["flops_per_step", "bytes_per_step", "parameters"]].fillna(1.0).clip(lower=1.0).to_numpy()
-    peaks, load = np.tile((*rates, 1.0), (len(points), 1)), np.full(len(points), np.nan)
+    costs = (
+        work[["flops_per_step", "bytes_per_step", "parameters"]]
+        .fillna(1.0)
+        .clip(lower=1.0)
+        .to_numpy()
+    )
+    peaks = np.tile((*rates, 1.0), (len(points), 1))
+    load = np.full(len(points), np.nan)
     return Table(rows, environments, sweeps, costs, peaks, load)
 
 
 def noise_of(runs: pd.DataFrame) -> np.ndarray:
-    """(n,) what measured runs say of the noise of their own step time (`paradnn.forecast.table.stated_noise`)."""
-    return stated_noise(*runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T)
+    """(n,) what measured runs say of the noise of their own step time
+    (`paradnn.forecast.table.stated_noise`).
+    """
+    return stated_noise(
+        *runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
+    )
 
 
 def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
-    """FLOP/s and B/s of a device of measured runs: ceilings, else the specification, else what the best implies."""
+    """FLOP/s and B/s of a device of measured runs: ceilings, else the specification, else what the
+    best implies.
+    """
     work = costs_of(runs)
     part = find_hardware(str(runs["device"].iloc[0]))
-    precision = str(runs["precision"].iloc[0]) if "precision" in runs else "float32"
-    flops = (part.peak_flops.get(precision) or part.peak_flops.get("float32")) if part else None
-    specified, found = (flops, part.bandwidth if part else None), []
+    if "precision" in runs:
+        precision = str(runs["precision"].iloc[0])
+    else:
+        precision = "float32"
+    if part:
+        flops = part.peak_flops.get(precision) or part.peak_flops.get("float32")
+    else:
+        flops = None
+    specified = (flops, part.bandwidth if part else None)
+    found = []
     for kind, share, known in zip(("flops", "bytes"), _BEST, specified, strict=True):
         ceiling = f"peak_{kind}_per_second"
-        measured = float(runs[ceiling].median()) if ceiling in runs else np.nan
-        best = float(np.nanmax(np.append((work[f"{kind}_per_step"] / seconds).to_numpy(), 1.0))) / share
+        if ceiling in runs:
+            measured = float(runs[ceiling].median())
+        else:
+            measured = np.nan
+        best = (
+            float(np.nanmax(np.append((work[f"{kind}_per_step"] / seconds).to_numpy(), 1.0)))
+            / share
+        )
         found.append(measured if measured > 0 else known or best)
     return found[0], found[1]
 
@@ -94,7 +132,9 @@ def _texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
 def _text(value: Any) -> str:
     if value is None or value is pd.NA or value != value:
         return "null"
-    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    return str(value)
 
 
 def _work(model: Model, **row: Any) -> tuple[float, ...]:
@@ -114,8 +154,10 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
 
 
 def points_of(words: Sequence[str]) -> pd.DataFrame:
-    """The points (rows of keys, with `family`) that words of a command line name by the driver's own grammar, presets
-    and checks: `model=fc model.nodes=32,64`, or `experiment=paper_fc`. Raises ParadnnError."""
+    """The points (rows of keys, with `family`) that words of a command line name by the driver's
+    own grammar, presets and checks: `model=fc model.nodes=32,64`, or `experiment=paper_fc`. Raises
+    ParadnnError.
+    """
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -133,7 +175,11 @@ def points_of(words: Sequence[str]) -> pd.DataFrame:
         check_arguments(words)
         axes = as_axes(["--multirun", *words])[1:]
         parsed = OverridesParser.create().parse_overrides(axes)
-        fixed = [word for word, override in zip(axes, parsed, strict=True) if not override.is_sweep_override()]
+        fixed = [
+            word
+            for word, override in zip(axes, parsed, strict=True)
+            if not override.is_sweep_override()
+        ]
         with initialize_config_dir(str(CONFIG), version_base="1.3"):
             master = compose("config", overrides=fixed, return_hydra_config=True)
             plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
@@ -144,4 +190,6 @@ def points_of(words: Sequence[str]) -> pd.DataFrame:
         raise
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if is_key(name)]
     columns = {name: typed([row.get(name) for row in rows]) for name in names}
-    return pd.DataFrame({"family": [row["model.name"] for row in rows], **columns}).drop_duplicates(ignore_index=True)
+    return pd.DataFrame({"family": [row["model.name"] for row in rows], **columns}).drop_duplicates(
+        ignore_index=True
+    )

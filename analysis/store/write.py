@@ -30,18 +30,25 @@ Progress = Callable[[int, int], None] | None
 _OWN_TAGS = {"owner", "claim_expires", OWNER, EXPIRES}
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _ORIGIN = "origin"  # the run's id where it was measured
-_PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
-_BATCH, _METRICS = 100, 800  # params or tags, and metrics, that are logged at once: MLflow takes 1,000 of all
+_PARENT = "mlflow.parentRunId"
+_NOTE = "mlflow.note.content"
+# params or tags, and metrics, that are logged at once: MLflow takes 1,000 of all
+_BATCH = 100
+_METRICS = 800
 
 
 def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
-    """An MlflowClient and the id of the experiment, both made where they are not there yet; StoreError otherwise.
+    """An MlflowClient and the id of the experiment, both made where they are not there yet;
+    StoreError otherwise.
 
     Runs of writers that were killed are ended.
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
-        problem = "a bundle is only read" if address.is_bundle else "no tracking store"
+        if address.is_bundle:
+            problem = "a bundle is only read"
+        else:
+            problem = "no tracking store"
         raise StoreError(
             f"cannot write to {address.public}: {problem}; give sqlite:///path/of/mlflow.db or an http address"
         )
@@ -71,12 +78,15 @@ def log_run(
     files: Path | None = None,
     status: str = "FINISHED",
 ) -> str:
-    """One run with the files of a folder; its id. `span` are its first and last Unix millisecond, `metrics` are key,
-    value, millisecond and step, and the tags `last` are written last, how it ended at the very end: should this process
-    be killed, the next writer ends the run."""
+    """One run with the files of a folder; its id. `span` are its first and last Unix millisecond,
+    `metrics` are key, value, millisecond and step, and the tags `last` are written last, how it
+    ended at the very end: should this process be killed, the next writer ends the run.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
-    made = client.create_run(experiment_id, start_time=span[0], tags={**tags, OWNER: owner_tag()}, run_name=name)
+    made = client.create_run(
+        experiment_id, start_time=span[0], tags={**tags, OWNER: owner_tag()}, run_name=name
+    )
     run_id = str(made.info.run_id)
     if files is not None:
         client.log_artifacts(run_id, str(files))
@@ -84,7 +94,9 @@ def log_run(
     settings = [Param(key, value) for key, value in (params or {}).items()]
     ending = sorted((last or {}).items(), key=lambda tag: tag[0] not in OUTCOME_TAGS)
     words = [RunTag(key, value) for key, value in ending]
-    batches = max(-(-len(numbers) // _METRICS), -(-len(settings) // _BATCH), -(-len(words) // _BATCH))
+    batches = max(
+        -(-len(numbers) // _METRICS), -(-len(settings) // _BATCH), -(-len(words) // _BATCH)
+    )
     for place in reversed(range(batches)):
         own, many = (slice(size * place, size * (place + 1)) for size in (_BATCH, _METRICS))
         client.log_batch(run_id, metrics=numbers[many], params=settings[own], tags=words[own])
@@ -92,8 +104,11 @@ def log_run(
     return run_id
 
 
-def export_bundle(frame: pd.DataFrame, path: Path, stores: Sequence[str], experiments: Sequence[str]) -> int:
-    """Write the runs of a frame, their sweeps and the ceilings they name, with all their files; how many runs.
+def export_bundle(
+    frame: pd.DataFrame, path: Path, stores: Sequence[str], experiments: Sequence[str]
+) -> int:
+    """Write the runs of a frame, their sweeps and the ceilings they name, with all their files; how
+    many runs.
 
     `stores` and `experiments` are where the frame is from.
     """
@@ -107,7 +122,11 @@ def _rows(wanted: set[str], stores: Sequence[str], experiments: Sequence[str]) -
     found: set[str] = set()
     for uri in stores or (None,):
         reader = open_reader(address_of(uri))
-        nothing_but_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
+        nothing_but_notes: dict[Values, tuple[str, ...]] = {
+            "params": (),
+            "metrics": (),
+            "tags": (_NOTE,),
+        }
         noted = reader.read(Query(tuple(experiments), unfinished=True, columns=nothing_but_notes))
         notes = {row.run.run_id: row.tags.get(_NOTE) for row in noted}
         for row in reader.read(Query(tuple(experiments), unfinished=True)):
@@ -115,7 +134,9 @@ def _rows(wanted: set[str], stores: Sequence[str], experiments: Sequence[str]) -
             if run_id in wanted and run_id not in found:
                 found.add(run_id)
                 tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS}
-                yield row._replace(tags=tags | ({_NOTE: note} if (note := notes.get(run_id)) else {}))
+                yield row._replace(
+                    tags=tags | ({_NOTE: note} if (note := notes.get(run_id)) else {})
+                )
 
 
 def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -132,7 +153,9 @@ def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
     uri = address_of(next((uri for uri in stores if address_of(uri).is_server), None)).uri
     with tempfile.TemporaryDirectory() as target, store_errors(f"the files of run {run.run_id}"):
-        for name, content in _below(Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri))):
+        for name, content in _below(
+            Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri))
+        ):
             yield from unpack(content).items() if name == PACKED else [(name, content)]
 
 
@@ -142,10 +165,14 @@ def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
-def import_bundle(path: Path, tracking_uri: str | None, experiment: str, progress: Progress = None) -> tuple[int, int]:
-    """Log the runs of a bundle that the store does not hold yet; how many were logged, and how many it held.
+def import_bundle(
+    path: Path, tracking_uri: str | None, experiment: str, progress: Progress = None
+) -> tuple[int, int]:
+    """Log the runs of a bundle that the store does not hold yet; how many were logged, and how many
+    it held.
 
-    A run's id of before stands in its tag `origin`. Every file is checked before the first run is logged.
+    A run's id of before stands in its tag `origin`. Every file is checked before the first run is
+    logged.
     """
     reader = open_reader(address_of(str(path)))
     if not address_of(str(path)).is_bundle:
@@ -167,7 +194,9 @@ def import_bundle(path: Path, tracking_uri: str | None, experiment: str, progres
 
 def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
     """Runs that the store holds, by the id that they had where they were measured."""
-    query = Query((experiment,), unfinished=True, columns={"params": (), "metrics": (), "tags": (_ORIGIN,)})
+    query = Query(
+        (experiment,), unfinished=True, columns={"params": (), "metrics": (), "tags": (_ORIGIN,)}
+    )
     rows = open_reader(address_of(tracking_uri)).read(query)
     held = {row.run.run_id: row.run.run_id for row in rows}
     return held | {row.tags[_ORIGIN]: row.run.run_id for row in rows if row.tags.get(_ORIGIN)}
@@ -176,8 +205,12 @@ def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
 def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) -> str:
     """One run of a bundle with its files."""
     run = row.run
-    tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS} | {_ORIGIN: run.run_id}
-    first = {key: tags.pop(key) for key in (_PARENT, _NOTE, "kind", "schema_version") if key in tags}
+    tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS} | {
+        _ORIGIN: run.run_id
+    }
+    first = {
+        key: tags.pop(key) for key in (_PARENT, _NOTE, "kind", "schema_version") if key in tags
+    }
     if _PARENT in first:
         first[_PARENT] = known.get(first[_PARENT], first[_PARENT])
     start = run.start_ms or 0

@@ -1,1 +1,3 @@
-"""Readers of the files that others published, from which the data that come with the package are made."""
+"""Readers of the files that others published, from which the data that come with the package are
+made.
+"""

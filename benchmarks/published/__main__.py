@@ -1,4 +1,5 @@
-"""Makes analysis/published/data of the published files, from clones of their repositories (docs/published-data.md).
+"""Makes analysis/published/data of the published files, from clones of their repositories
+(docs/published-data.md).
 
 python -m benchmarks.published archive=paradnn-original/scripts/data deepbench=DeepBench/results
     vidur=vidur/data/profiling/network tiny=tiny_results_v1.3 layers=benchmarks/published/layers.csv
@@ -21,11 +22,15 @@ def main(*words: str) -> None:
         name, _, folder = word.partition("=")
         found = getattr(import_module(f"benchmarks.published.{name}"), f"read_{name}")(Path(folder))
         rows = [
-            dict(zip(HEAD, publication, strict=False)) | vars(run) | {key: json.dumps(vars(run)[key]) for key in NESTED}
+            dict(zip(HEAD, publication, strict=False))
+            | vars(run)
+            | {key: json.dumps(vars(run)[key]) for key in NESTED}
             for publication in found.publications
             for run in publication.runs
         ]
-        pq.write_table(pa.Table.from_pylist(rows), path := DATA / f"{name}.parquet", compression="zstd")
+        pq.write_table(
+            pa.Table.from_pylist(rows), path := DATA / f"{name}.parquet", compression="zstd"
+        )
         size = f"{path.stat().st_size / 2**10:,.0f} KiB"
         print(f"{len(found.runs):,} runs, {size}: {path.name}", *found.left_out, sep="\n  ")
 

@@ -1,9 +1,11 @@
-"""The published ParaDnn measurements, so that a new machine stands beside TPU v2 and V100 from the first day.
+"""The published ParaDnn measurements, so that a new machine stands beside TPU v2 and V100 from the
+first day.
 
     python -m benchmarks.published archive=DIR
 
-The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data): parallel lists with
-a label a model. docs/published-data.md says what the figures mean, and where they differ from this project's own.
+The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data):
+parallel lists with a label a model. docs/published-data.md says what the figures mean, and where
+they differ from this project's own.
 """
 
 import re
@@ -23,8 +25,9 @@ _PUBLISHED = 1_583_107_200_000
 
 
 class _Platform(NamedTuple):
-    """One platform of the archive. `cores`: the archive counts the FLOPs of one of so many cores; `peak` in FLOP/s as
-    Table 3 of the paper states it."""
+    """One platform of the archive. `cores`: the archive counts the FLOPs of one of so many cores;
+    `peak` in FLOP/s as Table 3 of the paper states it.
+    """
 
     device: str
     cores: int
@@ -32,19 +35,28 @@ class _Platform(NamedTuple):
     params: Mapping[str, str]
 
 
-_TPU = _Platform("TPU v2", 8, 180e12, {"platform.name": "tpu", "precision": "bfloat16", "compile": "xla"})
-_GPU = _Platform("V100", 1, 125e12, {"platform.name": "gpu", "precision": "float16", "compile": "graph"})
+_TPU = _Platform(
+    "TPU v2", 8, 180e12, {"platform.name": "tpu", "precision": "bfloat16", "compile": "xla"}
+)
+_GPU = _Platform(
+    "V100", 1, 125e12, {"platform.name": "gpu", "precision": "float16", "compile": "graph"}
+)
 _MEASURED = {"tpu_fc.json": _TPU, "gpu_fc.json": _GPU}
-_TRACE, _OPERATIONS = "fc_trace_10sec.json", "fc_trace_10sec_opbreakdown.json"
+_TRACE = "fc_trace_10sec.json"
+_OPERATIONS = "fc_trace_10sec_opbreakdown.json"
 # The traces are in percent of the TPU v2 board's peaks; this one is B/s of Table 3 of the paper.
 _PEAK_BANDWIDTH = 2400e9
-_MODEL = re.compile(r"layer_(\d{1,9})-node_(\d{1,9})-input_(\d{1,9})-output_(\d{1,9})-bs_(\d{1,9})(?:-(.+))?", re.ASCII)
+_MODEL = re.compile(
+    r"layer_(\d{1,9})-node_(\d{1,9})-input_(\d{1,9})-output_(\d{1,9})-bs_(\d{1,9})(?:-(.+))?",
+    re.ASCII,
+)
 _SIZES = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
 _RATES = ("example_per_sec", "step_per_sec", "flops", "fl", "params", "intensity")
 _TRACED = ("flops_perc", "memory_bandwidth", "intensity", "rawMB")
 #: The lists that hold a value for each capture of a trace: FLOP rate and infeed, in percent.
 _CAPTURES = ("flops_trace", "infeed_trace")
-#: How the archive's states end here, in the driver's own words; the state itself is kept as the reason.
+#: How the archive's states end here, in the driver's own words; the state itself is kept as the
+#: reason.
 _OUTCOMES = {
     "OOM": "oom_device",
     "Deadline Exceeded": "timeout",
@@ -71,14 +83,22 @@ def read_archive(folder: Path) -> Found:
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Label and values of each entry of a file's parallel lists."""
     traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}.get(path.name)
-    lists = [("labels", *_RATES), ("err_jobs", "states")] if traced is None else [("labels", *_TRACED, *traced)]
+    if traced is None:
+        lists = [("labels", *_RATES), ("err_jobs", "states")]
+    else:
+        lists = [("labels", *_TRACED, *traced)]
     value = read_json(read_text(path))
     for names in lists:
         for label, *cells in zip(*(value[name] for name in names), strict=True):
             yield str(label), dict(zip(names[1:], cells, strict=True))
 
 
-def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label: str, entry: dict[str, Any]) -> None:
+def _take(
+    runs: dict[tuple[str, str], PublishedRun],
+    platform: _Platform,
+    label: str,
+    entry: dict[str, Any],
+) -> None:
     """Make the run of an entry, or add to it what a trace says."""
     match = _MODEL.fullmatch(label)
     assert match is not None, label
@@ -89,7 +109,9 @@ def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label:
         _traced(known, match[6], entry)
     elif "states" in entry:
         state = str(entry["states"]).strip()
-        known = replace(known, outcome=_OUTCOMES.get(state, "crash"), reason=f"{state} (state in the archive)")
+        known = replace(
+            known, outcome=_OUTCOMES.get(state, "crash"), reason=f"{state} (state in the archive)"
+        )
     else:
         known.metrics.update(_measured(platform, entry))
     runs[key] = known
@@ -97,10 +119,18 @@ def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label:
 
 def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
     """The run of a label, without numbers."""
-    device, known = platform.device, {name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)}
-    params = {"model.name": "fc", "optimizer.name": "rmsprop", "framework.name": "tensorflow", "mode": "train"}
+    device = platform.device
+    known = {name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)}
+    params = {
+        "model.name": "fc",
+        "optimizer.name": "rmsprop",
+        "framework.name": "tensorflow",
+        "mode": "train",
+    }
     params |= {**known, **platform.params, "replicate": "0"}
-    layers, nodes, batch = params["model.layers"], params["model.nodes"], params["batch_size"]
+    layers = params["model.layers"]
+    nodes = params["model.nodes"]
+    batch = params["batch_size"]
     name = f"fc {layers}x{nodes} b{batch} {params['precision']} {device}"
     run = published_run((device, label), (device,), device, _NOTE.format(device), name, params, {})
     tags = dict(run.tags)
@@ -109,7 +139,9 @@ def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
 
 
 def _measured(platform: _Platform, entry: Mapping[str, Any]) -> dict[str, float]:
-    """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the TPU."""
+    """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the
+    TPU.
+    """
     number = {name: float(value) for name, value in entry.items()}
     rate = number["flops"] * 1e9 * platform.cores
     return {
@@ -125,25 +157,32 @@ def _measured(platform: _Platform, entry: Mapping[str, Any]) -> dict[str, float]
 
 
 def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
-    """What a trace of a run on TPU v2 says: the numbers of the capture with the highest FLOP rate, and rate and infeed
-    of all captures, which are repeats within a process. Of an operation (`kind`) its share, FLOPs and bytes in it,
-    rates while it runs; the training loop's are of what it contains over its own time, up to 78 times the peak."""
+    """What a trace of a run on TPU v2 says: the numbers of the capture with the highest FLOP rate,
+    and rate and infeed of all captures, which are repeats within a process. Of an operation
+    (`kind`) its share, FLOPs and bytes in it, rates while it runs; the training loop's are of what
+    it contains over its own time, up to 78 times the peak.
+    """
     captures = [entry.pop(name, []) for name in _CAPTURES]
     if entry["rawMB"] == 0:
         entry["intensity"] = 0.0  # nothing was moved: 0 / 0, and written as NaN
     number = {name: float(value) for name, value in entry.items()}
-    moved, intensity = number["rawMB"] * 1e6, number["intensity"]
+    moved = number["rawMB"] * 1e6
+    intensity = number["intensity"]
     shares = {name: number[name] / 100 for name in ("flops_perc", "memory_bandwidth")}
     if kind is not None:
         share = number["time_perc"] / 100
         rates = [shares["flops_perc"] * _TPU.peak, shares["memory_bandwidth"] * _PEAK_BANDWIDTH]
         own = [None, None] if kind == "while" else rates
         _, rows = run.tables.setdefault("operation_types.json", (("type", *NUMBERS), []))
-        rows.append([kind, None, None, share, intensity * moved, moved, *own, intensity if moved else None])
+        rows.append(
+            [kind, None, None, share, intensity * moved, moved, *own, intensity if moved else None]
+        )
         run.metrics[f"op_share.{kind}"] = share
         return
     rates, waits = ([float(value) / 100 for value in each] for each in captures)
-    table: list[list[Any]] = [[place, *pair] for place, pair in enumerate(zip(rates, waits, strict=True))]
+    table: list[list[Any]] = [
+        [place, *pair] for place, pair in enumerate(zip(rates, waits, strict=True))
+    ]
     run.tables["traces.json"] = ("capture", "flops_utilization", "infeed_fraction"), table
     run.metrics.update(
         infeed_fraction=number["infeed"] / 100,

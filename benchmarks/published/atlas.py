@@ -1,12 +1,12 @@
-"""The atlas' files, from clones of the repositories whose measurements it is made of: a few hundred timings of each
-table, and how well they predict the others.
+"""The atlas' files, from clones of the repositories whose measurements it is made of: a few hundred
+timings of each table, and how well they predict the others.
 
     python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
-ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files, one latency a row,
-timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32, called from Python. Emma926/paradnn
-(Apache-2.0): whole training steps of fully connected models on TPU v2 and V100, all of which are kept; they come with
-the package.
+ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files,
+one latency a row, timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32,
+called from Python. Emma926/paradnn (Apache-2.0): whole training steps of fully connected models on
+TPU v2 and V100, all of which are kept; they come with the package.
 """
 
 import json
@@ -19,13 +19,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.atlas import DATA, Group, operations_of, order_of
-from analysis.atlas.kernels import COLUMNS, Columns, attention, collective, convolution, decode, experts, moved, product
+from analysis.atlas.kernels import (
+    COLUMNS,
+    Columns,
+    attention,
+    collective,
+    convolution,
+    decode,
+    experts,
+    moved,
+    product,
+)
 from analysis.lazy import np, pd, special
 from paradnn.core.errors import DataError
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 
 #: Timings that are kept of a table, that errors are measured on, and that both are chosen from.
-_KEPT, _TESTED, _LOOKED_AT = 300, 1000, 6000
+_KEPT = 300
+_TESTED = 1000
+_LOOKED_AT = 6000
 #: Bytes of a weight by the name of its type; what is not listed is left out.
 _WIDTHS = {
     **dict.fromkeys(("bfloat16", "float16"), 2.0),
@@ -35,11 +47,14 @@ _WIDTHS = {
 #: Fields of a group that are not written beside its timings.
 _NOT_KEPT = ("timings", "before", "start", "fit", "faster")
 #: Intervals are never made narrower than this, and no table is too small to be widened.
-_NARROWEST, _LEVEL = 0.8, 0.95
+_NARROWEST = 0.8
+_LEVEL = 0.95
 
 
 def build_atlas(sources: dict[str, Path], out: Path) -> list[Group]:
-    """Write the atlas' files of the named sources; its groups. DataError for a folder that is none of these."""
+    """Write the atlas' files of the named sources; its groups. DataError for a folder that is none
+    of these.
+    """
     readers = {"aiconfigurator": _aiconfigurator, "neusight": _neusight, "paradnn": _paradnn}
     groups: list[Group] = []
     for name, folder in sources.items():
@@ -49,36 +64,56 @@ def build_atlas(sources: dict[str, Path], out: Path) -> list[Group]:
                 groups.append(_chosen(replace(table, number=len(groups))))
                 print(groups[-1].told)
         if len(groups) == count:
-            raise DataError(f"{folder}: holds no table of {name}; clone its repository and name that folder")
+            raise DataError(
+                f"{folder}: holds no table of {name}; clone its repository and name that folder"
+            )
     out.mkdir(parents=True, exist_ok=True)
     kept = (group.timings.assign(group=group.number) for group in groups)
     timings = pd.concat(kept, ignore_index=True).drop(columns="weight")
-    types = {**dict.fromkeys(("seconds", "flops", "bytes"), "float32"), "variant": "category", "group": "int32"}
+    types = {
+        **dict.fromkeys(("seconds", "flops", "bytes"), "float32"),
+        "variant": "category",
+        "group": "int32",
+    }
     timings.astype(types).to_parquet(out / "timings.parquet", compression="zstd", index=False)
-    told = [{name: value for name, value in vars(group).items() if name not in _NOT_KEPT} for group in groups]
+    told = [
+        {name: value for name, value in vars(group).items() if name not in _NOT_KEPT}
+        for group in groups
+    ]
     (out / "groups.json").write_text(json.dumps(told, indent=0) + "\n")
     return groups
 
 
 def _chosen(group: Group) -> Group:
-    """The group with the timings that are kept, of whole steps all, and its errors on those that were left out; before
-    that these have a `weight`: what is held out together."""
+    """The group with the timings that are kept, of whole steps all, and its errors on those that
+    were left out; before that these have a `weight`: what is held out together.
+    """
     rows = group.timings
-    random = np.random.default_rng(zlib.crc32(repr((group.source, group.device, group.kind, group.version)).encode()))
+    random = np.random.default_rng(
+        zlib.crc32(repr((group.source, group.device, group.kind, group.version)).encode())
+    )
     order = random.permutation(len(rows))
-    fitted, rest = order[:_KEPT], order[_KEPT:]
-    weights, seconds = rows["weight"].to_numpy(), rows["seconds"].to_numpy()
+    fitted = order[:_KEPT]
+    rest = order[_KEPT:]
+    weights = rows["weight"].to_numpy()
+    seconds = rows["seconds"].to_numpy()
     apart = rest[~np.isin(weights[rest], weights[fitted])]
     tested = (apart if len(apart) >= 4 * LEAST else rest)[:_TESTED]
     times = OperationTimes.fit(operations_of(rows.iloc[fitted], group.kind), seconds[fitted])
     if len(tested) >= 4 * LEAST:
         found = times.predict(operations_of(rows.iloc[tested], group.kind))
-        error, spread, freedom = np.log(seconds[tested]) - found.mean, found.spread, found.freedom
+        error = np.log(seconds[tested]) - found.mean
+        spread = found.spread
+        freedom = found.freedom
     else:  # each from the others
-        tested, left = fitted, times.left_out
-        error, spread, freedom = left.error, left.spread, left.freedom
+        tested = fitted
+        left = times.left_out
+        error = left.error
+        spread = left.spread
+        freedom = left.freedom
     ratio = np.abs(error) / (spread * float(special.stdtrit(freedom, 0.5 + _LEVEL / 2)))
-    half, relative = len(ratio) // 2, np.abs(np.expm1(-error))
+    half = len(ratio) // 2
+    relative = np.abs(np.expm1(-error))
     scale = max(_NARROWEST, float(np.quantile(ratio[:half], _LEVEL)))
     figures = {
         "median_error": round(float(np.median(relative)), 4),
@@ -87,19 +122,29 @@ def _chosen(group: Group) -> Group:
         "scale": round(scale, 3),
     }
     chosen = order if group.kind == "fc" else fitted
-    return replace(group, kept=len(chosen), held_out=len(tested), timings=rows.iloc[chosen], **figures)  # type: ignore
+    return replace(
+        group, kept=len(chosen), held_out=len(tested), timings=rows.iloc[chosen], **figures
+    )  # type: ignore
 
 
 def _commit(folder: Path) -> str:
     """The commit of a clone, empty where git does not say."""
-    found = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() if found.returncode == 0 else ""
 
 
 def _timings(
-    columns: Columns, seconds: pd.Series, variant: str | pd.Series, weights: Sequence[str], frame: pd.DataFrame
+    columns: Columns,
+    seconds: pd.Series,
+    variant: str | pd.Series,
+    weights: Sequence[str],
+    frame: pd.DataFrame,
 ) -> pd.DataFrame:
-    """Timings that can be, of a published table; `weights` are its columns that say which are of one weight."""
+    """Timings that can be, of a published table; `weights` are its columns that say which are of
+    one weight.
+    """
     rows = pd.DataFrame({name: columns.get(name, 1) for name in COLUMNS}, index=frame.index)
     sizes = [name for name in COLUMNS if name not in ("flops", "bytes")]
     rows[sizes] = np.maximum(1, np.rint(rows[sizes].astype("float64"))).astype("int64")
@@ -109,7 +154,8 @@ def _timings(
     return kept.reset_index(drop=True)
 
 
-#: File of aiconfigurator -> kind, column of the precision, columns of a weight, arithmetic of its frame.
+#: File of aiconfigurator -> kind, column of the precision, columns of a weight, arithmetic of its
+#: frame.
 _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float], Columns]]] = {
     "gemm_perf": (
         "gemm", "gemm_dtype", ("n", "k"), lambda f, width: product(f["m"], f["n"], f["k"], 2, weight_width=width)
@@ -142,17 +188,27 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
         for name, column in (("nccl", "nccl"), ("custom_allreduce", "allreduce"))
     },
 }  # fmt: skip
-#: Of tables that time a shape in several ways, the way that a step takes: collectives within CUDA graphs, attention
-#: whose arithmetic is in 16 bits whatever its cache is in, and experts with gates.
+#: Of tables that time a shape in several ways, the way that a step takes: collectives within CUDA
+#: graphs, attention whose arithmetic is in 16 bits whatever its cache is in, and experts with
+#: gates.
 _OF_MANY = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?!.*nongated)"}
-#: Products that were timed with what no step has. TensorRT-LLM's in fp8 look for their operand's scale, which weights
-#: bring along; vLLM's in blocks of fp8 are called outside of a graph in versions whose quickest takes longer than this.
-_SCALED, _CALLED, _IN_GRAPH = ("TensorRT-LLM", "fp8"), ("vLLM", "fp8_block"), 1.5e-5
+#: Products that were timed with what no step has. TensorRT-LLM's in fp8 look for their operand's
+#: scale, which weights bring along; vLLM's in blocks of fp8 are called outside of a graph in
+#: versions whose quickest takes longer than this.
+_SCALED = ("TensorRT-LLM", "fp8")
+_CALLED = ("vLLM", "fp8_block")
+_IN_GRAPH = 1.5e-5
 #: Kernels below this share of a table are not named.
 _NAMED = 0.05
 #: What distinguishes timings of equal sizes.
 _VARIANTS = {"experts": "distribution", "collective": "op_name"}
-_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "nccl": "NCCL", "oneccl": "oneCCL"}
+_NAMES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "trtllm": "TensorRT-LLM",
+    "nccl": "NCCL",
+    "oneccl": "oneCCL",
+}
 
 
 def _aiconfigurator(folder: Path) -> Iterator[Group]:
@@ -169,7 +225,10 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
         ordered = sorted(versions, key=order_of)
         for version in ordered if kind == "gemm" else ordered[-1:]:
             frame = pd.read_parquet(versions[version])
-            frame = frame[frame["latency"] > 0] if "latency" in frame else frame[:0]
+            if "latency" in frame:
+                frame = frame[frame["latency"] > 0]
+            else:
+                frame = frame[:0]
             for key, words in _OF_MANY.items():
                 if key in frame and frame[key].str.contains(words).any():
                     frame = frame[frame[key].str.contains(words)]
@@ -179,10 +238,18 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
                 precision = {"half": "bfloat16", "float16": "bfloat16"}.get(str(name), str(name))
                 if precision not in _WIDTHS or (kind == "collective" and precision != "bfloat16"):
                     continue
-                count, rows = len(rows), rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
-                variant = rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else ""
-                columns, seconds = arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3
-                kernels = rows["kernel_source"].value_counts(normalize=True) if "kernel_source" in rows else pd.Series()
+                count = len(rows)
+                rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
+                if kind in _VARIANTS:
+                    variant = rows[_VARIANTS[kind]].astype(str)
+                else:
+                    variant = ""
+                columns = arithmetic(rows, _WIDTHS[precision])
+                seconds = rows["latency"] / 1e3
+                if "kernel_source" in rows:
+                    kernels = rows["kernel_source"].value_counts(normalize=True)
+                else:
+                    kernels = pd.Series()
                 timings = _timings(columns, seconds, variant, weights, rows)
                 of = _NAMES.get(engine, engine), precision
                 yield Group(
@@ -217,8 +284,15 @@ def _neusight(folder: Path) -> Iterator[Group]:
         weights, arithmetic = kinds[kind]
         for path in sorted(folder.rglob(f"dataset/train/collect/{name}/*/*.csv")):
             frame = pd.read_csv(path).dropna(subset=["Latency"])
-            device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace("A100", "A100 PCIe")
-            variant = "forward" if kind == "conv2d" else "product" if kind == "elementwise" else "nn"
+            device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace(
+                "A100", "A100 PCIe"
+            )
+            if kind == "conv2d":
+                variant = "forward"
+            elif kind == "elementwise":
+                variant = "product"
+            else:
+                variant = "nn"
             yield Group(
                 source="sitar-lab/NeuSight", commit=commit, device=device, engine="PyTorch", version="2.1.0",
                 precision="float32", kind=kind, rows=len(frame), call=True,
@@ -227,7 +301,9 @@ def _neusight(folder: Path) -> Iterator[Group]:
 
 
 def _paradnn(_: Path) -> Iterator[Group]:
-    """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one after the other."""
+    """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one
+    after the other.
+    """
     from analysis.published.source import shipped
     from paradnn.families import model_of
 
@@ -235,17 +311,20 @@ def _paradnn(_: Path) -> Iterator[Group]:
     measured = [run for run in published if run.outcome == "ok" and "step_time_ms" in run.metrics]
     for device in sorted({run.tags["device"] for run in measured}):
         rows = [run for run in measured if run.tags["device"] == device]
-        precision, columns = rows[0].params["precision"], []
+        precision = rows[0].params["precision"]
+        columns = []
         for run in rows:
             keys = ("layers", "nodes", "input_size", "output_size")
-            batch, model = int(run.params["batch_size"]), {key: int(run.params[f"model.{key}"]) for key in keys}
+            batch = int(run.params["batch_size"])
+            model = {key: int(run.params[f"model.{key}"]) for key in keys}
             costs = model_of({"name": "fc", **model}).costs(
                 batch_size=batch, precision=precision, mode="train", optimizer="rmsprop"
             )
             sizes = {"m": batch, "n": model["nodes"], "k": model["nodes"], "calls": model["layers"]}
             sizes |= {"images": model["input_size"], "window": model["output_size"]}
             columns.append({**sizes, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
-        frame, seconds = pd.DataFrame(columns), pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
+        frame = pd.DataFrame(columns)
+        seconds = pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
         named = {str(name): frame[name] for name in frame}
         yield Group(
             source="Emma926/paradnn", commit="", device=device, engine="TensorFlow", version="1.x", precision=precision,
@@ -258,7 +337,9 @@ def main(*words: str) -> None:
     sources = {name: Path(folder) for name, _, folder in (word.partition("=") for word in words)}
     out = sources.pop("out", DATA)
     groups = build_atlas(sources, out)
-    print(f"{len(groups)} tables of {len({group.device for group in groups})} devices are in the atlas")
+    print(
+        f"{len(groups)} tables of {len({group.device for group in groups})} devices are in the atlas"
+    )
 
 
 if __name__ == "__main__":

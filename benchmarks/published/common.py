@@ -14,34 +14,67 @@ from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 @cache
 def device_called(name: str) -> str:
-    """A platform's name here, where files spell one in two ways, or say what is inside in place of what it is."""
+    """A platform's name here, where files spell one in two ways, or say what is inside in place of
+    what it is.
+    """
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as table:
         return {row["name"]: row["device"] for row in csv.DictReader(table)}.get(name, name)
 
 
 def repeated(runs: Iterable[PublishedRun], *source: str) -> list[PublishedRun]:
-    """What a file lists twice was measured twice: the second is a replicate, with an identity of its own."""
+    """What a file lists twice was measured twice: the second is a replicate, with an identity of
+    its own.
+    """
     seen: Counter[str] = Counter()
     found = []
     for run in runs:
         known = digest(*source, *(f"{key}={value}" for key, value in sorted(run.params.items())))
         number = {"replicate": str(seen[known])}
         seen[known] += 1
-        params, tags = {**run.params, **number}, {**run.tags, **number}
-        found.append(replace(run, point_id=digest(known, number["replicate"]), params=params, tags=tags))
+        params = {**run.params, **number}
+        tags = {**run.tags, **number}
+        found.append(
+            replace(run, point_id=digest(known, number["replicate"]), params=params, tags=tags)
+        )
     return found
 
 
 def transfer(
-    transport: str, pattern: str, size: int, processes: int, hosts: int, precision: str, seconds: float
+    transport: str,
+    pattern: str,
+    size: int,
+    processes: int,
+    hosts: int,
+    precision: str,
+    seconds: float,
 ) -> tuple[str, dict[str, str], dict[str, float]]:
-    """A time of a message or a collective of `size` bytes between `processes`, which are on so many `hosts`, with name,
-    params and metrics of one's own runs of `model=channel` (docs/communication.md). One's own runs have no
-    `model.hosts`: all their processes are of one."""
-    fixed = {"model.name": "channel", "batch_size": "1", "mode": "inference", "platform.name": "gpu"}
-    ends = {"transport": transport, "pattern": pattern, "bytes": size, "processes": processes, "hosts": hosts}
-    params = {**fixed, **{f"model.{name}": str(value) for name, value in ends.items()}, "precision": precision}
-    metrics = {"step_time_ms": 1e3 * seconds, "transfer_us": 1e6 * seconds, "messages_per_second": 1 / seconds}
+    """A time of a message or a collective of `size` bytes between `processes`, which are on so many
+    `hosts`, with name, params and metrics of one's own runs of `model=channel`
+    (docs/communication.md). One's own runs have no `model.hosts`: all their processes are of one.
+    """
+    fixed = {
+        "model.name": "channel",
+        "batch_size": "1",
+        "mode": "inference",
+        "platform.name": "gpu",
+    }
+    ends = {
+        "transport": transport,
+        "pattern": pattern,
+        "bytes": size,
+        "processes": processes,
+        "hosts": hosts,
+    }
+    params = {
+        **fixed,
+        **{f"model.{name}": str(value) for name, value in ends.items()},
+        "precision": precision,
+    }
+    metrics = {
+        "step_time_ms": 1e3 * seconds,
+        "transfer_us": 1e6 * seconds,
+        "messages_per_second": 1 / seconds,
+    }
     metrics["sent_bytes_per_second"] = rate = size / seconds
     if pattern in COLLECTIVES:
         metrics["bus_bytes_per_second"] = rate * bus_factor(pattern, processes)
@@ -58,6 +91,15 @@ def published_run(
     params: Mapping[str, str],
     metrics: Mapping[str, float],
 ) -> PublishedRun:
-    """A run with the tags that all have: identities of `point` and `environment`, one replicate, a note."""
-    tags = {"environment_id": digest(*environment), "protocol_id": PUBLISHED, "replicate": "0", "device": device}
-    return PublishedRun(digest(*point), name, dict(params), {**tags, "mlflow.note.content": note}, dict(metrics))
+    """A run with the tags that all have: identities of `point` and `environment`, one replicate, a
+    note.
+    """
+    tags = {
+        "environment_id": digest(*environment),
+        "protocol_id": PUBLISHED,
+        "replicate": "0",
+        "device": device,
+    }
+    return PublishedRun(
+        digest(*point), name, dict(params), {**tags, "mlflow.note.content": note}, dict(metrics)
+    )

@@ -1,11 +1,13 @@
-"""DeepBench's published timings, so that one's own kernels stand beside eighteen files of other platforms.
+"""DeepBench's published timings, so that one's own kernels stand beside eighteen files of other
+platforms.
 
     python -m benchmarks.published deepbench=DIR
 
-DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and one a precision, with
-sections one below the other whose order and spelling differ, so that columns are found by their headings. Each timing
-becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`, `sparse_gemm` or `channel`, with the params of one's own, so
-that analyses find the same point in both. docs/published-data.md says what the figures mean, and what is odd.
+DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and one a
+precision, with sections one below the other whose order and spelling differ, so that columns are
+found by their headings. Each timing becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`,
+`sparse_gemm` or `channel`, with the params of one's own, so that analyses find the same point in
+both. docs/published-data.md says what the figures mean, and what is odd.
 """
 
 import itertools
@@ -34,13 +36,16 @@ _PUBLISHED = 1_570_406_400_000
 #: By the first word of a device: whose libraries are called, without a framework above them.
 _LIBRARIES = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "mkl"}
 
-#: Params of one's own runs that say what a kernel computes. It has no optimizer; a run holds the usual one.
+#: Params of one's own runs that say what a kernel computes. It has no optimizer; a run holds the
+#: usual one.
 _SHARED = ("batch_size", "precision", "mode", "devices", "transport")
 _SHARED_GROUPS = ("model.", "optimizer.", "data.")
 
 
 class Machine(NamedTuple):
-    """What the sheet `Specs` says: `device` in its words, `kind` gpu or cpu, and every other line, key -> text."""
+    """What the sheet `Specs` says: `device` in its words, `kind` gpu or cpu, and every other line,
+    key -> text.
+    """
 
     device: str
     kind: str
@@ -48,8 +53,9 @@ class Machine(NamedTuple):
 
 
 class KernelTiming(NamedTuple):
-    """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of its dataclass, of a
-    channel those of `transfer`."""
+    """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of
+    its dataclass, of a channel those of `transfer`.
+    """
 
     place: str
     kernel: str
@@ -68,7 +74,9 @@ _NO_TIME = ("n/a", "n/a*", "not supported", "-")
 def read_workbook(path: Path) -> tuple[Machine, list[KernelTiming]]:
     """The platform of a file and its timings, in the file's order."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of extensions that are not read, such as colours
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # of extensions that are not read, such as colours
         book = load_workbook(path, data_only=True, read_only=True)
         for sheet in book.worksheets:
             sheet.reset_dimensions()  # some sheets say less than they hold
@@ -78,24 +86,37 @@ def read_workbook(path: Path) -> tuple[Machine, list[KernelTiming]]:
     specs = {key: text for key, text in lines if key and text not in ("", "-")}
     kind = "gpu" if "GPU Model" in specs else "cpu"
     device = specs.get("GPU Model") or specs.get("CPU Model") or specs["CPU"]
-    return Machine(device, kind, specs), [timing for name in sheets for timing in _timings(name, sheets[name])]
+    return Machine(device, kind, specs), [
+        timing for name in sheets for timing in _timings(name, sheets[name])
+    ]
 
 
 def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming]:
     """The timings of one sheet, section by section; none of one that has no section."""
     starts = [number for number, row in enumerate(rows) if _title(row) in _LAYOUT["sections"]]
-    stated = " ".join(_text(cell) for row in rows[: min(starts, default=0)] for cell in row if cell is not None).lower()
+    stated = " ".join(
+        _text(cell) for row in rows[: min(starts, default=0)] for cell in row if cell is not None
+    ).lower()
     for start, end in itertools.pairwise([*starts, len(rows)]):
         times = _timed(_title(rows[start]))
         kernel = times[0][1]
-        said = ((form, own or [kernel]) for words, own, form in _LAYOUT["precisions"] if words in stated)
+        said = (
+            (form, own or [kernel]) for words, own, form in _LAYOUT["precisions"] if words in stated
+        )
         precision = next(form for form, own in said if kernel in own)
-        named = [heading for _, kernel, _ in times for heading in _LAYOUT["options"][kernel].values()]
-        sizes = {part: None for each in named for part in ((each,) if isinstance(each, str) else each)}
+        named = [
+            heading for _, kernel, _ in times for heading in _LAYOUT["options"][kernel].values()
+        ]
+        sizes = {
+            part: None for each in named for part in ((each,) if isinstance(each, str) else each)
+        }
         if kernel in ("conv2d", "rnn_kernel"):
             sizes["n"] = None
         # Headings stand beside the title or in the row below it.
-        first = start if any(cell is not None for cell in rows[start][1:]) else start + 1
+        if any(cell is not None for cell in rows[start][1:]):
+            first = start
+        else:
+            first = start + 1
         columns = _columns(rows[first])
         for place, row in enumerate(rows[first + 1 : end], first + 2):
             cells = {name: row[column] for name, column in columns.items() if column < len(row)}
@@ -108,7 +129,10 @@ def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming
 def _timed(section: str) -> list[tuple[str, str, dict[str, str]]]:
     """The columns of times of a section: heading, kernel, and options that no cell says."""
     cell = section.partition("recurrent layers - ")[2]
-    return [(*column, said | ({"cell": cell} if cell else {})) for *column, said in _LAYOUT["sections"][section]]
+    return [
+        (*column, said | ({"cell": cell} if cell else {}))
+        for *column, said in _LAYOUT["sections"][section]
+    ]
 
 
 def _columns(headings: Sequence[Any]) -> dict[str, int]:
@@ -124,7 +148,11 @@ def _columns(headings: Sequence[Any]) -> dict[str, int]:
 
 
 def _row(
-    times: Sequence[Any], cells: Mapping[str, Any], sizes: Mapping[str, Any], precision: str, place: str
+    times: Sequence[Any],
+    cells: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    precision: str,
+    place: str,
 ) -> Iterator[KernelTiming]:
     """The timings of a row."""
     for heading, kernel, said in times:
@@ -136,15 +164,24 @@ def _row(
             for name, part in _LAYOUT["options"][kernel].items()
         } | said
         if kernel == "channel":
-            transport = _LAYOUT["transports"][_text(cells["selected algorithm"]).partition(" ")[0].lower()]
+            transport = _LAYOUT["transports"][
+                _text(cells["selected algorithm"]).partition(" ")[0].lower()
+            ]
             hosts = cells.get("hosts")
-            options |= {"transport": transport, "hosts": int(hosts) if isinstance(hosts, int | float) else 1}
+            options |= {
+                "transport": transport,
+                "hosts": int(hosts) if isinstance(hosts, int | float) else 1,
+            }
         batch = sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1
-        yield KernelTiming(f"{place}, {heading}", kernel, options, batch, precision, float(milliseconds) / 1e3)
+        yield KernelTiming(
+            f"{place}, {heading}", kernel, options, batch, precision, float(milliseconds) / 1e3
+        )
 
 
 def _size(name: str, value: Any) -> Any:
-    """A cell as the option that it becomes: bytes of floats, the share that is not zero of a sparsity."""
+    """A cell as the option that it becomes: bytes of floats, the share that is not zero of a
+    sparsity.
+    """
     if name.endswith("transpose"):
         return value == "T"
     if name == "sparsity":
@@ -171,15 +208,22 @@ def _publication(path: Path) -> Publication:
     device = device_called(platform.device)
     source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
     about = f"{len(timings):,} timings of {path.name} ({source}); see docs/published-data.md."
-    specs, file = platform.specs, f"{use}/{path.name}"
-    versions = {key.lower().removesuffix(" version"): text for key, text in specs.items() if " version" in key.lower()}
+    specs = platform.specs
+    file = f"{use}/{path.name}"
+    versions = {
+        key.lower().removesuffix(" version"): text
+        for key, text in specs.items()
+        if " version" in key.lower()
+    }
     tags = {
         "device": device,
         "environment_id": digest(device, *(f"{key}={text}" for key, text in sorted(specs.items()))),
         "protocol_id": DEEPBENCH,
         **{f"version.{name.replace(' ', '-')}": text for name, text in versions.items()},
     }
-    runs = repeated((_run(timing, file, platform.kind, tags) for timing in timings), "deepbench", file)
+    runs = repeated(
+        (_run(timing, file, platform.kind, tags) for timing in timings), "deepbench", file
+    )
     return Publication(f"published, DeepBench {use} {device}", about, _PUBLISHED, runs)
 
 
@@ -187,22 +231,30 @@ def _run(timing: KernelTiming, file: str, kind: str, tags: Mapping[str, str]) ->
     """A timing with name, params and metrics of one's own run of the same."""
     device = tags["device"]
     if timing.kernel == "channel":
-        name, params, metrics = transfer(**timing.options, precision=timing.precision, seconds=timing.seconds)
+        name, params, metrics = transfer(
+            **timing.options, precision=timing.precision, seconds=timing.seconds
+        )
     else:
         name, params, metrics = _kernel(timing, device)
     library = _LIBRARIES.get(device.partition(" ")[0], "arm")
     note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.place}; "
-    own = {"archive_label": f"{file}, {timing.place}", "mlflow.note.content": note + "see docs/published-data.md."}
+    own = {
+        "archive_label": f"{file}, {timing.place}",
+        "mlflow.note.content": note + "see docs/published-data.md.",
+    }
     params = {**params, "platform.name": kind, "framework.name": library}
     return PublishedRun("", f"{name} {device}", params, {**tags, **own}, metrics)
 
 
 def _kernel(timing: KernelTiming, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
-    """Name, params and metrics of a kernel. No compiler made it, so no run has `compile`; of int8 the width of the
-    result is not stated, and so no traffic."""
+    """Name, params and metrics of a kernel. No compiler made it, so no run has `compile`; of int8
+    the width of the result is not stated, and so no traffic.
+    """
     model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
     work = asked_for(forward := {"mode": "inference"}).of(forward)
-    point = Point(model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision)
+    point = Point(
+        model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision
+    )
     integers = timing.precision == "int8"
     costs = costs_of(replace(point, precision="float32") if integers else point)
     metrics: dict[str, float] = {
@@ -216,7 +268,8 @@ def _kernel(timing: KernelTiming, device: str) -> tuple[str, dict[str, str], dic
         intensity = costs.flops_per_step / costs.bytes_per_step
         metrics |= {"bytes_per_step": costs.bytes_per_step, "arithmetic_intensity": intensity}
     hardware = find_hardware(device)
-    if peak := hardware.peak_flops.get(timing.precision) if hardware else None:
+    peak = hardware.peak_flops.get(timing.precision) if hardware else None
+    if peak:
         metrics["flops_utilization_spec"] = rate / peak
     shared = texts(request_of(point)).items()
     params = {key: text for key, text in shared if key in _SHARED or key.startswith(_SHARED_GROUPS)}

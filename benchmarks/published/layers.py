@@ -3,10 +3,11 @@
     python -m benchmarks.published layers=FILE.csv
     python -m analysis breakdown --experiment layers
 
-A row is a model on a device: device, model (a family of the suite, or any name), batch_size, forward_ms of the whole
-pass, and the milliseconds of each type of layer, measured one by one; blank where a model has none. The table beside
-this module, layers.csv, is that of Lu et al., "Modeling the Resource Requirements of Convolutional Neural Networks on
-Mobile Devices" (2017): AlexNet and VGG-16 on Jetson TK1 and TX1, Caffe.
+A row is a model on a device: device, model (a family of the suite, or any name), batch_size,
+forward_ms of the whole pass, and the milliseconds of each type of layer, measured one by one; blank
+where a model has none. The table beside this module, layers.csv, is that of Lu et al., "Modeling
+the Resource Requirements of Convolutional Neural Networks on Mobile Devices" (2017): AlexNet and
+VGG-16 on Jetson TK1 and TX1, Caffe.
 """
 
 import csv
@@ -30,17 +31,30 @@ def read_layers(path: Path) -> Found:
 
 def _run(row: dict[str, str]) -> PublishedRun:
     """A model on a device."""
-    batch, forward = int(row["batch_size"]), float(row["forward_ms"])
+    batch = int(row["batch_size"])
+    forward = float(row["forward_ms"])
     spent = {name: float(text) for name, text in row.items() if name not in _KEYS and text}
-    model, device = row["model"], row["device"]
-    params = {"model.name": model, "mode": "inference", "batch_size": str(batch), "precision": "float32"}
+    model = row["model"]
+    device = row["device"]
+    params = {
+        "model.name": model,
+        "mode": "inference",
+        "batch_size": str(batch),
+        "precision": "float32",
+    }
     metrics = {"examples_per_second": 1e3 * batch / forward, "step_time_ms": forward}
     metrics |= {f"op_share.{name}": value / sum(spent.values()) for name, value in spent.items()}
     if model in FAMILIES and FAMILIES[model].has_layers:
         costs = model_of({"name": model}).costs(
             batch_size=batch, precision="float32", mode="inference", optimizer="sgd"
         )
-        metrics |= {"parameters": float(costs.parameters), "flops_per_step": float(costs.flops_per_step)}
+        metrics |= {
+            "parameters": float(costs.parameters),
+            "flops_per_step": float(costs.flops_per_step),
+        }
         metrics["flops_per_second"] = costs.flops_per_step / forward * 1e3
-    note, point = f"Published times by type of layer: {model} on {device}.", ("layers", device, model, str(batch))
-    return published_run(point, point[:2], device, note, f"{model} b{batch} {device}", params, metrics)
+    note = f"Published times by type of layer: {model} on {device}."
+    point = ("layers", device, model, str(batch))
+    return published_run(
+        point, point[:2], device, note, f"{model} b{batch} {device}", params, metrics
+    )

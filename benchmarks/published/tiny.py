@@ -1,11 +1,13 @@
-"""MLPerf Tiny's results as runs of inference, so that one's own small models stand beside microcontrollers.
+"""MLPerf Tiny's results as runs of inference, so that one's own small models stand beside
+microcontrollers.
 
     python -m benchmarks.published tiny=DIR
     python -m analysis boxplot --experiment mlperf-tiny --by device --metric examples_per_second
 
-DIR is a clone of github.com/mlcommons/tiny_results_v1.3. A run is a benchmark on a system: the rate that its
-performance file gives (of the streaming wake word the estimated one), else its energy file, and the energy of an
-inference. The energy of the streaming wake word is of a whole recording, and left out.
+DIR is a clone of github.com/mlcommons/tiny_results_v1.3. A run is a benchmark on a system: the rate
+that its performance file gives (of the streaming wake word the estimated one), else its energy
+file, and the energy of an inference. The energy of the streaming wake word is of a whole recording,
+and left out.
 """
 
 import re
@@ -33,20 +35,30 @@ _ABOUT = "{} results of MLPerf Tiny v1.3, closed division (github.com/mlcommons/
 
 def read_tiny(folder: Path) -> Found:
     """The results of all submitters, but those that give no throughput."""
-    runs, damaged = [], []
+    runs = []
+    damaged = []
     for path in sorted(folder.glob("closed/*/results/*/*")):
         if path.is_dir() and path.name in _MODELS:
             try:
                 runs.append(_run(path))
             except ValueError as error:
                 damaged.append(f"{path.parent.name}, {path.name}: {error}")
-    return Found([Publication("published, MLPerf Tiny v1.3", _ABOUT.format(len(runs)), _PUBLISHED, runs)], damaged)
+    return Found(
+        [Publication("published, MLPerf Tiny v1.3", _ABOUT.format(len(runs)), _PUBLISHED, runs)],
+        damaged,
+    )
 
 
 def _run(path: Path) -> PublishedRun:
-    """A benchmark (the folder's name) on a system (that of the folder above). ValueError where no rate is given."""
-    system, submitter = path.parent.name, path.parents[2].name
-    texts = {each: "\n".join(map(read_text, sorted(path.glob(f"{each}/*.txt")))) for each in ("performance", "energy")}
+    """A benchmark (the folder's name) on a system (that of the folder above). ValueError where no
+    rate is given.
+    """
+    system = path.parent.name
+    submitter = path.parents[2].name
+    texts = {
+        each: "\n".join(map(read_text, sorted(path.glob(f"{each}/*.txt"))))
+        for each in ("performance", "energy")
+    }
     rate = _RATE.search(texts["performance"]) or _RATE.search(texts["energy"])
     if rate is None or not float(rate[1]):
         raise ValueError("gives no throughput")
@@ -55,11 +67,23 @@ def _run(path: Path) -> PublishedRun:
     keys = ("Board Name", "Processor(s) Name", "Processor(s) Frequencies")
     board, processor, clock = (str(about.get(key) or "").strip() for key in keys)
     inside = ", ".join(word for word in (processor, clock) if word)
-    device = f"{board or system} ({inside})" if inside else board or system
-    energy = _ENERGY.search(texts["energy"]) if path.name != "sww" else None
+    if inside:
+        device = f"{board or system} ({inside})"
+    else:
+        device = board or system
+    if path.name != "sww":
+        energy = _ENERGY.search(texts["energy"])
+    else:
+        energy = None
     metrics = {"examples_per_second": float(rate[1]), "step_time_ms": 1e3 / float(rate[1])}
     metrics |= {"energy_per_example_joules": float(energy[1]) / 1e6} if energy else {}
-    params = {"model.name": _MODELS[path.name], "mode": "inference", "batch_size": "1", "precision": "int8"}
+    params = {
+        "model.name": _MODELS[path.name],
+        "mode": "inference",
+        "batch_size": "1",
+        "precision": "int8",
+    }
     params["framework.name"] = str(about.get("Inference Framework") or "(not said)")
-    note, point = f"MLPerf Tiny v1.3, {path.name} on {system} by {submitter}.", ("tiny", system, path.name)
+    note = f"MLPerf Tiny v1.3, {path.name} on {system} by {submitter}."
+    point = ("tiny", system, path.name)
     return published_run(point, point[:2], device, note, f"{path.name} {system}", params, metrics)

@@ -1,10 +1,11 @@
-"""Vidur's published times of NCCL, so that one's own channels stand beside those of A40, A100 and H100.
+"""Vidur's published times of NCCL, so that one's own channels stand beside those of A40, A100 and
+H100.
 
     python -m benchmarks.published vidur=DIR
 
-DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/network: one folder for each machine, with
-`all_reduce.csv` and `send_recv.csv`. Each row becomes one run of `model=channel`. docs/published-data.md says what the
-figures mean.
+DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/network: one folder for
+each machine, with `all_reduce.csv` and `send_recv.csv`. Each row becomes one run of
+`model=channel`. docs/published-data.md says what the figures mean.
 """
 
 import csv
@@ -22,37 +23,53 @@ _PUBLISHED = 1_722_124_800_000
 
 
 def read_vidur(folder: Path) -> Found:
-    """A publication for each file below a folder, in the order of their paths; left out is what is another machine's,
-    byte for byte. ValueError and KeyError for a table of another kind."""
+    """A publication for each file below a folder, in the order of their paths; left out is what is
+    another machine's, byte for byte. ValueError and KeyError for a table of another kind.
+    """
     publications: list[Publication] = []
     left_out: list[str] = []
     seen: dict[str, str] = {}
     for path in sorted(path for pattern in _PATTERNS for path in folder.rglob(f"{pattern}.csv")):
-        name, machine, content = f"{path.parent.name}/{path.name}", path.parent.name, read_text(path)
+        name = f"{path.parent.name}/{path.name}"
+        machine = path.parent.name
+        content = read_text(path)
         if content in seen:
             left_out.append(f"{name} is {seen[content]}, byte for byte")
             continue
         seen[content] = name
         device = device_called(machine)
         runs = repeated(_runs(machine, device, name, path.stem, content), "vidur", name)
-        about = f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/published-data.md."
-        publications.append(Publication(f"published, Vidur {device}, {path.stem}", about, _PUBLISHED, runs))
+        about = (
+            f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/published-data.md."
+        )
+        publications.append(
+            Publication(f"published, Vidur {device}, {path.stem}", about, _PUBLISHED, runs)
+        )
     return Found(publications, left_out)
 
 
-def _runs(machine: str, device: str, name: str, pattern: str, content: str) -> Iterator[PublishedRun]:
+def _runs(
+    machine: str, device: str, name: str, pattern: str, content: str
+) -> Iterator[PublishedRun]:
     """A run for each row."""
     table = csv.DictReader(content.splitlines())
     for row in table:
-        processes, size, of_a_host = (int(row[column]) for column in ("num_workers", "size", "devices_per_node"))
-        if (seconds := float(row[f"time_stats.{pattern}.median"]) / 1e3) <= 0:
+        processes, size, of_a_host = (
+            int(row[column]) for column in ("num_workers", "size", "devices_per_node")
+        )
+        seconds = float(row[f"time_stats.{pattern}.median"]) / 1e3
+        if seconds <= 0:
             raise ValueError(f"{name}, line {table.line_num}: took no time")
         hosts = max(1, processes // of_a_host)
-        called, params, metrics = transfer("nccl", pattern, size, processes, hosts, "float16", seconds)
+        called, params, metrics = transfer(
+            "nccl", pattern, size, processes, hosts, "float16", seconds
+        )
         tags = {
             "device": device,
             "environment_id": digest("vidur", machine),
             "protocol_id": VIDUR,
             "archive_label": f"{name}, line {table.line_num}",
         }
-        yield PublishedRun("", f"{called} {device}", {**params, "framework.name": "torch"}, tags, metrics)
+        yield PublishedRun(
+            "", f"{called} {device}", {**params, "framework.name": "torch"}, tags, metrics
+        )

@@ -1,6 +1,8 @@
-"""Hydra's door to ParaDnn's sweeps. Hydra imports this at every start, so it stays light. The sweeper expands the
-command line into a plan of points, all of which the task in this process gets at once: it pays the framework's import
-once, and other drivers, on whichever hosts, may take points of the same sweep meanwhile."""
+"""Hydra's door to ParaDnn's sweeps. Hydra imports this at every start, so it stays light. The
+sweeper expands the command line into a plan of points, all of which the task in this process gets
+at once: it pays the framework's import once, and other drivers, on whichever hosts, may take points
+of the same sweep meanwhile.
+"""
 
 from typing import Any
 
@@ -27,14 +29,21 @@ class ParadnnSweeper(Sweeper):
     """Plans every point before the first is measured, so that a mistake costs nothing."""
 
     def __init__(self, params: dict[str, str] | None = None, searches: bool = True) -> None:
-        self._params, self._searches = params or {}, searches
+        self._params = params or {}
+        self._searches = searches
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         """Hydra's call before `sweep`."""
-        self._context, self._task, self._config = hydra_context, task_function, config
+        self._context = hydra_context
+        self._task = task_function
+        self._config = config
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Call the task once, with the sweep's settings and its whole plan; `searches`: of batch_size=largest."""
+        """Call the task once, with the sweep's settings and its whole plan; `searches`: of
+        batch_size=largest.
+        """
         from paradnn.config.tasks import plan_sweep
 
         loader = self._context.config_loader

@@ -1,4 +1,6 @@
-"""Running a Hydra application: wrong input ends in one line and exit code 2, the rest is a fault of this tool."""
+"""Running a Hydra application: wrong input ends in one line and exit code 2, the rest is a fault of
+this tool.
+"""
 
 import os
 import sys
@@ -8,13 +10,20 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from paradnn.cli.help import help_text
-from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line, split_overrides
+from paradnn.cli.overrides import (
+    as_axes,
+    check_arguments,
+    is_input_error,
+    one_line,
+    split_overrides,
+)
 from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ParadnnError
 
 
 def run_command(action: Callable[[DictConfig], int], page: str | None = None) -> int:
-    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code.
+    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit
+    code.
 
     `page` is what --help says before the keys.
     """
@@ -22,10 +31,12 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra prints errors its own way and exits with 1, unless this lets them through.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    codes, errors = [0], list[Exception]()
+    codes = [0]
+    errors = list[Exception]()
 
     def task(config: DictConfig) -> None:
-        # Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
+        # Hydra prints a line of its own for an exception in a task, so it is kept and raised
+        # afterwards.
         try:
             codes.append(action(config))
         except Exception as error:

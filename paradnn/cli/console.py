@@ -1,7 +1,9 @@
-"""What a terminal shows: tables as wide as it is, numbers of few digits, and no sign that would command it.
+"""What a terminal shows: tables as wide as it is, numbers of few digits, and no sign that would
+command it.
 
-Names, tags and reasons in a store are written by others. An escape sequence among them could move the cursor, rename
-the window or hide a line; on the way out each control sign becomes a word that can be read.
+Names, tags and reasons in a store are written by others. An escape sequence among them could move
+the cursor, rename the window or hide a line; on the way out each control sign becomes a word that
+can be read.
 """
 
 import os
@@ -16,16 +18,18 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Column, Table
 
-#: Control signs but for the end of a line and the tab, those that turn the direction of what follows, and bytes of a
-#: command line that are no text.
+#: Control signs but for the end of a line and the tab, those that turn the direction of what
+#: follows, and bytes of a command line that are no text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 #: Without a terminal, long work says where it is after so many seconds without a word.
 QUIET_SECONDS = 15.0
 _EVERY = 20  # pieces of work between two states of a line
-#: No table is as wide; one without a terminal then takes what its cells need, and no word of it is broken.
+#: No table is as wide; one without a terminal then takes what its cells need, and no word of it is
+#: broken.
 _UNLIMITED = 10_000
-#: On narrower terminals tables have fewer columns; on others a name that is too long goes on in the next line.
+#: On narrower terminals tables have fewer columns; on others a name that is too long goes on in the
+#: next line.
 _NARROW = 70
 
 
@@ -40,15 +44,20 @@ def say(text: object, file: TextIO | None = None) -> None:
 
 
 class Ticker:
-    """How far long work is: one line of a terminal that is written again, elsewhere a line now and then."""
+    """How far long work is: one line of a terminal that is written again, elsewhere a line now and
+    then.
+    """
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what, self._clock = what, clock
+        self._what = what
+        self._clock = clock
         self._said = clock()
 
     def __call__(self, done: int, total: int) -> None:
         """So many are done."""
-        line, last, now = f"{done:,} of {total:,} {self._what}", done == total, self._clock()
+        line = f"{done:,} of {total:,} {self._what}"
+        last = done == total
+        now = self._clock()
         if sys.stderr.isatty():
             if done % _EVERY == 0 or last:
                 print(f"\r{line}", end="\n" if last else "", file=sys.stderr, flush=True)
@@ -63,13 +72,17 @@ class Screen(Console):
     def __init__(self, **how: Any) -> None:
         super().__init__(highlight=False, **how)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """The segments of what is shown; those that drive the terminal are rich's own."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Who reads, such as head, has seen enough: the command goes on to its end, and its own exit code."""
+        """Who reads, such as head, has seen enough: the command goes on to its end, and its own
+        exit code.
+        """
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
@@ -88,14 +101,25 @@ def si(value: float) -> str:
 
 
 def fitting_table(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]], spare: Sequence[str]
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[RenderableType]],
+    spare: Sequence[str],
 ) -> Table:
-    """A table without lines; on a narrow terminal without the first `spare` headings, so that others stand unbroken."""
+    """A table without lines; on a narrow terminal without the first `spare` headings, so that
+    others stand unbroken.
+    """
     spare = spare if console.width < _NARROW else ()
-    headings, wide = [str(column.header) for column in columns], console.options.update(width=_UNLIMITED)
+    headings = [str(column.header) for column in columns]
+    wide = console.options.update(width=_UNLIMITED)
     for count in range(len(spare) + 1):
         kept = [place for place, heading in enumerate(headings) if heading not in spare[:count]]
-        table = Table(*(columns[place].copy() for place in kept), box=None, pad_edge=False, header_style="bold")
+        table = Table(
+            *(columns[place].copy() for place in kept),
+            box=None,
+            pad_edge=False,
+            header_style="bold",
+        )
         for row in rows:
             table.add_row(*(row[place] for place in kept))
         if Measurement.get(console, wide, table).maximum <= console.width:

@@ -1,4 +1,6 @@
-"""The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot lie."""
+"""The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot
+lie.
+"""
 
 import dataclasses
 import textwrap
@@ -17,7 +19,9 @@ _GROUPS = {row["group"]: row["decides"] for row in rows(__file__, "groups.csv")}
 
 
 def help_text(page: str | None = None) -> str:
-    """Every group with its options, every key with its default and its meaning; first what a command is."""
+    """Every group with its options, every key with its default and its meaning; first what a
+    command is.
+    """
     parts = [f"{(page or '').strip()}\n", "Groups (key=option)", *_groups()]
     for heading, keys in documented_keys().items():
         parts += ["", heading, *(line for key, text in keys for line in _entry(key, text))]
@@ -27,19 +31,26 @@ def help_text(page: str | None = None) -> str:
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
     """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
-    found = {name: [entry for cls, prefix in held for entry in _keys(cls, prefix)] for name, held in _holders().items()}
+    found = {
+        name: [entry for cls, prefix in held for entry in _keys(cls, prefix)]
+        for name, held in _holders().items()
+    }
     return {heading: keys for heading, keys in found.items() if keys}
 
 
 def known_keys() -> list[str]:
     """Every dotted key that the command line takes, of all families."""
     holders = [holder for held in _holders().values() for holder in held]
-    return sorted({key for cls, prefix in holders for key, _ in _fields(cls, prefix)} - {"workload"})
+    return sorted(
+        {key for cls, prefix in holders for key, _ in _fields(cls, prefix)} - {"workload"}
+    )
 
 
 def _holders() -> dict[str, list[tuple[type, str]]]:
     """Heading -> the dataclasses whose fields are keys, and what stands before these."""
-    found: dict[str, list[tuple[type, str]]] = {"Keys": [(config.Point, ""), (config.asked_keys(), "")]}
+    found: dict[str, list[tuple[type, str]]] = {
+        "Keys": [(config.Point, ""), (config.asked_keys(), "")]
+    }
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = [(options, "model.")]
@@ -51,7 +62,9 @@ def _holders() -> dict[str, list[tuple[type, str]]]:
 
 
 def _fields(cls: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Fields of a dataclass, and below those that are groups of keys those of the groups, by their dotted keys."""
+    """Fields of a dataclass, and below those that are groups of keys those of the groups, by their
+    dotted keys.
+    """
     for entry in dataclasses.fields(cls):
         yield f"{prefix}{entry.name}", entry
         kind = entry.default_factory
@@ -61,19 +74,33 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any
 
 def _groups() -> Iterator[str]:
     for group in groups():
-        yield from _entry(group, f"{' | '.join(options_of(group))}: {_GROUPS.get(group, 'chosen with a model')}")
+        yield from _entry(
+            group, f"{' | '.join(options_of(group))}: {_GROUPS.get(group, 'chosen with a model')}"
+        )
 
 
 def _keys(cls: type, prefix: str) -> Iterator[tuple[str, str]]:
     for key, entry in _fields(cls, prefix):
         if "help" not in entry.metadata or entry.name in ("name", "plan", "grids"):
             continue
-        default = entry.default if entry.default is not dataclasses.MISSING else {}
+        if entry.default is not dataclasses.MISSING:
+            default = entry.default
+        else:
+            default = {}
         if isinstance(default, tuple):
-            default = default[0] if len(set(default)) == 1 else f"[{','.join(map(str, default))}]"
-        shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+            if len(set(default)) == 1:
+                default = default[0]
+            else:
+                default = f"[{','.join(map(str, default))}]"
+        if default is None:
+            shown = "null"
+        elif isinstance(default, bool):
+            shown = str(default).lower()
+        else:
+            shown = default
         text = entry.metadata["help"]
-        if choices := entry.metadata.get("choices"):
+        choices = entry.metadata.get("choices")
+        if choices:
             also = ("true", "false") if isinstance(default, bool) else ()
             text = f"{' | '.join((*also, *choices))}: {text}"
         yield f"{key}={shown}", text

@@ -1,8 +1,9 @@
-"""What is typed: which words Hydra gets, what is wrong with them before it reads them, and its errors as one line.
+"""What is typed: which words Hydra gets, what is wrong with them before it reads them, and its
+errors as one line.
 
-Hydra would end the process with its parser's own words, or take what it does not know for something else. Some
-overrides make it raise plain ValueErrors or TypeErrors; whatever is raised from inside its parser or composer is the
-input's fault, and everything else is a fault of this tool.
+Hydra would end the process with its parser's own words, or take what it does not know for something
+else. Some overrides make it raise plain ValueErrors or TypeErrors; whatever is raised from inside
+its parser or composer is the input's fault, and everything else is a fault of this tool.
 """
 
 import itertools
@@ -34,7 +35,10 @@ _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 #: Keys that are not to be set, why, and what to do.
 _REFUSED = {
     "sweep.plan": ("is internal", "leave it out"),
-    "hydra/launcher": ("nothing is launched", "start the same command on every host (docs/clusters.md)"),
+    "hydra/launcher": (
+        "nothing is launched",
+        "start the same command on every host (docs/clusters.md)",
+    ),
 }
 _MOST = 1_000  # values of one override that are looked at
 
@@ -51,15 +55,18 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
         try:
             overrides += shlex.split(argument.removeprefix("overrides="))
         except ValueError as error:
-            raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
+            raise ConfigError(
+                "overrides", argument, f"cannot be split ({error})", "close the quotation"
+            ) from None
     return overrides
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
-    """In a multirun, every key of a model as an axis, if only of one value: `model.nodes=8` as `model.nodes=choice(8)`.
+    """In a multirun, every key of a model as an axis, if only of one value: `model.nodes=8` as
+    `model.nodes=choice(8)`.
 
-    Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key of one of them would
-    meet the default model there and be refused.
+    Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key
+    of one of them would meet the default model there and be refused.
     """
     if not {"-m", "--multirun"} & set(arguments):
         return list(arguments)
@@ -67,7 +74,11 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         try:
-            single = key.startswith("model.") and equals and not _parser().parse_override(argument).is_sweep_override()
+            single = (
+                key.startswith("model.")
+                and equals
+                and not _parser().parse_override(argument).is_sweep_override()
+            )
         except HydraException:
             single = False  # Hydra itself will say what is wrong with it
         axes.append(f"{key}=choice({value})" if single else argument)
@@ -81,15 +92,21 @@ def check_arguments(arguments: Sequence[str]) -> None:
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         if word.endswith(",") and "=" not in following:
             joined = f"{word}{following}" if following else word.rstrip(",")
-            raise ParadnnError(f"{word} {following}".strip() + f": values stand without blanks between them: {joined}")
+            raise ParadnnError(
+                f"{word} {following}".strip()
+                + f": values stand without blanks between them: {joined}"
+            )
         if "=" not in word and not word.startswith("~"):
-            raise ParadnnError(f"{word or repr(word)}: is no override; write key=value, such as batch_size=64")
+            raise ParadnnError(
+                f"{word or repr(word)}: is no override; write key=value, such as batch_size=64"
+            )
         try:
             override = _parser().parse_override(word)
         except HydraException:
             remedy = "close every bracket and quote, and quote text with blanks or signs, as in \"key='a b'\""
             raise ParadnnError(f"{' '.join(word.split())}: cannot be read; {remedy}") from None
-        if (key := override.key_or_group) in _REFUSED:
+        key = override.key_or_group
+        if key in _REFUSED:
             raise ConfigError(key, word.partition("=")[2], *_REFUSED[key])
         if own and not key.startswith("hydra"):
             _check_options(override)
@@ -97,7 +114,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 def _overrides(arguments: Sequence[str]) -> Iterator[str]:
     """The arguments without Hydra's own options and their values."""
-    known = {name: action for action in get_args_parser()._actions for name in action.option_strings}
+    known = {
+        name: action for action in get_args_parser()._actions for name in action.option_strings
+    }
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -113,17 +132,26 @@ def _overrides(arguments: Sequence[str]) -> Iterator[str]:
             value = rest.pop(0)
         choices = known[name].choices
         if choices and value and value not in choices:
-            raise ConfigError(name, value, "no such choice", f"choose one of {', '.join(map(str, choices))}")
+            raise ConfigError(
+                name, value, "no such choice", f"choose one of {', '.join(map(str, choices))}"
+            )
 
 
 def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
-    key, keys = name.lstrip("-"), known_keys()
+    key = name.lstrip("-")
+    keys = known_keys()
     if key in keys or key in groups():
-        return ParadnnError(f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}")
+        return ParadnnError(
+            f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}"
+        )
     # A short option is like any other.
-    hint = did_you_mean(name, [flag for flag in known if flag.startswith("--")] if name.startswith("--") else [])
+    hint = did_you_mean(
+        name, [flag for flag in known if flag.startswith("--")] if name.startswith("--") else []
+    )
     hint = hint or did_you_mean(key, keys)
-    return ParadnnError(f"{name}: no such option; {hint}python -m paradnn.train --help lists keys, written key=value")
+    return ParadnnError(
+        f"{name}: no such option; {hint}python -m paradnn.train --help lists keys, written key=value"
+    )
 
 
 def _check_options(override: Override) -> None:
@@ -133,12 +161,18 @@ def _check_options(override: Override) -> None:
         return
     values: list[object] = [override.value()]
     if override.is_sweep_override():
-        values = list(itertools.islice(override.sweep_string_iterator(), _MOST)) if override.is_discrete_sweep() else []
+        if override.is_discrete_sweep():
+            values = list(itertools.islice(override.sweep_string_iterator(), _MOST))
+        else:
+            values = []
     names = [value.strip("'\"") for value in values if isinstance(value, str)]
-    if wrong := [name for name in names if name and name not in options]:
+    wrong = [name for name in names if name and name not in options]
+    if wrong:
         raise _no_such_option(group, wrong[0], options)
     if group == "experiment" and len(values) > 1:
-        raise ConfigError(group, ",".join(names), "one experiment at a time", "give each its own command")
+        raise ConfigError(
+            group, ",".join(names), "one experiment at a time", "give each its own command"
+        )
 
 
 def is_input_error(error: BaseException) -> bool:
@@ -156,19 +190,25 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
 
     `arguments` are the words that it is about, where those are not the command line's.
     """
-    text, words = str(error), sys.orig_argv if arguments is None else arguments
+    text = str(error)
+    words = sys.orig_argv if arguments is None else arguments
     if isinstance(error, ParadnnError):
         return text
     if isinstance(error, RecursionError):
         deepest = max(words, key=lambda word: sum(map(word.count, "[{(")))
         return f"{deepest}: nested too deeply to be read"
     options = re.search(
-        r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*Available options in '[^']+':\s*(.*?)\n\s*Config", text, re.S
+        r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*Available options in '[^']+':\s*(.*?)\n\s*Config",
+        text,
+        re.S,
     )
     if options:
         return str(_no_such_option(options[1], options[2], options[3].split()))
-    if match := re.search(r"Could not override '([^']+)'", text):
-        typed = next((entry for entry in words if entry.lstrip("+~").startswith(f"{match[1]}=")), match[1])
+    match = re.search(r"Could not override '([^']+)'", text)
+    if match:
+        typed = next(
+            (entry for entry in words if entry.lstrip("+~").startswith(f"{match[1]}=")), match[1]
+        )
         return f"{typed}: {_no_such_key(match[1], words)}"
     if "Ambiguous value for argument" in text:
         argument = re.search(r"'(.*?)'\s", text, re.S)
@@ -186,11 +226,15 @@ def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnEr
 def _no_such_key(key: str, arguments: Sequence[str]) -> str:
     """What is said of a key that the composed configuration lacks."""
     group, _, name = key.partition(".")
-    if (work := key_groups().get(group)) and key in known_keys():
+    work = key_groups().get(group)
+    if work and key in known_keys():
         if "," in chosen_option(work.key, arguments):
             return f"is a key of {work.key}={work.name} alone; give each {work.key} a command of its own"
         return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
-    holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
+    if name:
+        holders = [option for option in options_of(group) if name in keys_of(group, option)]
+    else:
+        holders = []
     chosen = chosen_option(group, arguments)
     if holders and chosen:
         own = ", ".join(f"{group}.{entry}" for entry in keys_of(group, chosen))
@@ -199,7 +243,10 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
         return f"no key of {group}={chosen}, {has}; it belongs to {others}"
     # A key without its group, before one that is spelt like it.
     ends = [known for known in known_keys() if known.rpartition(".")[2] == key]
-    hint = f"did you mean {ends[0]}? " if ends else did_you_mean(key, known_keys())
+    if ends:
+        hint = f"did you mean {ends[0]}? "
+    else:
+        hint = did_you_mean(key, known_keys())
     return f"no such key; {hint}python -m paradnn.train --help lists them"
 
 
@@ -209,9 +256,15 @@ def keys_of(group: str, option: str) -> tuple[str, ...]:
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:
-    """The option of a group that a command line chooses, or the default; empty where there is neither."""
-    values = [word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group]
+    """The option of a group that a command line chooses, or the default; empty where there is
+    neither.
+    """
+    values = [
+        word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group
+    ]
     if values:
         return values[-1]
     defaults = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))["defaults"]
-    return next((str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry), "")
+    return next(
+        (str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry), ""
+    )

@@ -1,4 +1,6 @@
-"""Options of a command: argparse, of which a wrong word is one line that says what may have been meant."""
+"""Options of a command: argparse, of which a wrong word is one line that says what may have been
+meant.
+"""
 
 import argparse
 import contextlib
@@ -15,29 +17,38 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """`about`: the module's docstring, the first line of which describes the command and the others are its page."""
+    """`about`: the module's docstring, the first line of which describes the command and the others
+    are its page.
+    """
 
     def __init__(self, prog: str, about: str | None = "", **how: Any) -> None:
         first, _, page = (about or "").partition("\n")
         words = first.partition(": ")[2] or first
         shown = {"description": words[:1].upper() + words[1:], "epilog": page.strip("\n") or None}
         layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(**{"prog": prog, "formatter_class": layout, "allow_abbrev": False, **shown, **how})
+        super().__init__(
+            **{"prog": prog, "formatter_class": layout, "allow_abbrev": False, **shown, **how}
+        )
 
     def add_store(self, flag: str = "--store") -> None:
         """Which store, and which experiment in it."""
         text = "tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db"
         self.add_argument(flag, metavar="URI", help=text)
-        self.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+        self.add_argument(
+            "--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)"
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise ParadnnError in place of printing the usage."""
-        if found := _CHOICE.fullmatch(message):
-            value, known = found[2].strip("'\""), re.findall(r"'([^']*)'", found[3])
+        found = _CHOICE.fullmatch(message)
+        if found:
+            value = found[2].strip("'\"")
+            known = re.findall(r"'([^']*)'", found[3])
             hint = f"{did_you_mean(value, known)}choose one of {', '.join(known)}"
             raise ParadnnError(f"{found[1] or 'argument'}={value}: no such choice; {hint}")
         hint = ""
-        if (found := _UNKNOWN.fullmatch(message)) and found[1].startswith("--"):
+        found = _UNKNOWN.fullmatch(message)
+        if found and found[1].startswith("--"):
             parsers = (self, *sub_commands(self).values())
             flags = [name for each in parsers for name in options(each) if name.startswith("--")]
             hint = did_you_mean(re.split("[ =]", found[1])[0], flags)
@@ -53,7 +64,9 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
             value = kind(text)
         if not max(least, 1e-9) <= value < math.inf:
             wanted = f"at least {least}" if least else "positive"
-            raise ConfigError(flag, text, f"must be {wanted}", f"write for example {flag} {max(least, 5)}")
+            raise ConfigError(
+                flag, text, f"must be {wanted}", f"write for example {flag} {max(least, 5)}"
+            )
         return value
 
     return read
@@ -67,7 +80,9 @@ def share(flag: str) -> Callable[[str], float]:
         with contextlib.suppress(ValueError):
             value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         if not 0.0001 <= value <= 1:
-            raise ConfigError(flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 2%")
+            raise ConfigError(
+                flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 2%"
+            )
         return value
 
     return read
@@ -75,7 +90,9 @@ def share(flag: str) -> Callable[[str], float]:
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The parsers of a command's own commands, by their names."""
-    found = [each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    found = [
+        each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)
+    ]
     return dict(found[0]) if found else {}
 
 

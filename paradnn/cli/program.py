@@ -1,7 +1,9 @@
-"""A command as a process: what its `main` raises becomes one line on standard error and an exit code.
+"""A command as a process: what its `main` raises becomes one line on standard error and an exit
+code.
 
-The package itself ends a process quietly that is interrupted while it is still importing (`paradnn/__init__.py`); from
-`program` on Ctrl-C is a KeyboardInterrupt, so that what has begun can be put in order.
+The package itself ends a process quietly that is interrupted while it is still importing
+(`paradnn/__init__.py`); from `program` on Ctrl-C is a KeyboardInterrupt, so that what has begun can
+be put in order.
 """
 
 import os
@@ -22,7 +24,9 @@ _LONGEST_WORD = 250
 
 
 def program(main: Callable[P, int]) -> Callable[P, int]:
-    """A command's `main`, from which nothing comes but its exit code: 2 for what a user can mend, 130 for Ctrl-C."""
+    """A command's `main`, from which nothing comes but its exit code: 2 for what a user can mend,
+    130 for Ctrl-C.
+    """
 
     @wraps(main)
     def run(*arguments: P.args, **named: P.kwargs) -> int:
@@ -38,14 +42,18 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
         except ParadnnError as error:
             return _failed(str(error), error.exit_code)
         except BrokenPipeError:
-            # The reader, such as head, has seen enough. Python would complain once more when it closes the stream.
+            # The reader, such as head, has seen enough. Python would complain once more when it
+            # closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 raise
             return _failed(f"{error.filename or 'file'}: {error.strerror or error}", 2)
         except UnicodeEncodeError as error:
-            return _failed(f"{error.object[:_LONGEST_WORD]}: holds bytes that are no text in {error.encoding}", 2)
+            return _failed(
+                f"{error.object[:_LONGEST_WORD]}: holds bytes that are no text in {error.encoding}",
+                2,
+            )
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
@@ -56,6 +64,8 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
 
 def _failed(text: str, code: int) -> int:
     text = visible(text.replace("\n", " "))
-    line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][: _LONGEST_WORD - 3]}...", text)
+    line = re.sub(
+        rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][: _LONGEST_WORD - 3]}...", text
+    )
     print(f"error: {line}", file=sys.stderr)
     return code

@@ -1,9 +1,9 @@
-"""Which of two is faster: settings, commands, commits or functions by turns, until the interval is enough.
+"""Which of two is faster: settings, commands, commits or functions by turns, until the interval is
+enough.
 
-from paradnn import compare
-answer = compare(old, new, minutes=2)          # functions without arguments, of the top level of a file
-answer = compare("python old.py", "python new.py")
-assert answer.verdict != "slower", answer
+from paradnn import compare answer = compare(old, new, minutes=2)          # functions without
+arguments, of the top level of a file answer = compare("python old.py", "python new.py") assert
+answer.verdict != "slower", answer
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ class _Callable(ModuleType):
         equivalence: float = 0.02,
         timeout: float = 600.0,
     ) -> Turns:
-        """Run both by turns in fresh processes until half the 95% interval is below `within`, or for so many minutes.
+        """Run both by turns in fresh processes until half the 95% interval is below `within`, or
+        for so many minutes.
 
-        Functions are called by finer turns (`paradnn.compare.duet`), commands one after the other. Differences below
-        `equivalence` do not matter. ConfigError for what cannot be started. See `paradnn.compare.text.Paired` for what
-        is known in the end.
+        Functions are called by finer turns (`paradnn.compare.duet`), commands one after the other.
+        Differences below `equivalence` do not matter. ConfigError for what cannot be started. See
+        `paradnn.compare.text.Paired` for what is known in the end.
         """
         from paradnn.compare.commands import Terms
         from paradnn.compare.duet import command_of, turns_of
         from paradnn.compare.verdict import COMMAND_ROUNDS, Rule
 
-        rule, terms = Rule(within, equivalence, most=COMMAND_ROUNDS), Terms(minutes, timeout=timeout)
+        rule = Rule(within, equivalence, most=COMMAND_ROUNDS)
+        terms = Terms(minutes, timeout=timeout)
         turns = turns_of((command_of(first), command_of(second)), rule, terms)
         if turns.follow():
             raise KeyboardInterrupt

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 @program
 def main() -> int:
-    """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130 interrupted."""
+    """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130
+    interrupted.
+    """
     given = read_arguments(sys.argv[1:])
     if given.sides is None:
         return _compare_commands(given)
@@ -45,7 +47,8 @@ def main() -> int:
     for side in given.sides:
         # Composed and checked as a whole, as a multirun is.
         sys.argv[1:] = ["-m", *side[1], *given.common, "hydra/sweeper=plan"]
-        if code := run_command(keep):
+        code = run_command(keep)
+        if code:
             return code
     return _compare(given, *sides) if len(sides) == 2 else 0  # else its configuration was shown
 
@@ -65,10 +68,14 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     with redirect_stderr(io.StringIO()) if not given.detail else nullcontext():
         # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
         summary = follow_design(comparison, replace(settings, ceilings=False), info)
-    whole, interrupted = comparison.overall(), summary.interrupted
+    whole = comparison.overall()
+    interrupted = summary.interrupted
     whole.seconds = summary.seconds
     document = whole.answer() | {"interrupted": interrupted, "points": comparison.verdict_table()}
-    closing = [*seen(whole, given.null), f"{summary.counts()}. Run {summary.parent} in {summary.where}"]
+    closing = [
+        *seen(whole, given.null),
+        f"{summary.counts()}. Run {summary.parent} in {summary.where}",
+    ]
     return _tell(given, comparison.results, (comparison.sentences(), closing), document)
 
 
@@ -79,20 +86,30 @@ def _compare_commands(given: argparse.Namespace) -> int:
     from paradnn.compare.text import seen
 
     texts = given.words or [NULL_COMMAND]
-    labels = given.words if len(texts) == 2 else given.commits or ("first", "second")
-    turns, interrupted = take_turns(given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule)
+    if len(texts) == 2:
+        labels = given.words
+    else:
+        labels = given.commits or ("first", "second")
+    turns, interrupted = take_turns(
+        given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule
+    )
     closing = [*turns.said_of_failures(), *seen(turns, given.null)]
     return _tell(given, [turns], ([str(turns)], closing), turns.document(interrupted))
 
 
-def _tell(given: argparse.Namespace, results: Sequence[Paired], words: Words, document: dict[str, Any]) -> int:
+def _tell(
+    given: argparse.Namespace, results: Sequence[Paired], words: Words, document: dict[str, Any]
+) -> int:
     """Write the files that were asked for, then print: who reads that may be gone; the exit code."""
     from paradnn.compare.text import describe, write_files
 
     write_files(given, document, results)
     describe(results, *words, given.detail)
     if document["interrupted"]:
-        kept = "; what was measured is recorded, the same command begins again" if given.sides else ""
+        if given.sides:
+            kept = "; what was measured is recorded, the same command begins again"
+        else:
+            kept = ""
         print(f"interrupted{kept}", file=sys.stderr)
         return 130
     return int(any(result.verdict is SpeedVerdict.NOT_SETTLED for result in results))

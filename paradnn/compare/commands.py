@@ -1,8 +1,10 @@
-"""Two commands, or one at two commits, by turns: which is faster, by how much, and how sure that is.
+"""Two commands, or one at two commits, by turns: which is faster, by how much, and how sure that
+is.
 
-Each round runs both commands, one right after the other, each in a fresh process; which goes first is random in one
-round and the other way round in the next. A round's value is the logarithm of the ratio of speeds, so what both sides
-meet (a session, a drift, a slow neighbour) cancels in it (`paradnn.compare.verdict`).
+Each round runs both commands, one right after the other, each in a fresh process; which goes first
+is random in one round and the other way round in the next. A round's value is the logarithm of the
+ratio of speeds, so what both sides meet (a session, a drift, a slow neighbour) cancels in it
+(`paradnn.compare.verdict`).
 """
 
 import contextlib
@@ -29,17 +31,22 @@ from paradnn.compare.verdict import Rule, orders
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted, in_seconds
 
-#: Runs of a short command that make one visit last this long, so that neither clock nor start-up luck decides it.
+#: Runs of a short command that make one visit last this long, so that neither clock nor start-up
+#: luck decides it.
 VISIT_SECONDS = 0.1
 MOST_RUNS = 50
 _LONGEST = 1e6  # seconds that a run is waited for
-#: A side that fails in this share of its visits and thrice at least, or thrice in the warm-up, has no speed to tell.
-FAILING, _TRIES = 0.2, 3
-#: Characters that only a shell understands; a command without them is started directly, which saves the shell's time.
+#: A side that fails in this share of its visits and thrice at least, or thrice in the warm-up, has
+#: no speed to tell.
+FAILING = 0.2
+_TRIES = 3
+#: Characters that only a shell understands; a command without them is started directly, which saves
+#: the shell's time.
 _SHELL = set("|&;<>()$`*?[]#~!{}\n")
 #: The metric of the processor time that a run and its children take together.
 CPU = "cpu"
-#: What a machine does against itself where no command is named: some tenths of a second of products in NumPy.
+#: What a machine does against itself where no command is named: some tenths of a second of products
+#: in NumPy.
 _PRODUCTS = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
 NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 
@@ -48,8 +55,9 @@ NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 class OutputMetric:
     """What a run is judged by: its wall time, its processor time, or a number that it prints.
 
-    `pattern` is a regular expression whose only group is the number (the last match counts), json:a.b for a field
-    of the JSON object that is printed last, or `CPU`; None: the wall time. `higher`: more of it is faster.
+    `pattern` is a regular expression whose only group is the number (the last match counts),
+    json:a.b for a field of the JSON object that is printed last, or `CPU`; None: the wall time.
+    `higher`: more of it is faster.
     """
 
     pattern: str | None = None
@@ -61,7 +69,9 @@ class OutputMetric:
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise ConfigError("--metric", self.pattern, f"is no regular expression ({error})", "mend it") from None
+            raise ConfigError(
+                "--metric", self.pattern, f"is no regular expression ({error})", "mend it"
+            ) from None
         if groups != 1:
             remedy = "put the number, and only it, in parentheses"
             raise ConfigError("--metric", self.pattern, f"has {groups} groups", remedy)
@@ -98,8 +108,9 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """How two commands are run and judged: for how long at most, by what, how many runs of each do not count, what is
-    run before each visit, how long a run may take, and exit codes of success."""
+    """How two commands are run and judged: for how long at most, by what, how many runs of each do
+    not count, what is run before each visit, how long a run may take, and exit codes of success.
+    """
 
     minutes: float = 10.0
     metric: OutputMetric = OutputMetric()
@@ -111,7 +122,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class CommandRun:
-    """One process: its wall seconds or the number it was asked for, processor seconds, and why it failed if it did."""
+    """One process: its wall seconds or the number it was asked for, processor seconds, and why it
+    failed if it did.
+    """
 
     measured: float
     cpu_seconds: float | None = None
@@ -123,11 +136,15 @@ Visit = list[CommandRun]
 
 
 def program_of(text: str) -> list[str]:
-    """The words to start: those of the command itself, or a shell with it where only a shell understands it."""
+    """The words to start: those of the command itself, or a shell with it where only a shell
+    understands it.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError("command", text, f"cannot be split ({error})", "close the quotation") from None
+        raise ConfigError(
+            "command", text, f"cannot be split ({error})", "close the quotation"
+        ) from None
     if not words:
         raise ConfigError("command", text, "is empty", "name a program")
     # Quoted characters are the program's own.
@@ -135,23 +152,40 @@ def program_of(text: str) -> list[str]:
     if _SHELL & set(bare) or "=" in bare.partition(" ")[0]:
         return ["/bin/sh", "-c", text]
     if shutil.which(words[0]) is None:
-        raise ConfigError("command", text, f"{words[0]} cannot be found", "give an override (key=value) or a program")
+        raise ConfigError(
+            "command",
+            text,
+            f"{words[0]} cannot be found",
+            "give an override (key=value) or a program",
+        )
     return words
 
 
 def run_once(command: Command, terms: Terms) -> CommandRun:
-    """Start a process, wait for its end and account for it; what takes longer than it may is stopped with all that it
-    started. ConfigError where it cannot be started."""
-    words, metric, timeout = program_of(command.text), terms.metric, terms.timeout
+    """Start a process, wait for its end and account for it; what takes longer than it may is
+    stopped with all that it started. ConfigError where it cannot be started.
+    """
+    words = program_of(command.text)
+    metric = terms.metric
+    timeout = terms.timeout
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        nothing, keeps = subprocess.DEVNULL, out if metric.is_printed else subprocess.DEVNULL
-        begun, late = time.perf_counter(), False
+        nothing = subprocess.DEVNULL
+        keeps = out if metric.is_printed else subprocess.DEVNULL
+        begun = time.perf_counter()
+        late = False
         try:
             process = subprocess.Popen(
-                words, stdin=nothing, stdout=keeps, stderr=err, start_new_session=True, cwd=command.folder
+                words,
+                stdin=nothing,
+                stdout=keeps,
+                stderr=err,
+                start_new_session=True,
+                cwd=command.folder,
             )
         except OSError as error:
-            raise ConfigError("command", command.text, error.strerror or str(error), "give another") from error
+            raise ConfigError(
+                "command", command.text, error.strerror or str(error), "give another"
+            ) from error
         try:
             with open(os.pidfd_open(process.pid), "rb", buffering=0) as handle:
                 waiting = select.poll()
@@ -165,8 +199,16 @@ def run_once(command: Command, terms: Terms) -> CommandRun:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         cpu = max(usage.ru_utime + usage.ru_stime, 1e-6)
-        value = metric.value(_text(out)) if metric.is_printed else cpu if metric.pattern else seconds
-        failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, terms.exit_codes, err)
+        if metric.is_printed:
+            value = metric.value(_text(out))
+        elif metric.pattern:
+            value = cpu
+        else:
+            value = seconds
+        if late:
+            failure = f"took longer than {timeout:g} s"
+        else:
+            failure = failure_of(process.returncode, terms.exit_codes, err)
         if not failure and value is None:
             failure = f"printed no number above zero that --metric {metric.pattern} finds"
     return CommandRun(value or 0.0, cpu, failure)
@@ -178,10 +220,15 @@ def _text(source: IO[bytes]) -> str:
 
 
 def failure_of(code: int, good: Sequence[int], err: IO[bytes]) -> str | None:
-    """Why a process failed, with the last line that it said; None where its exit code is one of the good ones."""
+    """Why a process failed, with the last line that it said; None where its exit code is one of the
+    good ones.
+    """
     if code in good:
         return None
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code < 0:
+        how = f"killed by {signal.Signals(-code).name}"
+    else:
+        how = f"exit code {code}"
     lines = [line.strip() for line in _text(err).splitlines() if line.strip()]
     return f"{how} ({lines[-1][:200]})" if lines else how
 
@@ -192,8 +239,11 @@ class Turns(Paired):
     `visits` holds all of each side, failures among them; `failed` says which side is the problem.
     """
 
-    def __init__(self, sides: Sequence[Command], rule: Rule, terms: Terms = Terms(), seed: object = None) -> None:
-        self.sides, self.terms = sides, terms
+    def __init__(
+        self, sides: Sequence[Command], rule: Rule, terms: Terms = Terms(), seed: object = None
+    ) -> None:
+        self.sides = sides
+        self.terms = terms
         unit = "metric" if terms.metric.is_printed else "seconds"
         super().__init__((sides[0].label, sides[1].label), rule, unit=unit)
         self.visits: tuple[list[Visit], list[Visit]] = ([], [])
@@ -208,9 +258,17 @@ class Turns(Paired):
             | {"values": self.values(number), "cpu_seconds": self.cpu_seconds(number)}
             for number, side in enumerate(self.sides)
         ]
-        visible, metric = self.estimate and self.estimate.visible, self.terms.metric.pattern or "seconds"
-        runs = {"log_ratios": self.logs, "sides": sides, "metric": metric, "interrupted": interrupted}
-        return self.answer() | runs | {"visible_difference": visible, "equivalence": self.rule.margin}
+        visible = self.estimate and self.estimate.visible
+        metric = self.terms.metric.pattern or "seconds"
+        runs = {
+            "log_ratios": self.logs,
+            "sides": sides,
+            "metric": metric,
+            "interrupted": interrupted,
+        }
+        return (
+            self.answer() | runs | {"visible_difference": visible, "equivalence": self.rule.margin}
+        )
 
     def values(self, side: int) -> list[float]:
         """What the successful runs of a side took in s, or what its metric was."""
@@ -237,9 +295,11 @@ class Turns(Paired):
         ]
 
     def follow(self, shows: bool = False) -> bool:
-        """Run round after round until it is enough; whether it was interrupted. `shows`: how far it is, on a terminal,
-        once a round, which lasts a tenth of a second or longer."""
-        shows, begun = shows and sys.stderr.isatty(), time.monotonic()
+        """Run round after round until it is enough; whether it was interrupted. `shows`: how far it
+        is, on a terminal, once a round, which lasts a tenth of a second or longer.
+        """
+        shows = shows and sys.stderr.isatty()
+        begun = time.monotonic()
         try:
             self._warm_up()
             while not (self.problem or self._is_over(time.monotonic() - begun)):
@@ -257,24 +317,37 @@ class Turns(Paired):
         return False
 
     def _is_over(self, elapsed: float) -> bool:
-        enough = self.rule.looks(self.rounds) and bool(self.estimate and self.rule.is_enough(self.estimate))
-        self.last = not enough and self.rule.is_over(len(self.visits[0]), elapsed, 60 * self.terms.minutes)
+        enough = self.rule.looks(self.rounds) and bool(
+            self.estimate and self.rule.is_enough(self.estimate)
+        )
+        self.last = not enough and self.rule.is_over(
+            len(self.visits[0]), elapsed, 60 * self.terms.minutes
+        )
         return enough or self.last
 
     def _progress(self) -> str:
-        found, limit = self.estimate, 60 * self.terms.minutes
+        found = self.estimate
+        limit = 60 * self.terms.minutes
         share = max(self.rounds / self.rule.most, self.seconds / limit, 1e-3)
-        ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})" if found else ""
+        if found:
+            ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})"
+        else:
+            ratio = ""
         left = max(0.0, min(limit - self.seconds, self.seconds * (1 - share) / share))
         return f"{counted(self.rounds, 'round')}{ratio}, at most {in_seconds(left)} left"
 
     def _warm_up(self) -> None:
-        """Rounds that do not count: what fails in three of them fails always. They say how many runs a visit has."""
-        wanted, tries = self.terms.warmup, 0
+        """Rounds that do not count: what fails in three of them fails always. They say how many
+        runs a visit has.
+        """
+        wanted = self.terms.warmup
+        tries = 0
         while wanted:
             self._round((0, 1))
             failures = [self.failures(side) for side in (0, 1)]
-            longest = max((run.measured for visits in self.visits for run in visits[-1][-1:]), default=0.0)
+            longest = max(
+                (run.measured for visits in self.visits for run in visits[-1][-1:]), default=0.0
+            )
             for kept in (*self.visits, self.logs, self.numbers, self.measured):
                 kept.clear()
             if not any(failures):
@@ -303,13 +376,22 @@ class Turns(Paired):
                 self._end(side, f"failed {len(failures)} times of {len(visits)}: {failures[-1]}")
 
     def _end(self, side: int, words: str) -> None:
-        self.failed, self.problem = side, f"{self.labels[side]} {words}"
+        self.failed = side
+        self.problem = f"{self.labels[side]} {words}"
 
     def _visit(self, side: int) -> Visit:
-        command, prepare = self.sides[side], self.terms.prepare
+        command = self.sides[side]
+        prepare = self.terms.prepare
         if prepare:
             nothing = subprocess.DEVNULL
-            how = subprocess.run(prepare, shell=True, stdin=nothing, stdout=nothing, stderr=nothing, cwd=command.folder)
+            how = subprocess.run(
+                prepare,
+                shell=True,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                cwd=command.folder,
+            )
             if how.returncode:
                 return [CommandRun(0.0, failure=f"--prepare ended with exit code {how.returncode}")]
         runs: Visit = []

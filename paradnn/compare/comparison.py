@@ -1,4 +1,6 @@
-"""A comparison round by round: every point on both sides, one right after the other, until the rule says enough."""
+"""A comparison round by round: every point on both sides, one right after the other, until the rule
+says enough.
+"""
 
 import math
 import random
@@ -18,7 +20,8 @@ from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, Sweep
 from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 
-#: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
+#: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty
+#: of them.
 PAIRS = 20
 
 #: One point on both sides, and what they share of its name.
@@ -27,11 +30,13 @@ Pair = tuple[str, tuple[Point, Point]]
 
 @dataclass
 class ComparedPoint(Paired):
-    """What is known of one point, or with `name` empty of all together: `logs`, block by block better known than by
-    what is `measured`, examples/s of both sides, of a served model one by the median latency.
+    """What is known of one point, or with `name` empty of all together: `logs`, block by block
+    better known than by what is `measured`, examples/s of both sides, of a served model one by the
+    median latency.
 
-    points: the point on both sides. order: which side goes first, where they do not take `turns` in this round.
-    failures: how often a side failed. alone: whether the sides are no longer measured block by block.
+    points: the point on both sides. order: which side goes first, where they do not take `turns` in
+    this round. failures: how often a side failed. alone: whether the sides are no longer measured
+    block by block.
     """
 
     points: tuple[Point, ...] = ()
@@ -42,32 +47,47 @@ class ComparedPoint(Paired):
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
-    """The points of two sides, which are in the same order, as pairs; ConfigError where they are none."""
+    """The points of two sides, which are in the same order, as pairs; ConfigError where they are
+    none.
+    """
     if len(first) != len(second):
         problem = f"the sides have {len(first)} and {len(second)} points"
         raise ConfigError("sides", "", problem, "write axes after both sides")
     params = [[texts(request_of(point)) for point in points] for points in (first, second)]
-    swept = {key for row in params[0] for key in row if len({each.get(key) for each in params[0]}) > 1}
+    swept = {
+        key for row in params[0] for key in row if len({each.get(key) for each in params[0]}) > 1
+    }
     pairs: list[Pair] = []
-    for points, (one, other) in zip(zip(first, second, strict=True), zip(*params, strict=True), strict=True):
+    for points, (one, other) in zip(
+        zip(first, second, strict=True), zip(*params, strict=True), strict=True
+    ):
         if one == other and not null:
-            raise ConfigError("sides", run_name(points[0]), "is the same point on both", "give two that differ")
+            raise ConfigError(
+                "sides", run_name(points[0]), "is the same point on both", "give two that differ"
+            )
         for key in sorted(swept):
             if one.get(key) != other.get(key):
                 problem = f"meets {other.get(key)} on the other side"
-                raise ConfigError(key, one.get(key), problem, "vary it on neither side, or compare one point at a time")
+                raise ConfigError(
+                    key,
+                    one.get(key),
+                    problem,
+                    "vary it on neither side, or compare one point at a time",
+                )
         if any(points == both for _, both in pairs):
             continue  # an axis names a value twice
         words = run_name(points[1]).split()
-        pairs.append((" ".join(word for word in run_name(points[0]).split() if word in words), points))
+        pairs.append(
+            (" ".join(word for word in run_name(points[0]).split() if word in words), points)
+        )
     return pairs
 
 
 class Comparison(SweepDesign):
     """What is measured next and what is known.
 
-    A side that fails in the first round, or twice, ends its point: out of memory and what is missing stay so, and one
-    crash in many rounds is a round less.
+    A side that fails in the first round, or twice, ends its point: out of memory and what is
+    missing stay so, and one crash in many rounds is a round less.
     """
 
     resumes = False  # every round is measured
@@ -81,13 +101,16 @@ class Comparison(SweepDesign):
         minutes: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.labels, self.rule = labels, rule
+        self.labels = labels
+        self.rule = rule
         self.results = [
             ComparedPoint(labels, rule, shared, points=points, order=orders(f"{name} {index}"))
             for index, (shared, points) in enumerate(pairs)
         ]
         self.points = [point for entry in self.results for point in entry.points]
-        self._name, self._random, self._clock = name, random.Random(name), clock
+        self._name = name
+        self._random = random.Random(name)
+        self._clock = clock
         self._seconds = math.inf if minutes is None else 60 * minutes
         self._begin: float | None = None
         self._number = 0
@@ -107,11 +130,16 @@ class Comparison(SweepDesign):
     def progress(self) -> str:
         """Rounds so far, and of a single point its interval."""
         found = self.results[0].estimate if len(self.results) == 1 else None
-        interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}" if found else ""
+        if found:
+            interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}"
+        else:
+            interval = ""
         return f"round {self._number}{interval}"
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """The next round in random order, the two sides of a point one right after the other; nothing at the end."""
+        """The next round in random order, the two sides of a point one right after the other;
+        nothing at the end.
+        """
         if self._begin is None:
             self._begin = self._clock()
         self._take(rows)
@@ -123,20 +151,25 @@ class Comparison(SweepDesign):
         self._asked = []
         for entry in live:
             entry.turns = self._turns_of(entry)
-            self._asked += [(entry, side) for side in ((0, 1) if entry.turns else next(entry.order))]
+            self._asked += [
+                (entry, side) for side in ((0, 1) if entry.turns else next(entry.order))
+            ]
         return [self._visit(*asked) for asked in self._asked]
 
     def overall(self) -> ComparedPoint:
         """The only point; of several that both sides measured their geometric mean.
 
-        Its interval is that of the mean over just these points: it says how well they were measured, and nothing of
-        other points.
+        Its interval is that of the mean over just these points: it says how well they were
+        measured, and nothing of other points.
         """
         live = [entry for entry in self.results if not entry.problem]
         if len(live) < 2:
             return self.results[0]
         whole = ComparedPoint(self.labels, self.rule, last=all(entry.last for entry in live))
-        rounds = [dict(zip(entry.numbers, zip(entry.logs, entry.measured, strict=True), strict=True)) for entry in live]
+        rounds = [
+            dict(zip(entry.numbers, zip(entry.logs, entry.measured, strict=True), strict=True))
+            for entry in live
+        ]
         for number in sorted(set.intersection(*map(set, rounds))):
             logs, speeds = zip(*(one[number] for one in rounds), strict=True)
             first, second = map(statistics.geometric_mean, zip(*speeds, strict=True))
@@ -145,7 +178,8 @@ class Comparison(SweepDesign):
 
     def sentences(self) -> list[str]:
         """A sentence for each point, and one for all of them together."""
-        whole, several = self.overall(), len(self.results) > 1
+        whole = self.overall()
+        several = len(self.results) > 1
         lines = [f"{result.name}: {result}" if several else str(result) for result in self.results]
         if whole is not self.results[0]:
             count = sum(not result.problem for result in self.results)
@@ -153,43 +187,69 @@ class Comparison(SweepDesign):
         return lines
 
     def verdict_table(self) -> dict[str, Any]:
-        """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95% interval."""
+        """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95%
+        interval.
+        """
         columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
         rows = [{"point": result.name} | result.answer() for result in self.results]
-        data = [[None if name == "verdict" and row["problem"] else row[name] for name in columns] for row in rows]
+        data = [
+            [None if name == "verdict" and row["problem"] else row[name] for name in columns]
+            for row in rows
+        ]
         return {"columns": columns, "data": data}
 
     def conclusion(self) -> Conclusion:
         """The verdict so far; the metrics are those of the only point, or of all points together."""
         whole = self.overall()
         metrics = {"comparison_rounds": float(whole.rounds)}
-        if found := whole.estimate:
-            metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
-        artifacts = {"verdicts.json": self.verdict_table(), "rounds.json": round_table(self.results)}
-        return Conclusion("\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts)
+        found = whole.estimate
+        if found:
+            metrics |= {
+                "speed_ratio": found.ratio,
+                "speed_ratio_low": found.low,
+                "speed_ratio_high": found.high,
+            }
+        artifacts = {
+            "verdicts.json": self.verdict_table(),
+            "rounds.json": round_table(self.results),
+        }
+        return Conclusion(
+            "\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts
+        )
 
     def _turns_of(self, entry: ComparedPoint) -> BlockTurns | None:
-        """How the two sides of a point take turns in blocks; None where each is to have the machine to itself."""
+        """How the two sides of a point take turns in blocks; None where each is to have the machine
+        to itself.
+        """
         if entry.alone or not all(map(takes_turns, entry.points)):
             return None
         measures = [point.measure for point in entry.points]
-        seconds, blocks = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
-        return BlockTurns(orders(f"{self._name} {entry.name} {self._number}"), seconds, max(blocks, PAIRS))
+        seconds = max(each.min_seconds for each in measures)
+        blocks = max(each.min_blocks for each in measures)
+        return BlockTurns(
+            orders(f"{self._name} {entry.name} {self._number}"), seconds, max(blocks, PAIRS)
+        )
 
     def _visit(self, entry: ComparedPoint, side: int) -> DesignPoint:
         # The rounds are the processes, of which nobody asks where their time goes.
         measure = replace(entry.points[side].measure, processes=1, profile=False)
         point = replace(entry.points[side], replicate=self._number, measure=measure)
-        return DesignPoint(point, {"comparison": self._name, "side": self.labels[side]}, turns=entry.turns)
+        return DesignPoint(
+            point, {"comparison": self._name, "side": self.labels[side]}, turns=entry.turns
+        )
 
     def _take(self, rows: Sequence[RecordedPoint]) -> None:
         """Note what the last round measured."""
         asked = list(zip(self._asked, rows, strict=True))
         for pair in zip(asked[::2], asked[1::2], strict=True):
-            entry, speeds = pair[0][0][0], dict[int, float]()
+            entry = pair[0][0][0]
+            speeds = dict[int, float]()
             for (_, side), row in pair:
                 if row.outcome == "ok":
-                    speeds[side] = row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
+                    speeds[side] = (
+                        row.metrics.get("examples_per_second")
+                        or 1e3 / row.metrics["latency_p50_ms"]
+                    )
                 elif entry.turns and row.outcome.startswith(("oom", "timeout")):  # beside the other
                     entry.alone = True
                 else:
@@ -197,7 +257,10 @@ class Comparison(SweepDesign):
                     if not entry.rounds or entry.failures[side] > 1:
                         reason = f": {row.reason}" if row.reason else ""
                         problem = f"{self.labels[side]} is {row.outcome}{reason}"
-                        entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
+                        if entry.problem:
+                            entry.problem = f"{entry.problem}; {problem}"
+                        else:
+                            entry.problem = problem
             if len(speeds) == 2:
                 of = {side: row for (_, side), row in pair}
                 log_ratio = math.log(speeds[0] / speeds[1]) + _of_machine(of[0], of[1])
@@ -209,7 +272,9 @@ class Comparison(SweepDesign):
     def _is_over(self, elapsed: float) -> bool:
         live = [entry for entry in self.results if not entry.problem]
         found = [entry.estimate for entry in live]
-        if not live or (self.rule.looks(self._number) and all(one and self.rule.is_enough(one) for one in found)):
+        if not live or (
+            self.rule.looks(self._number) and all(one and self.rule.is_enough(one) for one in found)
+        ):
             return True
         for entry in live:
             entry.last = self.rule.is_over(self._number, elapsed, self._seconds)
@@ -217,11 +282,16 @@ class Comparison(SweepDesign):
 
 
 def _of_machine(first: RecordedPoint, second: RecordedPoint) -> float:
-    """What of the log ratio of two speeds was the machine's: how much slower its kernel was beside the first, but for
-    what that did itself, as far as the steps follow it (`paradnn.session.reference`). 0 on two devices, where their
-    kernels differ, or without references."""
+    """What of the log ratio of two speeds was the machine's: how much slower its kernel was beside
+    the first, but for what that did itself, as far as the steps follow it
+    (`paradnn.session.reference`). 0 on two devices, where their kernels differ, or without
+    references.
+    """
     kernel, device = (first.tags.get(name) for name in ("reference_kernel", "device"))
-    if kernel is None or (second.tags.get("reference_kernel"), second.tags.get("device")) != (kernel, device):
+    if kernel is None or (second.tags.get("reference_kernel"), second.tags.get("device")) != (
+        kernel,
+        device,
+    ):
         return 0.0
     sides = [row.metrics for row in (first, second)]
     slow = [math.log(side[f"reference_{kernel}_ms"]) - side["reference_own"] for side in sides]

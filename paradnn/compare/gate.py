@@ -1,9 +1,10 @@
-"""`paradnn gate --base REF --slower 5% -- COMMAND`: is this checkout slower than a commit? For continuous integration.
+"""`paradnn gate --base REF --slower 5% -- COMMAND`: is this checkout slower than a commit? For
+continuous integration.
 
-Both are run by turns on the same machine, so what the machine does to one it does to the other. The gate fails only
-where the interval of the slowdown lies beyond the threshold as a whole; where it lies below it passes, and where the
-time ends before either is sure it is undecided. A slowdown of just the threshold fails in half of `--false-alarms` at
-most, an equal commit far more seldom.
+Both are run by turns on the same machine, so what the machine does to one it does to the other. The
+gate fails only where the interval of the slowdown lies beyond the threshold as a whole; where it
+lies below it passes, and where the time ends before either is sure it is undecided. A slowdown of
+just the threshold fails in half of `--false-alarms` at most, an equal commit far more seldom.
 
 Exit code: 0 passes, 1 regressed, 2 wrong use, 3 undecided, 130 interrupted.
 """
@@ -42,7 +43,9 @@ class Gate(Enum):
 
 @dataclass(frozen=True)
 class Limit(Rule):
-    """A slowdown by more than `slower` (0.05: a time 1.05 times as long) of the head is a regression."""
+    """A slowdown by more than `slower` (0.05: a time 1.05 times as long) of the head is a
+    regression.
+    """
 
     slower: float = 0.05
 
@@ -50,7 +53,9 @@ class Limit(Rule):
         """What an estimate of the head's speed over the base's says."""
         if found is None or found.low <= 1 / (1 + self.slower) <= found.high:
             return Gate.UNDECIDED
-        return Gate.REGRESSED if found.high < 1 / (1 + self.slower) else Gate.PASSED
+        if found.high < 1 / (1 + self.slower):
+            return Gate.REGRESSED
+        return Gate.PASSED
 
     def is_enough(self, found: SpeedEstimate) -> bool:
         """Whether a look may end it: it is sure."""
@@ -63,8 +68,11 @@ def main() -> int:
     given = parsed(make_parser(), sys.argv[1:])
     if len(given.words) != 1:
         problem = "one command is needed after --"
-        raise ConfigError("command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND")
-    commits, rule = (given.head, given.base), Limit(most=given.most, misses=given.false_alarms, slower=given.slower)
+        raise ConfigError(
+            "command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND"
+        )
+    commits = (given.head, given.base)
+    rule = Limit(most=given.most, misses=given.false_alarms, slower=given.slower)
     labels = tuple("the working tree" if name == WORKING_TREE else name for name in commits)
     turns, interrupted = take_turns(given, labels, given.words * 2, commits, rule)
     outcome = rule.judge(turns.estimate)
@@ -80,9 +88,12 @@ def main() -> int:
 
 def _sentence(outcome: Gate, turns: Turns, limit: str) -> str:
     """The outcome with what it rests on."""
-    basis, found = turns.problem or "too few rounds for an interval", turns.estimate
+    basis = turns.problem or "too few rounds for an interval"
+    found = turns.estimate
     if found and not turns.problem:
-        ends = " to ".join(f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low))
+        ends = " to ".join(
+            f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low)
+        )
         basis = f"{turns.labels[0]} takes {ends} of {turns.labels[1]}'s time more, {found.rounds} rounds"
     if outcome is Gate.PASSED:
         return f"passed: not slower by {limit} or more ({basis})"
@@ -90,16 +101,23 @@ def _sentence(outcome: Gate, turns: Turns, limit: str) -> str:
         return f"undecided: {basis}"
     if outcome is Gate.UNDECIDED:
         return f"undecided: whether it is slower by {limit} takes more time or a quieter machine ({basis})"
-    return f"FAILED: {basis}" if turns.problem else f"REGRESSED: slower by more than {limit} ({basis})"
+    if turns.problem:
+        return f"FAILED: {basis}"
+    return f"REGRESSED: slower by more than {limit} ({basis})"
 
 
-def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mapping[str, Any], turns: Turns) -> None:
+def _write(
+    given: argparse.Namespace, words: str, outcome: Gate, content: Mapping[str, Any], turns: Turns
+) -> None:
     """The files that were asked for."""
     write_files(given, content, [turns])
     if given.history:
         names = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
         about = {name: content[name] for name in names}
-        place = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.node()}
+        place = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": platform.node(),
+        }
         command = {"commit": commit_of(given.head), "command": given.words[0]}
         append_line(given.history, "--history", command | place | about)
     if given.junit:
@@ -107,27 +125,43 @@ def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mappin
         counts = {"failures": str(int(what == "failure")), "skipped": str(int(what == "skipped"))}
         suite = ElementTree.Element("testsuite", {"name": "paradnn gate", "tests": "1", **counts})
         suite.set("time", f"{content['seconds']:.3f}")
-        case = ElementTree.SubElement(suite, "testcase", name=given.words[0], classname=f"against {given.base}")
+        case = ElementTree.SubElement(
+            suite, "testcase", name=given.words[0], classname=f"against {given.base}"
+        )
         if what:
             ElementTree.SubElement(case, what, message=words)
         with whole_file(given.junit, "--junit") as making:
             making.write_text(ElementTree.tostring(suite, encoding="unicode") + "\n")
     if given.markdown:
-        rows = [f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |" for side in content["sides"]]
+        rows = [
+            f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |"
+            for side in content["sides"]
+        ]
         body = ["| side | runs | failed visits |", "| --- | --- | --- |", *rows]
         with whole_file(given.markdown, "--markdown") as making:
-            making.write_text("\n".join([f"### Performance against {given.base}", "", f"**{words}**", "", *body, ""]))
+            making.write_text(
+                "\n".join(
+                    [f"### Performance against {given.base}", "", f"**{words}**", "", *body, ""]
+                )
+            )
 
 
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser(
-        prog="python -m paradnn.compare.gate", usage="paradnn gate [options] --base REF -- COMMAND", description=__doc__
+        prog="python -m paradnn.compare.gate",
+        usage="paradnn gate [options] --base REF -- COMMAND",
+        description=__doc__,
     )
     add = parser.add_argument
     add("words", nargs="*", metavar="COMMAND", help="what is timed, in each commit's folder")
     add("--base", required=True, metavar="REF", help="the commit to compare with, such as main")
-    add("--head", default=WORKING_TREE, metavar="REF", help="a commit in place of the files as they lie here")
+    add(
+        "--head",
+        default=WORKING_TREE,
+        metavar="REF",
+        help="a commit in place of the files as they lie here",
+    )
     text = "the slowdown that is a regression (default: 5%%)"
     add("--slower", type=share("--slower"), default="5%", metavar="SHARE", help=text)
     text = "how often at most a slowdown of just that size is called one, or none (default: 5%%)"

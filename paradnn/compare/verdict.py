@@ -1,8 +1,10 @@
-"""What paired rounds say of two sides: a ratio, an interval that holds whenever one stops, a verdict, when to stop.
+"""What paired rounds say of two sides: a ratio, an interval that holds whenever one stops, a
+verdict, when to stop.
 
-In each round both sides are measured one right after the other, and the logarithm of their ratio is one value. What
-both share cancels in it: the session, a drift, a slow neighbour. The order within the rounds is random (`orders`), so
-between equal sides each value is as likely as its opposite, however the machine's state correlates in time.
+In each round both sides are measured one right after the other, and the logarithm of their ratio is
+one value. What both share cancels in it: the session, a drift, a slow neighbour. The order within
+the rounds is random (`orders`), so between equal sides each value is as likely as its opposite,
+however the machine's state correlates in time.
 """
 
 import math
@@ -16,7 +18,8 @@ from typing import Self
 
 #: Fewer rounds than this carry no interval.
 FEWEST = 5
-#: Rounds after which intervals are looked at: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) of the last.
+#: Rounds after which intervals are looked at: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) of the
+#: last.
 LOOKS = tuple(round(FEWEST * 2 ** (step / 2)) for step in range(100))
 #: Rounds of two commands, which may be short, unless --most says another number.
 COMMAND_ROUNDS = 640
@@ -33,7 +36,8 @@ class SpeedVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """How many times as fast the first side is as the second: mean and half the 95% interval, in logarithms.
+    """How many times as fast the first side is as the second: mean and half the 95% interval, in
+    logarithms.
 
     `quantile`: how many standard errors that half is.
     """
@@ -45,8 +49,10 @@ class SpeedEstimate:
 
     @property
     def visible(self) -> float:
-        """The share by which a side must be faster to be found so in four of five such comparisons: its interval leaves
-        out 1 with a probability of 80%, half of it and 0.84 standard errors more."""
+        """The share by which a side must be faster to be found so in four of five such comparisons:
+        its interval leaves out 1 with a probability of 80%, half of it and 0.84 standard errors
+        more.
+        """
         return math.expm1(self.half * (1 + 0.8416 / self.quantile))
 
     @property
@@ -69,8 +75,9 @@ class SpeedEstimate:
         return replace(self, mean=-self.mean)
 
     def verdict(self, margin: float) -> SpeedVerdict:
-        """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference where it is within
-        the margin as a whole, even without 1."""
+        """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference
+        where it is within the margin as a whole, even without 1.
+        """
         if abs(self.mean) + self.half <= math.log1p(margin):
             return SpeedVerdict.EQUIVALENT
         if abs(self.mean) > self.half:
@@ -78,7 +85,9 @@ class SpeedEstimate:
         return SpeedVerdict.NOT_SETTLED
 
     def rounds_needed(self, margin: float) -> int:
-        """About how many rounds would settle it, were the ratio what it seems: the interval narrows as their root."""
+        """About how many rounds would settle it, were the ratio what it seems: the interval narrows
+        as their root.
+        """
         wanted = max(abs(self.mean), math.log1p(margin) - abs(self.mean))
         needed = self.rounds * (self.half / wanted) ** 2
         return next((look for look in LOOKS if look >= needed), LOOKS[-1])
@@ -86,7 +95,9 @@ class SpeedEstimate:
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop; shares of the ratio, such as 0.02. `most` caps the rounds; `misses`: how often intervals may."""
+    """When to stop; shares of the ratio, such as 0.02. `most` caps the rounds; `misses`: how often
+    intervals may.
+    """
 
     within: float = 0.02
     margin: float = 0.02
@@ -95,8 +106,9 @@ class Rule:
     misses: float = 0.05
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Whether a look may end it: there is a verdict, and half the interval is at most `within`, or a tenth of a
-        large difference, in logarithms."""
+        """Whether a look may end it: there is a verdict, and half the interval is at most `within`,
+        or a tenth of a large difference, in logarithms.
+        """
         precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
         return precise and found.verdict(self.margin) is not SpeedVerdict.NOT_SETTLED
 
@@ -105,14 +117,18 @@ class Rule:
         return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
 
     def is_over(self, rounds: int, seconds: float, limit: float) -> bool:
-        """Whether these are the most, or one more, as long as they were, would end later than `limit` s."""
+        """Whether these are the most, or one more, as long as they were, would end later than
+        `limit` s.
+        """
         return rounds >= self.most or (rounds > 0 and seconds * (1 + 1 / rounds) > limit)
 
 
 def orders(seed: object) -> Iterator[tuple[int, int]]:
-    """Which side goes first in each round, endlessly: random in every other round, the other way in the next.
+    """Which side goes first in each round, endlessly: random in every other round, the other way in
+    the next.
 
-    So what the place within a round does to the time, such as a warmer chip, cancels over two rounds.
+    So what the place within a round does to the time, such as a warmer chip, cancels over two
+    rounds.
     """
     draw = random.Random(str(seed))
     while True:
@@ -122,9 +138,12 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
 
 
 def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
-    """The share of comparisons of equal sides that call them different: rounds of one side against itself are played
-    again so many times, those of each exchanged at random, which equal sides do not show."""
-    draw, false = random.Random(0), 0
+    """The share of comparisons of equal sides that call them different: rounds of one side against
+    itself are played again so many times, those of each exchanged at random, which equal sides do
+    not show.
+    """
+    draw = random.Random(0)
+    false = 0
     for _ in range(draws):
         turned = [log * draw.choice((-1, 1)) for log in logs]
         ends = [n for n in range(FEWEST, len(logs)) if rule.looks(n)]
@@ -135,36 +154,41 @@ def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
 
 
 def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
-    """The mean logarithm of the second side's seconds over the first's, of blocks pair by pair, without the fifth of
-    them that are largest and the fifth that are smallest: a round's value."""
+    """The mean logarithm of the second side's seconds over the first's, of blocks pair by pair,
+    without the fifth of them that are largest and the fifth that are smallest: a round's value.
+    """
     logs = sorted(math.log(second / first) for first, second in pairs)
     cut = len(logs) // 5
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
 def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) -> SpeedEstimate:
-    """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one that `misses` less.
+    """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one
+    that `misses` less.
 
-    The interval is Student's t of the mean, made wider for two reasons.
-    It is looked at again and again, and the looks together may miss in 5% only. So each is at a level of its own. A
-    look that may end the comparison early misses in rounds / 8000 and at most 0.004: it would end it where the scatter
-    seems small by chance. The `last` one, after which time or rounds are over, has what is left: rounds / 2000 and at
-    most 0.012 (the idea of O'Brien and Fleming's boundaries, Biometrics 35, 1979).
-    Sides may be disturbed for several rounds, each by something of its own. So the error of the mean is that of an
-    AR(1) series, larger by sqrt((1 + r) / (1 - r)), with r from the correlation at lag one, raised for what a short
-    series underestimates of it: (n r + 7) / (n - 8), of the last look (n r + 5) / (n - 6), less for n under 20, and at
-    most 1 - 1.5 / n.
+    The interval is Student's t of the mean, made wider for two reasons. It is looked at again and
+    again, and the looks together may miss in 5% only. So each is at a level of its own. A look that
+    may end the comparison early misses in rounds / 8000 and at most 0.004: it would end it where
+    the scatter seems small by chance. The `last` one, after which time or rounds are over, has what
+    is left: rounds / 2000 and at most 0.012 (the idea of O'Brien and Fleming's boundaries,
+    Biometrics 35, 1979). Sides may be disturbed for several rounds, each by something of its own.
+    So the error of the mean is that of an AR(1) series, larger by sqrt((1 + r) / (1 - r)), with r
+    from the correlation at lag one, raised for what a short series underestimates of it: (n r + 7)
+    / (n - 8), of the last look (n r + 5) / (n - 6), less for n under 20, and at most 1 - 1.5 / n.
     All were found by simulation (`python -m benchmarks.compare_verdicts`, docs/compare.md).
     """
     from scipy.special import stdtrit
 
-    n, mean = len(logs), statistics.fmean(logs)
+    n = len(logs)
+    mean = statistics.fmean(logs)
     centred = [value - mean for value in logs]
     power = sum(value**2 for value in centred)
     if not power:
         return SpeedEstimate(mean, 0.0, n)
     lag_one = sum(first * second for first, second in pairwise(centred)) / power
-    raised, fewer, level = (5.0, 6.0, min(n / 2000, 0.012)) if last else (7.0, 8.0, min(n / 8000, 0.004))
+    raised, fewer, level = (
+        (5.0, 6.0, min(n / 2000, 0.012)) if last else (7.0, 8.0, min(n / 8000, 0.004))
+    )
     r = (n * lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
     r = min(max(r, 0.0), 1 - 1.5 / n)
     error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))

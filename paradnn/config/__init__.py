@@ -1,1 +1,3 @@
-"""What a run measures, as frozen dataclasses checked once: points, families, data, identities, outcomes."""
+"""What a run measures, as frozen dataclasses checked once: points, families, data, identities,
+outcomes.
+"""

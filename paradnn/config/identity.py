@@ -15,15 +15,19 @@ from paradnn.core.workload import WORKLOADS
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
-#: All that leave the times of the blocks as they are, and so are no part of a protocol: reference kernels run between
-#: the blocks and bias no step (docs/method.md), so that runs from before they did are runs of the same protocol.
+#: All that leave the times of the blocks as they are, and so are no part of a protocol: reference
+#: kernels run between the blocks and bias no step (docs/method.md), so that runs from before they
+#: did are runs of the same protocol.
 UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
 #: What `measure=standard` said before it took half of the time.
 FORMER_STANDARD: Mapping[str, Any] = {"min_seconds": 1.0, "block_seconds": 0.1}
-#: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
-#: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`). The transport was local
-#: while there was another: devices of processes that met over grpc.
-_LATER_KEYS: Mapping[str, Any] = json.loads(Path(__file__).with_name("later_keys.json").read_text(encoding="utf-8"))
+#: Keys of a point that came later, dotted, with the value that says what was always meant: a point
+#: that was stored before them is still the same, and its run is read as if it held them
+#: (`paradnn.store.runs`). The transport was local while there was another: devices of processes
+#: that met over grpc.
+_LATER_KEYS: Mapping[str, Any] = json.loads(
+    Path(__file__).with_name("later_keys.json").read_text(encoding="utf-8")
+)
 #: What `_written` wrote, by the key and the object's id.
 _seen: dict[tuple[str, int], tuple[str, Any]] = {}
 _MOST_SEEN = 2**14
@@ -39,7 +43,9 @@ class Identity:
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """A short hash of a JSON-able value, the same for equal values whatever the order of their keys."""
+    """A short hash of a JSON-able value, the same for equal values whatever the order of their
+    keys.
+    """
     return _hash(_json(value), length)
 
 
@@ -52,7 +58,9 @@ def _hash(text: str, length: int = 16) -> str:
 
 
 def point_id(point: Point) -> str:
-    """Hash of what is measured and how; software and hardware are the environment's, limits and prices no part."""
+    """Hash of what is measured and how; software and hardware are the environment's, limits and
+    prices no part.
+    """
     parts = vars(point) | point.workload.keys()
     names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
     texts = ",".join(text for name in names if (text := _written(name, parts[name])))
@@ -60,14 +68,20 @@ def point_id(point: Point) -> str:
 
 
 def _written(name: str, part: Any) -> str:
-    """A part of a point as JSON, of an object that was seen before as it was: points of a sweep share their parts."""
-    if (known := _seen.get((name, id(part)))) is None:
+    """A part of a point as JSON, of an object that was seen before as it was: points of a sweep
+    share their parts.
+    """
+    known = _seen.get((name, id(part)))
+    if known is None:
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
         values = {name: dict(vars(part)) if is_dataclass(part) else part}
         if name == "platform":
             values[name]["price_per_hour"] = None
-        known = _seen[name, id(part)] = _json(told(values))[1:-1], part  # kept, so that no other gets its id
+        known = _seen[name, id(part)] = (
+            _json(told(values))[1:-1],
+            part,
+        )  # kept, so that no other gets its id
     return known[0]
 
 
@@ -82,7 +96,9 @@ def protocol_id(measure: Measure) -> str:
 
 
 def limits_id(measure: Measure) -> str:
-    """Hash of what bounds a point: under other limits a timeout or an out of memory may end otherwise."""
+    """Hash of what bounds a point: under other limits a timeout or an out of memory may end
+    otherwise.
+    """
     return digest([getattr(measure, key) for key in LIMIT_KEYS])
 
 
@@ -90,9 +106,13 @@ def request_of(point: Point) -> dict[str, Any]:
     """The point as the worker receives it: plain nested mappings and lists."""
     parts = vars(point) | point.workload.keys()
     del parts["workload"]
-    request: dict[str, Any] = {key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()}
+    request: dict[str, Any] = {
+        key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()
+    }
     model = request["model"] or {}
-    request["model"] = {key: list(value) if isinstance(value, tuple) else value for key, value in model.items()}
+    request["model"] = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in model.items()
+    }
     request["software"]["requirements"] = list(request["software"]["requirements"])
     return request
 
@@ -100,7 +120,10 @@ def request_of(point: Point) -> dict[str, Any]:
 @cache
 def later_keys() -> Mapping[str, Any]:
     """Keys of a point that came later, dotted, with what was always meant."""
-    return {**_LATER_KEYS, **{key: value for work in WORKLOADS.values() for key, value in work.later.items()}}
+    return {
+        **_LATER_KEYS,
+        **{key: value for work in WORKLOADS.values() for key, value in work.later.items()},
+    }
 
 
 def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -119,7 +142,11 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 @lru_cache
@@ -129,8 +156,11 @@ def _protocol(measure: Measure) -> str:
 
 
 def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings without the keys that came later and say what was always meant; these stand below `prefix`."""
-    later, found = later_keys(), {}
+    """Nested mappings without the keys that came later and say what was always meant; these stand
+    below `prefix`.
+    """
+    later = later_keys()
+    found = {}
     for key, value in values.items():
         dotted = f"{prefix}{key}"
         if dotted not in later or value != later[dotted]:

@@ -1,7 +1,7 @@
 """How a point can end, and which ending is which outcome.
 
-Out of memory is a result, not an accident: the paper's heat maps need it. What the child says of itself is believed;
-what ended its process is judged here from the outside.
+Out of memory is a result, not an accident: the paper's heat maps need it. What the child says of
+itself is believed; what ended its process is judged here from the outside.
 """
 
 import signal
@@ -31,7 +31,9 @@ _ALLOCATION_FAILED = (
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child's process ended. stopped: by the driver, why; has_eager: what it compiled could run without that."""
+    """How a child's process ended. stopped: by the driver, why; has_eager: what it compiled could
+    run without that.
+    """
 
     exit_code: int | None
     signal: int | None
@@ -42,10 +44,12 @@ class Ending:
 
 @dataclass(frozen=True)
 class PointResult:
-    """How a process of a point ended as the driver saw it; `answer` is the child's own, None where there is none.
+    """How a process of a point ended as the driver saw it; `answer` is the child's own, None where
+    there is none.
 
-    `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one seen from outside;
-    `begun` is in Unix seconds, `news` are what the point's kind of work sent while it was measured.
+    `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one
+    seen from outside; `begun` is in Unix seconds, `news` are what the point's kind of work sent
+    while it was measured.
     """
 
     outcome: str
@@ -59,22 +63,38 @@ class PointResult:
 
 
 def classify(
-    ending: Ending, answer: Answer | None, stderr: str, timeout: float, memory_limit: int | None, peak: int
+    ending: Ending,
+    answer: Answer | None,
+    stderr: str,
+    timeout: float,
+    memory_limit: int | None,
+    peak: int,
 ) -> tuple[str, str | None]:
     """Outcome and one-line reason of a child that exited so.
 
-    `timeout` is in seconds, `memory_limit` and `peak` in bytes; `stderr` is the end of what the child wrote.
+    `timeout` is in seconds, `memory_limit` and `peak` in bytes; `stderr` is the end of what the
+    child wrote.
     """
     if answer:
         return answer.outcome, answer.reason
     if ending.stopped == "timeout":
-        other = ", or set compile=eager" if ending.phase == "compile" and ending.has_eager else ""
-        return "timeout", f"over {timeout:g} s, in phase {ending.phase}: raise measure.timeout{other}"
+        if ending.phase == "compile" and ending.has_eager:
+            other = ", or set compile=eager"
+        else:
+            other = ""
+        return (
+            "timeout",
+            f"over {timeout:g} s, in phase {ending.phase}: raise measure.timeout{other}",
+        )
     if ending.stopped == "memory":
-        return "oom_host", f"took {_gib(peak)} in phase {ending.phase}, the limit is {_gib(memory_limit or 0)}"
-    last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "nothing on standard error")[
-        :300
-    ]
+        return (
+            "oom_host",
+            f"took {_gib(peak)} in phase {ending.phase}, the limit is {_gib(memory_limit or 0)}",
+        )
+    last = next(
+        (line.strip() for line in reversed(stderr.splitlines()) if line.strip()),
+        "nothing on standard error",
+    )[:300]
     if any(word in stderr for word in _ALLOCATION_FAILED):
         return "oom_host", f"an allocation failed in phase {ending.phase}: {last}"
     if ending.signal in (signal.SIGKILL, _PEER_GONE) and memory_limit and peak > 0.8 * memory_limit:

@@ -1,4 +1,6 @@
-"""What an hour of a device or of a host costs: a table that the user keeps, as a file of `conf/price` or anywhere."""
+"""What an hour of a device or of a host costs: a table that the user keeps, as a file of
+`conf/price` or anywhere.
+"""
 
 import math
 from collections.abc import Mapping
@@ -19,10 +21,14 @@ class Prices:
     currency: str | None = option(None, "what prices are in, such as USD", longest=40)
     date: str | None = option(None, "of when they are", longest=40)
     source: str | None = option(None, "where they are from", longest=400)
-    per_hour: Mapping[str, str] = option({}, "device or host -> what an hour of it costs", prefixes=("",))
+    per_hour: Mapping[str, str] = option(
+        {}, "device or host -> what an hour of it costs", prefixes=("",)
+    )
 
     def of(self, device: str, host: str, count: int) -> float | None:
-        """The price of so many devices, else of their host with all it has; None where neither is known."""
+        """The price of so many devices, else of their host with all it has; None where neither is
+        known.
+        """
         if device in self.per_hour:
             return count * float(self.per_hour[device])
         return float(self.per_hour[host]) if host in self.per_hour else None
@@ -34,7 +40,9 @@ class Prices:
 
 
 def positive_price(key: str, shown: str, price: str, example: str = "V100=2") -> float:
-    """A price that was written; ConfigError for what is none, with an `example` of how it is written."""
+    """A price that was written; ConfigError for what is none, with an `example` of how it is
+    written.
+    """
     try:
         number = float(price)
     except ValueError:
@@ -51,19 +59,31 @@ def check_prices(prices: Prices, key: str = "price") -> None:
 
 
 def load_prices(name: str, key: str) -> Prices:
-    """The table `name` of `conf/price`, or of a YAML file; ConfigError, naming `key`, where it is missing or wrong."""
+    """The table `name` of `conf/price`, or of a YAML file; ConfigError, naming `key`, where it is
+    missing or wrong.
+    """
     import yaml
 
-    path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else CONFIG / "price" / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name).expanduser()
+    else:
+        path = CONFIG / "price" / f"{name}.yaml"
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError:
-        known = sorted(path.stem for path in (CONFIG / "price").glob("*.yaml") if path.stem != "none")
-        hint = did_you_mean(name, known).strip() or f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
+        known = sorted(
+            path.stem for path in (CONFIG / "price").glob("*.yaml") if path.stem != "none"
+        )
+        hint = (
+            did_you_mean(name, known).strip()
+            or f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
+        )
         raise ConfigError(key, name, "is neither a price nor a table of prices", hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(key, name, f"is no YAML file ({reason})", "see conf/price/example.yaml") from None
+        raise ConfigError(
+            key, name, f"is no YAML file ({reason})", "see conf/price/example.yaml"
+        ) from None
     if not isinstance(content, Mapping):
         raise ConfigError(key, name, "holds no table of prices", "see conf/price/example.yaml")
     try:

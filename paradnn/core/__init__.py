@@ -1,1 +1,3 @@
-"""What driver, worker and analysis are built on, with the standard library alone: options, words, registries."""
+"""What driver, worker and analysis are built on, with the standard library alone: options, words,
+registries.
+"""

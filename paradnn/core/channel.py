@@ -21,7 +21,13 @@ Message = TypeVar("Message")
 
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 _NOT_FINITE = {repr(value): value for value in (float("nan"), float("inf"), float("-inf"))}
-_WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", list: "a list"}
+_WORDS = {
+    int: "an integer",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+}
 #: How much of a value a fault shows.
 _LONGEST = 80
 
@@ -35,7 +41,9 @@ class BrokenLine(MessageError):
 
 
 class EventWriter:
-    """Writes events to a file descriptor, a line each, whole or not at all as far as the pipe allows."""
+    """Writes events to a file descriptor, a line each, whole or not at all as far as the pipe
+    allows.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -60,7 +68,9 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
 
 
 def plain_fields(value: Any) -> dict[str, Any]:
@@ -71,7 +81,10 @@ def plain_fields(value: Any) -> dict[str, Any]:
 def read_event(line: bytes) -> Event:
     """The event in a line; raises BrokenLine or MessageError."""
     content = read_json(line)
-    name = content.pop("event", None) if isinstance(content, dict) else None
+    if isinstance(content, dict):
+        name = content.pop("event", None)
+    else:
+        name = None
     if not isinstance(name, str) or name not in EVENTS:
         raise _fault("event", name, f"one of {', '.join(EVENTS)}")
     return read_message(EVENTS[name], content, name)
@@ -86,7 +99,9 @@ def read_json(line: bytes) -> Any:
 
 
 def read_message(kind: type[Message], content: Any, path: str) -> Message:
-    """`content` as a dataclass `kind` with all its fields; `path` is what it is called in a MessageError."""
+    """`content` as a dataclass `kind` with all its fields; `path` is what it is called in a
+    MessageError.
+    """
     return typing.cast("Message", _read(kind, content, path))
 
 
@@ -102,7 +117,8 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             raise _fault(f"{path}.of", name, "what a kind of work sends")
     if isinstance(kind, types.UnionType):
         return _read_union(kind, value, path)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin in (list, Sequence) and isinstance(value, list):
         return [_read(arguments[0], entry, f"{path}[{index}]") for index, entry in enumerate(value)]
     if origin in (dict, Mapping) and isinstance(value, dict):
@@ -117,7 +133,9 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_number(value: Any, path: str) -> float:
-    """A number that is finite, unless it is a loss, or a metric that was stored, which may be anything."""
+    """A number that is finite, unless it is a loss, or a metric that was stored, which may be
+    anything.
+    """
     number = _NOT_FINITE.get(value) if isinstance(value, str) else None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
@@ -130,18 +148,26 @@ def _read_number(value: Any, path: str) -> float:
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:
-    """The member that `value` is: None, else the dataclass that has its fields, else the only other one."""
+    """The member that `value` is: None, else the dataclass that has its fields, else the only other
+    one.
+    """
     members = [member for member in typing.get_args(kind) if member is not types.NoneType]
     if value is None and len(members) < len(typing.get_args(kind)):
         return None
     keys = set(value) if isinstance(value, dict) else set()
-    return _read(next((member for member in members if set(_types(member)) == keys), members[0]), value, path)
+    return _read(
+        next((member for member in members if set(_types(member)) == keys), members[0]), value, path
+    )
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
     wanted = _types(kind)
-    if "protocol" in wanted and value.get("protocol") != PROTOCOL_VERSION:  # before fields that a version may not have
-        raise MessageError(f"{path}.protocol={_short(value.get('protocol'))}: this side speaks {PROTOCOL_VERSION}")
+    if (
+        "protocol" in wanted and value.get("protocol") != PROTOCOL_VERSION
+    ):  # before fields that a version may not have
+        raise MessageError(
+            f"{path}.protocol={_short(value.get('protocol'))}: this side speaks {PROTOCOL_VERSION}"
+        )
     for name in (*wanted, *value):
         if name not in value:
             raise MessageError(f"{path}.{name} is missing")
@@ -158,7 +184,9 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
 def _types(kind: Any) -> dict[str, Any]:
     """The fields of a dataclass with their types; of anything else none."""
     hints = typing.get_type_hints(kind) if is_dataclass(kind) else {}
-    return {field.name: hints[field.name] for field in fields(kind)} if hints else {}
+    if hints:
+        return {field.name: hints[field.name] for field in fields(kind)}
+    return {}
 
 
 def _fault(path: str, value: Any, wanted: str) -> MessageError:

@@ -1,7 +1,8 @@
 """Every error a user can cause, in one tree.
 
-A `ParadnnError` is something the user can fix: the command line prints its one-line message and exits with `exit_code`,
-without a traceback. Any other exception that reaches the top is a fault of this tool.
+A `ParadnnError` is something the user can fix: the command line prints its one-line message and
+exits with `exit_code`, without a traceback. Any other exception that reaches the top is a fault of
+this tool.
 """
 
 from collections.abc import Sequence
@@ -60,13 +61,22 @@ class DataError(ParadnnError):
 
 
 class NotEnoughData(ParadnnError):
-    """There is nothing to find in so little data; the message says what is lacking. `lacking` says it for each group
-    where there are groups; None where the message says it all."""
+    """There is nothing to find in so little data; the message says what is lacking. `lacking` says
+    it for each group where there are groups; None where the message says it all.
+    """
 
-    def __init__(self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = "") -> None:
+    def __init__(
+        self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = ""
+    ) -> None:
         listed = [str(one) for one in lacking or ()]
-        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-        groups = "" if lacking is None else f": {'; '.join(listed[:_LISTED]) or 'there are no runs'}{more}"
+        if len(listed) > _LISTED:
+            more = f" and {len(listed) - _LISTED} more"
+        else:
+            more = ""
+        if lacking is None:
+            groups = ""
+        else:
+            groups = f": {'; '.join(listed[:_LISTED]) or 'there are no runs'}{more}"
         super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
         self.problem = problem
 

@@ -12,9 +12,11 @@ COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int8_dyn
 
 @dataclass(frozen=True)
 class Multiply:
-    """A matrix product of a layer's forward pass: for each example `rows` x `inputs` by `inputs` x `outputs`, `times`
-    one after the other, of which `constant` have inputs without a gradient; own: pairs of matrices that an example has
-    of its own, as of attention's heads, 0 where the right matrix is every example's."""
+    """A matrix product of a layer's forward pass: for each example `rows` x `inputs` by `inputs` x
+    `outputs`, `times` one after the other, of which `constant` have inputs without a gradient; own:
+    pairs of matrices that an example has of its own, as of attention's heads, 0 where the right
+    matrix is every example's.
+    """
 
     rows: int
     inputs: int
@@ -40,7 +42,9 @@ class Convolve:
     def output(self) -> tuple[int, int]:
         """Height and width of the output."""
         sizes = zip((self.height, self.width), self.kernel, self.stride, self.padding, strict=True)
-        height, width = ((size + 2 * padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes)
+        height, width = (
+            (size + 2 * padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes
+        )
         return height, width
 
     @property
@@ -52,27 +56,36 @@ class Convolve:
         return batch_size * self.output[0] * self.output[1] * self.weights
 
     def elements(self, batch_size: int) -> int:
-        """Of input, filters and output: any direction reads two of them, or their gradients, and writes the third."""
-        images = self.channels * self.height * self.width + self.filters * self.output[0] * self.output[1]
+        """Of input, filters and output: any direction reads two of them, or their gradients, and
+        writes the third.
+        """
+        images = (
+            self.channels * self.height * self.width
+            + self.filters * self.output[0] * self.output[1]
+        )
         return batch_size * images + self.weights
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer with its bias, rectifier and addition; counts are elements per example, of parameters in all.
+    """One layer with its bias, rectifier and addition; counts are elements per example, of
+    parameters in all.
 
-    macs: multiply-accumulates of the forward pass; input_macs: those of the gradient of its inputs, by default as many.
-    parameters: trained; fixed_parameters: moving statistics; weights: what the gradient of the inputs is made with;
-    rows: parameters that one example's lookup reads, by default all; borrowed: those of another layer that it reads
-    too; added: of a shared table's gradient, what a lookup adds to.
+    macs: multiply-accumulates of the forward pass; input_macs: those of the gradient of its inputs,
+    by default as many. parameters: trained; fixed_parameters: moving statistics; weights: what the
+    gradient of the inputs is made with; rows: parameters that one example's lookup reads, by
+    default all; borrowed: those of another layer that it reads too; added: of a shared table's
+    gradient, what a lookup adds to.
 
-    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates; reread:
-    its own outputs that the backward pass reads; again: inputs that this reads again, by default all. kept: what must
-    exist when the forward pass is over. held: what stays from one step to the next, such as a cache.
+    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such
+    as gates; reread: its own outputs that the backward pass reads; again: inputs that this reads
+    again, by default all. kept: what must exist when the forward pass is over. held: what stays
+    from one step to the next, such as a cache.
 
-    is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the batch
-    that the loss compares its outputs with. products: what does the multiply-accumulates, but for depthwise
-    convolutions, which are no matrix product."""
+    is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets:
+    numbers of the batch that the loss compares its outputs with. products: what does the
+    multiply-accumulates, but for depthwise convolutions, which are no matrix product.
+    """
 
     name: str
     macs: int = 0
@@ -128,13 +141,22 @@ def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
     """Rows of a table."""
     rows = tokens * width
     parameters = vocabulary * width
-    return Layer("embedding", parameters=parameters, rows=rows, read=tokens, written=rows, kept=rows, is_first=True)
+    return Layer(
+        "embedding",
+        parameters=parameters,
+        rows=rows,
+        read=tokens,
+        written=rows,
+        kept=rows,
+        is_first=True,
+    )
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training, backward; cache_bytes:
-    what stays from one step of a generation to the next, part of the memory."""
+    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training,
+    backward; cache_bytes: what stays from one step of a generation to the next, part of the memory.
+    """
 
     parameters: int
     non_trainable_parameters: int
@@ -147,7 +169,13 @@ class Costs:
 
     def times(self, devices: int) -> Self:
         """Of so many devices with a step like this each; the parameters stay those of one model."""
-        names = ("forward_flops", "backward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
+        names = (
+            "forward_flops",
+            "backward_flops",
+            "flops_per_step",
+            "bytes_per_step",
+            "memory_lower_bound_bytes",
+        )
         return replace(self, **{name: devices * getattr(self, name) for name in names})
 
 
@@ -155,14 +183,20 @@ class Costs:
 UNKNOWN = Costs(0, 0, 0, 0, 0, 0, 0)
 
 
-def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int) -> Costs:
-    """Costs of one step over all layers; `slots` is the number of optimizer variables of the size of each weight.
+def sum_costs(
+    layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int
+) -> Costs:
+    """Costs of one step over all layers; `slots` is the number of optimizer variables of the size
+    of each weight.
 
-    bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, which are a layer's
-    forward pass, its backward pass, the loss and the update. memory_lower_bound_bytes is what must exist at one moment:
-    in training the end of the forward pass, in inference the largest of inputs and outputs of one product, with weights
-    and batch. docs/metrics.md says which tensors these are, and how wide."""
-    training, width = mode == "train", COMPUTE_BYTES[precision]
+    bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses,
+    which are a layer's forward pass, its backward pass, the loss and the update.
+    memory_lower_bound_bytes is what must exist at one moment: in training the end of the forward
+    pass, in inference the largest of inputs and outputs of one product, with weights and batch.
+    docs/metrics.md says which tensors these are, and how wide.
+    """
+    training = mode == "train"
+    width = COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
     inputs = sum(layer.macs if layer.input_macs is None else layer.input_macs for layer in layers)
     backward = forward + 2 * batch_size * inputs if training else 0
@@ -174,8 +208,14 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     memory = (width if mode == "generate" else _FULL_BYTES) * (parameters + fixed) + batch + cache
     if training:
         classes = _FULL_BYTES * batch_size * sum(layer.targets for layer in layers)
-        traffic += classes + sum(_training_bytes(layer, batch_size, width, slots) for layer in layers)
-        memory += _FULL_BYTES * slots * parameters + classes + width * batch_size * sum(layer.kept for layer in layers)
+        traffic += classes + sum(
+            _training_bytes(layer, batch_size, width, slots) for layer in layers
+        )
+        memory += (
+            _FULL_BYTES * slots * parameters
+            + classes
+            + width * batch_size * sum(layer.kept for layer in layers)
+        )
     else:
         traffic += _FULL_BYTES * fixed
         memory += batch_size * max(_live_bytes(layer, width) for layer in layers)
@@ -183,7 +223,9 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
 
 
 def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
-    """Weights (of an embedding the rows looked up, at most the table) and inputs read, outputs written."""
+    """Weights (of an embedding the rows looked up, at most the table) and inputs read, outputs
+    written.
+    """
     weights = layer.parameters + layer.borrowed
     if layer.rows is not None:
         weights = min(weights, batch_size * layer.rows)
@@ -193,20 +235,33 @@ def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
 
 
 def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> int:
-    """What training adds for `layer`; a gradient between two layers is written by one and read by one: both are charged
-    to the reader of the activation, and the logits' to the last layer, with the loss that reads them."""
-    moved = (layer.read if layer.again is None else layer.again) * (_FULL_BYTES if layer.is_first else width)
+    """What training adds for `layer`; a gradient between two layers is written by one and read by
+    one: both are charged to the reader of the activation, and the logits' to the last layer, with
+    the loss that reads them.
+    """
+    moved = (layer.read if layer.again is None else layer.again) * (
+        _FULL_BYTES if layer.is_first else width
+    )
     moved += 0 if layer.is_first else 2 * layer.read * width  # a gradient written and read
     moved += (2 * layer.inner + layer.reread) * width
     if layer.is_last:
         moved += 3 * layer.written * _FULL_BYTES
     gradients = layer.weights * width + layer.parameters * 2 * width
     gradients += 2 * min(layer.parameters + layer.borrowed, batch_size * layer.added) * width
-    update = layer.parameters * _FULL_BYTES * (2 + 2 * slots) + layer.fixed_parameters * _FULL_BYTES * 2
+    update = (
+        layer.parameters * _FULL_BYTES * (2 + 2 * slots) + layer.fixed_parameters * _FULL_BYTES * 2
+    )
     return batch_size * moved + gradients + update
 
 
 def _live_bytes(layer: Layer, width: int) -> int:
-    """Bytes per example that exist beside the batch while `layer` runs: a product writes over none of its inputs."""
-    inputs = 0 if layer.is_first or not layer.macs else max(0, layer.read - layer.held)
-    return max((inputs + layer.written) * width, layer.written * _FULL_BYTES if layer.is_last else 0)
+    """Bytes per example that exist beside the batch while `layer` runs: a product writes over none
+    of its inputs.
+    """
+    if layer.is_first or not layer.macs:
+        inputs = 0
+    else:
+        inputs = max(0, layer.read - layer.held)
+    return max(
+        (inputs + layer.written) * width, layer.written * _FULL_BYTES if layer.is_last else 0
+    )

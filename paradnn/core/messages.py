@@ -1,6 +1,8 @@
-"""What driver and worker say to each other: frozen dataclasses, built on one side and validated on the other.
+"""What driver and worker say to each other: frozen dataclasses, built on one side and validated on
+the other.
 
-One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard input:
+One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard
+input:
 
     {"protocol": 15, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
@@ -9,7 +11,8 @@ and reads events, each with a key `event`, from its standard output:
     ready, or refused where the framework cannot be imported; then for each request
     started, phase and news as often as there are any, result, exited; or refused
 
-Fields are keys, all of them in every message; NaN and infinities are strings; standard error belongs to no protocol.
+Fields are keys, all of them in every message; NaN and infinities are strings; standard error
+belongs to no protocol.
 """
 
 from dataclasses import dataclass, field
@@ -30,8 +33,9 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class InputMeasurement:
-    """What input cost (docs/input.md): seconds waited within each block, pairs of step times, one a round, and
-    parts of the pipeline's work alone."""
+    """What input cost (docs/input.md): seconds waited within each block, pairs of step times, one a
+    round, and parts of the pipeline's work alone.
+    """
 
     waits: list[float]
     free_step_seconds: list[float]
@@ -41,7 +45,11 @@ class InputMeasurement:
 
     def __post_init__(self) -> None:
         pairs = [*self.free_step_seconds, *self.fed_step_seconds]
-        if len(self.free_step_seconds) != len(self.fed_step_seconds) or not pairs or min(pairs) <= 0:
+        if (
+            len(self.free_step_seconds) != len(self.fed_step_seconds)
+            or not pairs
+            or min(pairs) <= 0
+        ):
             raise ValueError("there are no pairs of step times")
         if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
             raise ValueError("there is no part of the pipeline alone that took time")
@@ -61,8 +69,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class References:
-    """Seconds of a call of each reference kernel (`paradnn.worker.reference`) when so many blocks had ended; before the
-    model was there where that is -1."""
+    """Seconds of a call of each reference kernel (`paradnn.worker.reference`) when so many blocks
+    had ended; before the model was there where that is -1.
+    """
 
     blocks: int
     seconds: dict[str, float]
@@ -74,9 +83,11 @@ class References:
 
 @dataclass(frozen=True)
 class Timing:
-    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it. `discarded`
-    came after `blocks` and were disturbed more; `repeated` are the seconds of all attempts but that which counts,
-    `beside` those of the `references` between the blocks, with the untimed step behind each."""
+    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and
+    after it. `discarded` came after `blocks` and were disturbed more; `repeated` are the seconds of
+    all attempts but that which counts, `beside` those of the `references` between the blocks, with
+    the untimed step behind each.
+    """
 
     steps_per_block: int
     calibration: list[Trial]
@@ -91,7 +102,11 @@ class Timing:
     beside: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.steps_per_block < 1 or not self.blocks or not all(1e-9 <= block < 1e9 for block in self.blocks):
+        if (
+            self.steps_per_block < 1
+            or not self.blocks
+            or not all(1e-9 <= block < 1e9 for block in self.blocks)
+        ):
             raise ValueError("there is no block of steps that took time")
 
     @property
@@ -102,9 +117,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """What took cores from the measured blocks (`paradnn.worker.meters`), as shares of the capacity of the point's
-    `cores`, `throttled_fraction` of the time; None where the system does not tell. `reason` says what is too much;
-    `stops`: how often the process was stopped and went on."""
+    """What took cores from the measured blocks (`paradnn.worker.meters`), as shares of the capacity
+    of the point's `cores`, `throttled_fraction` of the time; None where the system does not tell.
+    `reason` says what is too much; `stops`: how often the process was stopped and went on.
+    """
 
     cores: int
     own_cpu_fraction: float | None
@@ -117,15 +133,19 @@ class Contention:
 
     @property
     def taken(self) -> float:
-        """What others took, to be compared with another attempt of the same point; a stop counts as all of it."""
+        """What others took, to be compared with another attempt of the same point; a stop counts as
+        all of it.
+        """
         shares = self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction
         return sum(share or 0.0 for share in shares) + bool(self.stops)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """An engine's artefact, under the names of its metrics: seconds until it was made and loaded, its size, and the
-    largest difference of its outputs from those of the model, as a share of the largest of those."""
+    """An engine's artefact, under the names of its metrics: seconds until it was made and loaded,
+    its size, and the largest difference of its outputs from those of the model, as a share of the
+    largest of those.
+    """
 
     conversion_seconds: float
     artefact_bytes: float
@@ -134,8 +154,9 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Compilation:
-    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them, what
-    disturbed them, and of an engine the conversion in the first."""
+    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a
+    note on them, what disturbed them, and of an engine the conversion in the first.
+    """
 
     seconds: list[float]
     programs: list[int]
@@ -150,8 +171,10 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the timed steps gave; losses are None in inference. `product_types` maps the type of operands to its share
-    of the FLOPs of products in the program that runs; `counted`: costs that the driver does not know."""
+    """What the timed steps gave; losses are None in inference. `product_types` maps the type of
+    operands to its share of the FLOPs of products in the program that runs; `counted`: costs that
+    the driver does not know.
+    """
 
     parameters: int
     compilation: Compilation
@@ -182,10 +205,11 @@ class OperationTable:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one step, `slowdown` is
-    traced step time / measured step time. `trace` maps the path where TensorBoard looks for it to the trace's file in
-    base64; `command_buffers` are parts of the program that a GPU runs as one graph, whose operations the trace does not
-    tell apart."""
+    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one
+    step, `slowdown` is traced step time / measured step time. `trace` maps the path where
+    TensorBoard looks for it to the trace's file in base64; `command_buffers` are parts of the
+    program that a GPU runs as one graph, whose operations the trace does not tell apart.
+    """
 
     operations: OperationTable
     operation_types: OperationTable
@@ -201,7 +225,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class NoProfile:
-    """Why a measured point has no profile; `limited`: under another limit of time or memory it may have one."""
+    """Why a measured point has no profile; `limited`: under another limit of time or memory it may
+    have one.
+    """
 
     unavailable: str
     limited: bool = False
@@ -209,7 +235,9 @@ class NoProfile:
 
 @dataclass(frozen=True)
 class ProductRate:
-    """FLOP/s of square matrix products: median over blocks, with the quartiles, and what disturbed them."""
+    """FLOP/s of square matrix products: median over blocks, with the quartiles, and what disturbed
+    them.
+    """
 
     precision: str
     size: int
@@ -237,7 +265,9 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most (`paradnn.worker.peak_rates`), and seconds of a call of each reference kernel."""
+    """What the machine does at most (`paradnn.worker.peak_rates`), and seconds of a call of each
+    reference kernel.
+    """
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
@@ -246,9 +276,11 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a request ended within the child, and what was measured before that: seconds of each phase and of single
-    steps (`latencies`), bytes of memory, what the point's kind of work measures beside its steps (`work`), and what
-    disturbed phases other than the measured blocks (`contention`)."""
+    """How a request ended within the child, and what was measured before that: seconds of each
+    phase and of single steps (`latencies`), bytes of memory, what the point's kind of work measures
+    beside its steps (`work`), and what disturbed phases other than the measured blocks
+    (`contention`).
+    """
 
     outcome: str
     reason: str | None
@@ -271,7 +303,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """Measure `point` (its key `task` may ask for ceilings instead); the child's standard error goes to `stderr`."""
+    """Measure `point` (its key `task` may ask for ceilings instead); the child's standard error
+    goes to `stderr`.
+    """
 
     protocol: int
     id: int
@@ -288,7 +322,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Refused:
-    """The framework cannot be imported, and the worker exits; or a request cannot be served, and no child is forked."""
+    """The framework cannot be imported, and the worker exits; or a request cannot be served, and no
+    child is forked.
+    """
 
     reason: str
 
@@ -303,7 +339,9 @@ class Started:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """The child enters a phase; `answer`, where what was measured is complete, counts if it dies there."""
+    """The child enters a phase; `answer`, where what was measured is complete, counts if it dies
+    there.
+    """
 
     phase: str
     answer: Answer | None

@@ -1,8 +1,9 @@
-"""Reading a plain mapping into a frozen dataclass, with one clear line for the first thing that is wrong.
+"""Reading a plain mapping into a frozen dataclass, with one clear line for the first thing that is
+wrong.
 
-`option` declares a field with its help text and bounds; `read` applies them. Supported are int, float, bool, str,
-unions, a tuple of int (one number stands for all of them where `length` says how many) or str, groups of str (one may
-stand alone), a mapping of strings and nested dataclasses.
+`option` declares a field with its help text and bounds; `read` applies them. Supported are int,
+float, bool, str, unions, a tuple of int (one number stands for all of them where `length` says how
+many) or str, groups of str (one may stand alone), a mapping of strings and nested dataclasses.
 """
 
 import dataclasses
@@ -20,7 +21,8 @@ from paradnn.core.words import did_you_mean
 T = TypeVar("T")
 #: What was read before: the points of a sweep differ in few of their groups.
 _known: dict[Any, Any] = {}
-_MOST_KNOWN, _LARGEST = 2**16, sys.float_info.max
+_MOST_KNOWN = 2**16
+_LARGEST = sys.float_info.max
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{end}": base**power
     for power, letter in enumerate("kmgt", start=1)
@@ -29,17 +31,22 @@ _UNITS = {"": 1, "b": 1} | {
 
 
 def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) -> Any:
-    """A dataclass field with help `text` and bounds; without `default` it must be given. Bounds: low and high, above
-    and below (which exclude what they name), choices, length, or_length, prefixes, pattern and longest."""
+    """A dataclass field with help `text` and bounds; without `default` it must be given. Bounds:
+    low and high, above and below (which exclude what they name), choices, length, or_length,
+    prefixes, pattern and longest.
+    """
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str, Any] | None = None) -> T:
-    """An instance of the dataclass `cls` from `data`, whose keys stand below the dotted `prefix`. `given` holds fields
-    that are read already. Raises ConfigError naming key, value and remedy."""
+def read(
+    cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str, Any] | None = None
+) -> T:
+    """An instance of the dataclass `cls` from `data`, whose keys stand below the dotted `prefix`.
+    `given` holds fields that are read already. Raises ConfigError naming key, value and remedy.
+    """
     if not isinstance(data, Mapping):
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
     if given:
@@ -55,7 +62,9 @@ def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str,
 
 def _values(cls: type[T], data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The fields in `data`, each read."""
-    fields, values = _fields(cls), {}  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    fields = _fields(cls)
+    values = {}
     for key, value in data.items():
         dotted = f"{prefix}.{key}" if prefix else str(key)
         if key not in fields:
@@ -76,12 +85,19 @@ def _fields(cls: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
 
 
 def memory_bytes(value: str | int, key: str) -> int | None:
-    """Bytes of a memory size such as 8GiB, 500MB or 1000000; None for "auto"; ConfigError otherwise."""
+    """Bytes of a memory size such as 8GiB, 500MB or 1000000; None for "auto"; ConfigError
+    otherwise.
+    """
     if isinstance(value, str) and value.strip().lower() == "auto":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if not match or match[2] not in _UNITS:
-        raise ConfigError(key, value, "is not a memory size", "give bytes, a number with KiB, MiB, GiB or GB, or auto")
+        raise ConfigError(
+            key,
+            value,
+            "is not a memory size",
+            "give bytes, a number with KiB, MiB, GiB or GB, or auto",
+        )
     size = float(match[1]) * _UNITS[match[2]]
     if not 1 <= size < 2**63:
         problem = "must be positive" if size < 1 else "is too large"
@@ -94,12 +110,18 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
     if kind is int:
         return _integer(value, bounds, key)
     if kind is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not -_LARGEST <= value <= _LARGEST
+        ):
             raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
         return as_bounded(float(value), bounds, key)
     if kind is bool:
         if not isinstance(value, bool):
-            raise ConfigError(key, value, "expects true or false", f"write {key}=true or {key}=false")
+            raise ConfigError(
+                key, value, "expects true or false", f"write {key}=true or {key}=false"
+            )
         return value
     if get_origin(kind) in (Union, UnionType):
         if value is None and NoneType in get_args(kind):
@@ -113,7 +135,8 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
             bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
         return _value(value, kind, bounds, key)
     if get_origin(kind) is tuple:
-        inner, values = get_args(kind)[0], value if isinstance(value, (list, tuple)) else (value,)
+        inner = get_args(kind)[0]
+        values = value if isinstance(value, (list, tuple)) else (value,)
         if inner is str:
             return tuple(as_text(entry, bounds, key) for entry in values)
         if inner is int:
@@ -121,9 +144,13 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         if get_origin(inner) is tuple:
             return _groups(value, key)
         if values is not value or not all(isinstance(entry, Mapping) for entry in values):
-            raise ConfigError(key, value, "expects a list of mappings", "see conf/experiment/quick.yaml")
+            raise ConfigError(
+                key, value, "expects a list of mappings", "see conf/experiment/quick.yaml"
+            )
         return tuple(values)
-    return as_text(value, bounds, key) if get_origin(kind) is None else _strings(value, bounds, key)
+    if get_origin(kind) is None:
+        return as_text(value, bounds, key)
+    return _strings(value, bounds, key)
 
 
 def _integer(value: Any, bounds: Mapping[str, Any], key: str) -> int:
@@ -137,7 +164,8 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
     excluded = [f"{name} {bounds[name]:g}" for name in ("above", "below") if name in bounds]
     if not bounds.get("above", -math.inf) < value < bounds.get("below", math.inf) and excluded:
         raise ConfigError(key, value, f"must be {' and '.join(excluded)}", "choose another value")
-    low, high = bounds.get("low"), bounds.get("high")
+    low = bounds.get("low")
+    high = bounds.get("high")
     if low is not None and value < low:
         raise ConfigError(key, value, f"must be at least {low}", "choose a larger value")
     if high is not None and value > high:
@@ -149,10 +177,13 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    length, other = bounds.get("length"), bounds.get("or_length")
+    length = bounds.get("length")
+    other = bounds.get("or_length")
     several = isinstance(value, (list, tuple))
     if not several and length is None:
-        raise ConfigError(key, value, "expects a list of whole numbers", f"write for example {key}=[8,8]")
+        raise ConfigError(
+            key, value, "expects a list of whole numbers", f"write for example {key}=[8,8]"
+        )
     if not several:
         return (_integer(value, bounds, key),) * int(length or 0)
     if length is not None and len(value) not in (length, other):
@@ -165,9 +196,16 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
 def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
     """Lists of words: [a,b] is one, [[a,b],[c,d]] are two."""
     given: list[Any] = list(value) if isinstance(value, (list, tuple)) else [None]
-    groups: list[Any] = [given] if given and all(isinstance(entry, str) for entry in given) else given
+    groups: list[Any] = (
+        [given] if given and all(isinstance(entry, str) for entry in given) else given
+    )
     if not all(isinstance(group, (list, tuple)) for group in groups):
-        raise ConfigError(key, value, "expects a list of keys, or several", f"write for example {key}=[[a,b],[c,d]]")
+        raise ConfigError(
+            key,
+            value,
+            "expects a list of keys, or several",
+            f"write for example {key}=[[a,b],[c,d]]",
+        )
     return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
 
 
@@ -179,7 +217,9 @@ def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
     for name in value:
         if not str(name).startswith(prefixes):
             remedy = f"allowed are names that begin with {', '.join(prefixes)}"
-            raise ConfigError(f"{key}.{name}", value[name], "is not a variable of a framework", remedy)
+            raise ConfigError(
+                f"{key}.{name}", value[name], "is not a variable of a framework", remedy
+            )
     return {str(name): str(entry) for name, entry in value.items()}
 
 
@@ -190,7 +230,11 @@ def as_text(value: Any, bounds: Mapping[str, Any], key: str) -> str:
         shown = bounds.get("shown", choices)
         remedy = f"{did_you_mean(str(value), shown)}choose one of {', '.join(shown)}"
         raise ConfigError(key, value, "no such choice", remedy)
-    if not isinstance(value, str) or not value.isprintable() or len(value) > bounds.get("longest", 4000):
+    if (
+        not isinstance(value, str)
+        or not value.isprintable()
+        or len(value) > bounds.get("longest", 4000)
+    ):
         raise ConfigError(key, value, "expects a line of text", f"quote it: {key}='...'")
     expression, remedy = bounds.get("pattern", (None, ""))
     if expression and not re.fullmatch(expression, value):

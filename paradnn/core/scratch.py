@@ -1,7 +1,7 @@
 """Temporary folders, and the removal of those whose process was killed.
 
-A process holds a lock on its folders as long as it is alive. Process numbers would not do: drivers in containers may
-share one /tmp, and each sees only its own numbers.
+A process holds a lock on its folders as long as it is alive. Process numbers would not do: drivers
+in containers may share one /tmp, and each sees only its own numbers.
 """
 
 import contextlib
@@ -15,7 +15,9 @@ _PREFIX = "paradnn-scratch-"
 
 
 class Scratch:
-    """A temporary folder that no other driver removes as a leftover before `remove` or the exit of this process."""
+    """A temporary folder that no other driver removes as a leftover before `remove` or the exit of
+    this process.
+    """
 
     def __init__(self) -> None:
         while True:  # another driver may remove it in the moment before it is held
@@ -46,7 +48,9 @@ def remove_leftovers() -> None:
     """Remove the folders of drivers that were killed, and so could not do it themselves."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # removed meanwhile, or another user's
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)  # a pipe would wait
+            descriptor = os.open(
+                folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY
+            )  # a pipe would wait
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

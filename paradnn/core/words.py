@@ -20,8 +20,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def rounded(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits, and never with an exponent: `33,710`, `652.3`, `0.01234`."""
-    places = digits - 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    """A number to so many significant digits, and never with an exponent: `33,710`, `652.3`,
+    `0.01234`.
+    """
+    if value and math.isfinite(value):
+        places = digits - 1 - math.floor(math.log10(abs(value)))
+    else:
+        places = 0
     return f"{round(value, places):,.{max(0, places)}f}"
 
 
@@ -33,8 +38,11 @@ def in_seconds(value: float) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean fc? `, with up to three of `known` that are spelt like `word`, in any case; empty where none is."""
-    names, typed = [name for name in dict.fromkeys(known) if name != word], word.casefold()[:_LONGEST]
+    """`did you mean fc? `, with up to three of `known` that are spelt like `word`, in any case;
+    empty where none is.
+    """
+    names = [name for name in dict.fromkeys(known) if name != word]
+    typed = word.casefold()[:_LONGEST]
     swapped = [name for name in names if sorted(name.casefold()) == sorted(typed)]
     alike = {name: difflib.SequenceMatcher(None, typed, name.casefold()).ratio() for name in names}
     best = max(alike.values(), default=0.0)
@@ -44,7 +52,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def core_list(text: str) -> list[int]:
-    """The cores in a list as the kernel writes it, 0-3,6, in their order; none where a part is no number or range."""
+    """The cores in a list as the kernel writes it, 0-3,6, in their order; none where a part is no
+    number or range.
+    """
     cores: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -56,16 +66,22 @@ def core_list(text: str) -> list[int]:
 
 def core_text(cores: Iterable[int]) -> str:
     """The same the other way round."""
-    runs = [[core for _, core in run] for _, run in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])]
+    runs = [
+        [core for _, core in run]
+        for _, run in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])
+    ]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-#: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no other address.
+#: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no
+#: other address.
 _LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text with some, with user, password and query cut out, since they may be credentials."""
+    """An address, or a text with some, with user, password and query cut out, since they may be
+    credentials.
+    """
     return re.sub(r"\?[^\s]*", "?***", without_logins(text))
 
 

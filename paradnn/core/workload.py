@@ -1,7 +1,9 @@
-"""A kind of work: what a point does with its model, from the keys that ask for it to the words that are said of it.
+"""A kind of work: what a point does with its model, from the keys that ask for it to the words that
+are said of it.
 
-Each kind is one file or folder in `paradnn/workloads`, or a module behind an entry point of the group
-`paradnn.workloads`. Its class is a frozen dataclass whose fields are its options; the module holds one object of it:
+Each kind is one file or folder in `paradnn/workloads`, or a module behind an entry point of the
+group `paradnn.workloads`. Its class is a frozen dataclass whose fields are its options; the module
+holds one object of it:
 
     @dataclass(frozen=True)
     class Idle(Workload):
@@ -12,7 +14,8 @@ Each kind is one file or folder in `paradnn/workloads`, or a module behind an en
 
     IDLE = Idle()
 
-Driver and worker both import it: it needs the standard library alone, and imports the rest within functions.
+Driver and worker both import it: it needs the standard library alone, and imports the rest within
+functions.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from paradnn.core.metric import Metric
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
 
-# What a kind of work is given, for its annotations: it is made on the floors above, which are not imported.
+# What a kind of work is given, for its annotations: it is made on the floors above, which are not
+# imported.
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult as PointResult
     from paradnn.config.point import Point as Point
@@ -40,7 +44,8 @@ if TYPE_CHECKING:
 else:
     PointResult = Point = Costs = Answer = Model = Measured = PointRun = Any
 
-#: The keys that say which kind of work a point is, and what they say where they ask for none in particular.
+#: The keys that say which kind of work a point is, and what they say where they ask for none in
+#: particular.
 USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
 #: In this order they decide; a family of models may have a kind of work of its own.
 _DECIDE = ("scenario", "task", "model", "mode")
@@ -70,16 +75,18 @@ def refused(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[N
 
 
 def expect(*rows: tuple[Any, ...]) -> None:
-    """Raise ConfigError for the first row (key, value, the one it must have, why, and what to do if not to set that)
-    that has another value."""
+    """Raise ConfigError for the first row (key, value, the one it must have, why, and what to do if
+    not to set that) that has another value.
+    """
     for key, value, usual, reason, *remedy in rows:
         if value != usual:
             raise ConfigError(key, value, reason, *remedy or [f"set {key}={str(usual).lower()}"])
 
 
 class Part:
-    """What a kind of work sends from worker to driver beside what all do, in its answer or as news meanwhile: a frozen
-    dataclass. of: its name there."""
+    """What a kind of work sends from worker to driver beside what all do, in its answer or as news
+    meanwhile: a frozen dataclass. of: its name there.
+    """
 
     of: ClassVar[str]
 
@@ -100,8 +107,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Words:
-    """What came of the work, for a person: clauses, the most telling first, under a heading of one word; replaces:
-    whether nothing is said of the timed steps beside it; verdict: of a line of progress, for the headline."""
+    """What came of the work, for a person: clauses, the most telling first, under a heading of one
+    word; replaces: whether nothing is said of the timed steps beside it; verdict: of a line of
+    progress, for the headline.
+    """
 
     heading: str
     clauses: Sequence[str]
@@ -110,34 +119,46 @@ class Words:
 
 
 class Workload:
-    """One kind of work, with its options. What a kind leaves as it is here, it has in common with a step. name: the
-    value of `key` that asks for it. place: in lists. group: below which its own keys stand, "": it has none."""
+    """One kind of work, with its options. What a kind leaves as it is here, it has in common with a
+    step. name: the value of `key` that asks for it. place: in lists. group: below which its own
+    keys stand, "": it has none.
+    """
 
     name: ClassVar[str]
     place: ClassVar[int] = 100
     key: ClassVar[str]
     group: ClassVar[str] = ""
-    #: Why a point whose other keys say something else is refused, as in "scenario=server is for inference".
+    #: Why a point whose other keys say something else is refused, as in "scenario=server is for
+    #: inference".
     reason: ClassVar[str] = "has no such"
     #: Metrics of its own (`paradnn.core.metric`), and what its worker sends.
     declares: ClassVar[tuple[Metric, ...]] = ()
     parts: ClassVar[tuple[type[Part], ...]] = ()
-    #: What is shown of a run in one number, by metric with its unit, the most telling first; and rates of its steps.
+    #: What is shown of a run in one number, by metric with its unit, the most telling first; and
+    #: rates of its steps.
     headlines: ClassVar[Mapping[str, str]] = {}
     rates: ClassVar[Mapping[str, str]] = {}
-    #: Metrics that choices of platform are judged by: cost, what takes its place without prices, and what it brings.
-    judged_by: ClassVar[tuple[str, ...]] = ("cost_per_million_examples", "examples_per_second", "latency_p50_ms")
-    #: Phases of its own, each with the one after which it comes; those of them that may be disturbed, in words.
+    #: Metrics that choices of platform are judged by: cost, what takes its place without prices,
+    #: and what it brings.
+    judged_by: ClassVar[tuple[str, ...]] = (
+        "cost_per_million_examples",
+        "examples_per_second",
+        "latency_p50_ms",
+    )
+    #: Phases of its own, each with the one after which it comes; those of them that may be
+    #: disturbed, in words.
     phases: ClassVar[Mapping[str, str]] = {}
     disturbed: ClassVar[Mapping[str, str]] = {}
     #: Inputs that it alone takes, by name (`data=...`).
     inputs: ClassVar[Mapping[str, type[Any]]] = {}
-    #: Keys, dotted, that came later, with what was always meant; what its keys are with measure=quick.
+    #: Keys, dotted, that came later, with what was always meant; what its keys are with
+    #: measure=quick.
     later: ClassVar[Mapping[str, Any]] = {}
     brief: ClassVar[Mapping[str, Any]] = {}
-    #: Whether its worker keeps how far it is in a file (`checkpoint` of the request), from where another goes on;
-    #: whether a timed step is the same one with any of its keys; whether a profile of it shows every product; whether
-    #: it is timed in blocks alone, so that two points can take turns.
+    #: Whether its worker keeps how far it is in a file (`checkpoint` of the request), from where
+    #: another goes on; whether a timed step is the same one with any of its keys; whether a profile
+    #: of it shows every product; whether it is timed in blocks alone, so that two points can take
+    #: turns.
     resumes: ClassVar[bool] = False
     same_step: ClassVar[bool] = True
     profiled_whole: ClassVar[bool] = True
@@ -165,20 +186,30 @@ class Workload:
         return words | ({self.group: asdict(self)} if self.group else {})  # type: ignore[call-overload]
 
     def of(self, config: Mapping[str, Any]) -> Self:
-        """With the options that a composed configuration, or a request, gives it; raises ConfigError."""
-        return read(type(self), config.get(self.group, {}), self.group) if self.group else self
+        """With the options that a composed configuration, or a request, gives it; raises
+        ConfigError.
+        """
+        if self.group:
+            return read(type(self), config.get(self.group, {}), self.group)
+        return self
 
     def check_model(self, model: Model) -> None:
         """Raises ConfigError where a model cannot do this work, whatever else the point is."""
 
     def check_keys(self, config: Mapping[str, Any]) -> None:
-        """Raises ConfigError where another key asks for other work, as task=learn with mode=inference does."""
+        """Raises ConfigError where another key asks for other work, as task=learn with
+        mode=inference does.
+        """
         for key, value in self.keys().items():
             if key in USUAL and (asked := config.get(key, value)) != value:
-                raise ConfigError(key, asked, f"{self.key}={self.name} {self.reason}", f"set {key}={value}")
+                raise ConfigError(
+                    key, asked, f"{self.key}={self.name} {self.reason}", f"set {key}={value}"
+                )
 
     def left_out(self, config: Mapping[str, Any]) -> None:
-        """Raises ConfigError where a configuration that asks for other work sets keys of this one all the same."""
+        """Raises ConfigError where a configuration that asks for other work sets keys of this one
+        all the same.
+        """
 
     def fitted(self, point: Point) -> Point:
         """The point in the one way that stands for it; raises ConfigError."""
@@ -188,7 +219,9 @@ class Workload:
         """Raises ConfigError where model and input cannot do this work."""
 
     def meeting(self, point: Point) -> tuple[str, int]:
-        """How many processes of a point can be on several hosts, after the key that says so; raises ConfigError."""
+        """How many processes of a point can be on several hosts, after the key that says so; raises
+        ConfigError.
+        """
         reason = "is for messages between processes: devices that share a step are of one host"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
 
@@ -201,11 +234,15 @@ class Workload:
         run.open_devices()
 
     def measure(self, run: PointRun) -> None:
-        """Build, compile, warm up and measure; what is known is noted in `run`, and stands however this ends."""
+        """Build, compile, warm up and measure; what is known is noted in `run`, and stands however
+        this ends.
+        """
         raise NotImplementedError
 
     def elsewhere(self) -> Callable[..., None] | None:
-        """What serves a process of the point on another host, where it can have some: see `workloads.channel`."""
+        """What serves a process of the point on another host, where it can have some: see
+        `workloads.channel`.
+        """
         return None
 
     def request(self, point: Point) -> dict[str, Any]:
@@ -238,7 +275,9 @@ class Workload:
         return outcome == "ok"
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Metrics of its own; `known` are those of every point, and of the timed steps where these count."""
+        """Metrics of its own; `known` are those of every point, and of the timed steps where these
+        count.
+        """
         return {}
 
     def tags(self, measured: Measured) -> dict[str, str]:
@@ -261,8 +300,10 @@ class Workload:
         """Raises ConfigError where nobody knows how long it takes before it is measured."""
 
     def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Seconds, (points, draws), of its phases in planned points (`paradnn.forecast.table.Table`), 0 in those of
-        other kinds; `step` are seconds of a step, `known` those of other phases."""
+        """Seconds, (points, draws), of its phases in planned points
+        (`paradnn.forecast.table.Table`), 0 in those of other kinds; `step` are seconds of a step,
+        `known` those of other phases.
+        """
         return {}
 
 
@@ -276,7 +317,9 @@ def usual() -> Workload:
 
 
 def asked_for(config: Mapping[str, Any]) -> Workload:
-    """The kind of work that a composed configuration, a request or a row of params asks for, at its defaults."""
+    """The kind of work that a composed configuration, a request or a row of params asks for, at its
+    defaults.
+    """
     model = config.get("model")
     said = {**config, "model": model.get("name") if isinstance(model, Mapping) else model}
     return next(
@@ -288,12 +331,16 @@ def asked_for(config: Mapping[str, Any]) -> Workload:
 @cache
 def _asked() -> list[tuple[Workload, str, tuple[str, ...]]]:
     """All kinds in the order in which they are asked for, with what asks."""
-    return [(work, key, work.names) for key in _DECIDE for work in WORKLOADS.values() if work.key == key]
+    return [
+        (work, key, work.names) for key in _DECIDE for work in WORKLOADS.values() if work.key == key
+    ]
 
 
 def part_called(name: object) -> type[Part] | None:
     """What a kind of work sends under a name; None for none."""
-    return next((part for work in WORKLOADS.values() for part in work.parts if part.of == name), None)
+    return next(
+        (part for work in WORKLOADS.values() for part in work.parts if part.of == name), None
+    )
 
 
 @cache
@@ -311,4 +358,7 @@ def key_groups() -> Mapping[str, Workload]:
 
 def option_names(work: Workload) -> Iterable[str]:
     """The dotted keys of a kind of work."""
-    return (f"{work.group}.{entry.name}" for entry in fields(work)) if work.group else ()  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    if work.group:
+        return (f"{work.group}.{entry.name}" for entry in fields(work))
+    return ()

@@ -22,15 +22,20 @@ def choose(
 ) -> list[int]:
     """Up to `count` indices of candidates (n,), the most useful first.
 
-    seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate matters, 1 each
-    unless given; 0 for what is not to be predicted, such as what runs out of memory. allowed: (n,) what may be
-    chosen, all unless given: what was measured still counts in the variance, and is no candidate. claimed: indices of
-    what others measure now: as if chosen before.
+    seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate
+    matters, 1 each unless given; 0 for what is not to be predicted, such as what runs out of
+    memory. allowed: (n,) what may be chosen, all unless given: what was measured still counts in
+    the variance, and is no candidate. claimed: indices of what others measure now: as if chosen
+    before.
     """
     size = len(posterior.mean)
     weight = (1.0 if weights is None else weights) / posterior.spread**2
-    open_ = np.ones(size, dtype=bool) if allowed is None else allowed.copy()
-    root, own = posterior.root, posterior.own.copy()
+    if allowed is None:
+        open_ = np.ones(size, dtype=bool)
+    else:
+        open_ = allowed.copy()
+    root = posterior.root
+    own = posterior.own.copy()
     gram = (root * weight[:, None]).T @ root  # (k, k)
     core = np.eye(root.shape[1])  # covariance is root @ core @ root.T, and `own` beside it
     learnt = ((root @ gram) * root).sum(axis=1)  # (n,) of sum_i weight_i covariance_ij^2
@@ -41,7 +46,10 @@ def choose(
         # What a candidate shares with its own replicates alone: a second term of the same sum.
         alone = own * same * (2 * variance + own)
         worth = (learnt + alone) / (variance + own + posterior.noise**2) / seconds
-        best = int(np.argmax(np.where(open_, worth, -np.inf))) if len(chosen) >= len(claimed) else claimed[len(chosen)]
+        if len(chosen) >= len(claimed):
+            best = int(np.argmax(np.where(open_, worth, -np.inf)))
+        else:
+            best = claimed[len(chosen)]
         chosen.append(best)
         open_[best] = False
         total = variance[best] + own[best] + posterior.noise**2
@@ -62,10 +70,11 @@ def choose(
 
 
 def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
-    """Up to `count` indices of candidates (n, k) that fill their space evenly, without repetition, in a random order.
+    """Up to `count` indices of candidates (n, k) that fill their space evenly, without repetition,
+    in a random order.
 
-    A scrambled Sobol sequence (Owen, 1998) over the ranks of each coordinate's values; each of its points takes the
-    nearest candidate that is still free.
+    A scrambled Sobol sequence (Owen, 1998) over the ranks of each coordinate's values; each of its
+    points takes the nearest candidate that is still free.
     """
     from scipy.stats import qmc
 
@@ -76,7 +85,8 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
         return [int(index) for index in np.random.default_rng(seed).permutation(size)[:count]]
     unit = np.stack(varying, axis=1)  # (n, k) in 0..1
     draws = qmc.Sobol(unit.shape[1], rng=seed).random(1 << max(count - 1, 1).bit_length())[:count]
-    free, chosen = np.ones(size, dtype=bool), []
+    free = np.ones(size, dtype=bool)
+    chosen = []
     for draw in draws:
         distance = np.where(free, ((unit - draw) ** 2).sum(axis=1), np.inf)
         chosen.append(int(np.argmin(distance)))
@@ -85,7 +95,8 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
 
 
 def median_error(spreads: Array) -> float:
-    """The median of |predicted / true - 1| expected over points whose log has these standard deviations (n,).
+    """The median of |predicted / true - 1| expected over points whose log has these standard
+    deviations (n,).
 
     Solves mean(P(|exp(s z) - 1| <= m)) = 1/2 for m, z standard normal; 0 for no points.
     """
@@ -95,11 +106,14 @@ def median_error(spreads: Array) -> float:
         below = ndtr(np.log(max(1 - middle, 1e-300)) / spread)
         return float(np.mean(ndtr(np.log1p(middle) / spread) - below)) - 0.5
 
-    return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15)) if len(spread) else 0.0
+    if len(spread):
+        return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15))
+    return 0.0
 
 
 def strain(left_out: LeftOut) -> float:
-    """How many times larger errors of what was left out are than their stated spreads, by the medians of their sizes.
+    """How many times larger errors of what was left out are than their stated spreads, by the
+    medians of their sizes.
 
     Errors are Student's t. At least 1, and 1 for fewer than eight.
     """
@@ -113,8 +127,8 @@ def strain(left_out: LeftOut) -> float:
 class StoppingRule:
     """What ends an adaptive sweep, whichever comes first; None: that does not.
 
-    points: measured ones, of all drivers and sessions. minutes: of this command. error: median relative error expected
-    of predicted step times.
+    points: measured ones, of all drivers and sessions. minutes: of this command. error: median
+    relative error expected of predicted step times.
     """
 
     points: int | None = None
@@ -127,7 +141,9 @@ class StoppingRule:
         return [f"sweep.{key}={value:g}" for key, value in vars(self).items() if value is not None]
 
     def reached(self, measured: int, minutes: float, error: float | None) -> str:
-        """Why the sweep is over, in words; empty while it is not. `error` is None before anything is predicted."""
+        """Why the sweep is over, in words; empty while it is not. `error` is None before anything
+        is predicted.
+        """
         if self.points is not None and measured >= self.points:
             return f"sweep.points={self.points}"
         if self.minutes is not None and minutes >= self.minutes:

@@ -1,5 +1,6 @@
-"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough: doubling, then bisection.
-With `largest.of=model.nodes` the largest model, by one of its sizes."""
+"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough:
+doubling, then bisection. With `largest.of=model.nodes` the largest model, by one of its sizes.
+"""
 
 import math
 import time
@@ -20,8 +21,10 @@ from paradnn.session.record import run_name
 from paradnn.session.workers import WorkerKey
 from paradnn.store.runs import ResumePolicy
 
-#: A search begins where the analytic bound is this share of the memory; where that says nothing, with so many examples.
-_SHARE, _USUAL = 0.25, 64
+#: A search begins where the analytic bound is this share of the memory; where that says nothing,
+#: with so many examples.
+_SHARE = 0.25
+_USUAL = 64
 #: No framework has larger shapes.
 _END = 2**39
 _REFUSED = "refused"  # a size that the model cannot have
@@ -32,9 +35,9 @@ _TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _REFUSED)
 class Search:
     """The search of one point.
 
-    unit: sizes are multiples of it. begin: the first that is tried. within: how near, as a share, what fits and what
-    does not shall come. fits: the largest known to fit, 0 for none. fails: the smallest known not to, None for none.
-    problem: why it cannot be found.
+    unit: sizes are multiples of it. begin: the first that is tried. within: how near, as a share,
+    what fits and what does not shall come. fits: the largest known to fit, 0 for none. fails: the
+    smallest known not to, None for none. problem: why it cannot be found.
     """
 
     unit: int
@@ -67,7 +70,12 @@ class Search:
         """About how many more batches are tried."""
         if self.next() is None or self.fails is None:
             return 0 if self.next() is None else 6
-        return max(1, math.ceil(math.log2((self.fails - self.fits) / max(self.unit, self.within * self.fits))))
+        return max(
+            1,
+            math.ceil(
+                math.log2((self.fails - self.fits) / max(self.unit, self.within * self.fits))
+            ),
+        )
 
 
 class _Tried(NamedTuple):
@@ -82,19 +90,29 @@ class LargestBatch(SweepDesign):
     """Searches the largest batch, or model, of each of `points`, beginning with its own."""
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
-        self.points, self._settings, self._limits = points, settings, settings.largest
+        self.points = points
+        self._settings = settings
+        self._limits = settings.largest
         self._key = self._limits.of.removeprefix("model.")
         self._searches = []
         for point in points:
-            least = point.batch_size if self._key == "batch_size" else getattr(point.model, self._key)
-            begin = least if self._limits.limited or self._key != "batch_size" else _begin(point)
+            if self._key == "batch_size":
+                least = point.batch_size
+            else:
+                least = getattr(point.model, self._key)
+            if self._limits.limited or self._key != "batch_size":
+                begin = least
+            else:
+                begin = _begin(point)
             self._searches.append(Search(least, begin, self._limits.within))
         self._policy = ResumePolicy(settings.resume, settings.retry)
         #: By the index of a point and its batch.
         self._tried: dict[tuple[int, int], _Tried] = {}
         self._asked: tuple[int, int] | None = None
         limits = {"steps": self._limits.step_ms, "a p90 latency": self._limits.latency_ms}
-        asked = " and ".join(f"{what} of at most {most:g} ms" for what, most in limits.items() if most is not None)
+        asked = " and ".join(
+            f"{what} of at most {most:g} ms" for what, most in limits.items() if most is not None
+        )
         self._asks = f"fits with {asked}" if asked else "fits"
 
     @cached_property
@@ -105,7 +123,9 @@ class LargestBatch(SweepDesign):
     @cached_property
     def _places(self) -> Mapping[WorkerKey, str]:
         """A stack that cannot be made has no environment: its points end as unavailable."""
-        return {key: one.environment_id for key, one in current_environments(self.points).items() if one}
+        return {
+            key: one.environment_id for key, one in current_environments(self.points).items() if one
+        }
 
     @property
     def left(self) -> int:
@@ -116,7 +136,9 @@ class LargestBatch(SweepDesign):
     def progress(self) -> str:
         """Between which batches the answer of the point lies that is searched."""
         search = next((search for search in self._searches if search.next()), self._searches[-1])
-        return f"{search.fits:,} {self._asks}" + (f", {search.fails:,} does not" if search.fails else "")
+        return f"{search.fits:,} {self._asks}" + (
+            f", {search.fails:,} does not" if search.fails else ""
+        )
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
         """The next try."""
@@ -128,11 +150,15 @@ class LargestBatch(SweepDesign):
         while self._stored():
             pass
         self._asked = next(iter(self._next()), None)
-        return [DesignPoint(self._point(*self._asked), {"search": "largest"})] if self._asked else []
+        if self._asked:
+            return [DesignPoint(self._point(*self._asked), {"search": "largest"})]
+        return []
 
     def conclusion(self) -> Conclusion:
         """The answer for every point, and what lies beyond it."""
-        return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
+        return Conclusion(
+            "\n".join(f"- {self._answer(index)}" for index in range(len(self.points)))
+        )
 
     def _next(self) -> list[tuple[int, int]]:
         """What is tried next of each point; a size that its model cannot have is none that fits."""
@@ -152,7 +178,9 @@ class LargestBatch(SweepDesign):
         point = self.points[index]
         if self._key == "batch_size":
             return replace(point, batch_size=size)
-        return replace(point, model=type(point.model).configured({**vars(point.model), self._key: size}))
+        return replace(
+            point, model=type(point.model).configured({**vars(point.model), self._key: size})
+        )
 
     def _take(self, index: int, size: int, tried: _Tried) -> None:
         """Note how a point with a batch ended."""
@@ -166,27 +194,41 @@ class LargestBatch(SweepDesign):
 
     def _stored(self) -> bool:
         """Take what the store holds of what would be tried; whether it held any."""
-        keys, found = self._next(), False
-        known = self._history.finished(set(self._places.values())) if keys and self._policy.looks else {}
+        keys = self._next()
+        found = False
+        if keys and self._policy.looks:
+            known = self._history.finished(set(self._places.values()))
+        else:
+            known = {}
         for key in keys:
             point = self._point(*key)
-            identity = Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
-            if run := self._policy.first(point, known.get(identity, ())):
-                outcome, found = run.tags["outcome"], True
+            identity = Identity(
+                point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate
+            )
+            run = self._policy.first(point, known.get(identity, ()))
+            if run:
+                outcome = run.tags["outcome"]
+                found = True
                 metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
                 self._take(*key, _Tried(outcome, run.tags.get("reason", ""), metrics))
         return found
 
     def _answer(self, index: int) -> str:
         """What was found of one point, in a line."""
-        search, point = self._searches[index], self.points[index]
+        search = self._searches[index]
+        point = self.points[index]
         found = self._point(index, search.fits) if search.fits else point
-        what, name = self._key, run_name(found)
+        what = self._key
+        name = run_name(found)
         if self._key == "batch_size":
-            what, name = "batch", name.replace(f" b{found.batch_size} ", " ")
+            what = "batch"
+            name = name.replace(f" b{found.batch_size} ", " ")
         if search.problem:
             return f"{name}: no largest {what}, {search.problem}"
-        beyond = "" if search.fails is None else f"; {search.fails:,}: {self._ended(index, search.fails)}"
+        if search.fails is None:
+            beyond = ""
+        else:
+            beyond = f"; {search.fails:,}: {self._ended(index, search.fails)}"
         if not search.fits:
             return f"{name}: no {what} {self._asks}{beyond}"
         known = "" if search.next() is None else "at least "
@@ -203,7 +245,9 @@ class LargestBatch(SweepDesign):
             p90, low, high = (f"{metrics.get(name, math.nan):,.3f}" for name in names)
             words = f"p90 {p90} ms ({low} to {high}), {words}"
         memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
-        return f"{words}, {memory / 2**30:.2f} GiB at the peak" if memory else words
+        if memory:
+            return f"{words}, {memory / 2**30:.2f} GiB at the peak"
+        return words
 
 
 def _begin(point: Point) -> int:
@@ -211,7 +255,11 @@ def _begin(point: Point) -> int:
     least = point.batch_size
     if point.platform.name != "cpu" or not costs_of(point).memory_lower_bound_bytes:
         return least * max(1, _USUAL // least)
-    size, room = least, _SHARE * memory_limit(point)
-    while size < _END and costs_of(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room:
+    size = least
+    room = _SHARE * memory_limit(point)
+    while (
+        size < _END
+        and costs_of(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room
+    ):
         size *= 2
     return size

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of a batch: `shape` without the batch axis; int32 values are uniform in [0, high), floats normal.
-    zeros: the share of an int32 array's values that are 0; the others are then uniform in [1, high)."""
+    """One array of a batch: `shape` without the batch axis; int32 values are uniform in [0, high),
+    floats normal. zeros: the share of an int32 array's values that are 0; the others are then
+    uniform in [1, high).
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -27,8 +29,9 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class FunctionModel:
-    """A function of its operands where a model is expected: what steps ask of a Keras model, without its dispatch; it
-    may change `non_trainable_variables`."""
+    """A function of its operands where a model is expected: what steps ask of a Keras model,
+    without its dispatch; it may change `non_trainable_variables`.
+    """
 
     compute: Callable[..., Any]
     trainable_variables: Sequence[keras.Variable] = ()
@@ -39,9 +42,13 @@ class FunctionModel:
         return [*self.trainable_variables, *self.non_trainable_variables]
 
     def __call__(self, operands: Any, training: bool = False) -> Any:
-        return self.compute(*operands) if isinstance(operands, list | tuple) else self.compute(operands)
+        if isinstance(operands, list | tuple):
+            return self.compute(*operands)
+        return self.compute(operands)
 
-    def stateless_call(self, weights: Any, others: Any, operands: Any, training: bool = False) -> Any:
+    def stateless_call(
+        self, weights: Any, others: Any, operands: Any, training: bool = False
+    ) -> Any:
         """The results for variables of these values, and the non-trainable ones' values then."""
         if not self.variables:
             return self(operands), others
@@ -50,7 +57,9 @@ class FunctionModel:
         given = zip(self.variables, [*weights, *others], strict=True)
         with keras.StatelessScope(state_mapping=list(given)) as scope:
             results = self(operands)
-        return results, [scope.get_current_value(variable) for variable in self.non_trainable_variables]
+        return results, [
+            scope.get_current_value(variable) for variable in self.non_trainable_variables
+        ]
 
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
@@ -60,11 +69,14 @@ def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean over examples.
+    """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean
+    over examples.
 
-    Of a kernel `draw(generator, batch_size)` gives the inputs in place of `inputs`, and `prepare` makes operands of
-    them, once, when they are on the device. `carried` is a list where a step hands variables on to the next one, as a
-    cache: the same one for workloads that share them, in which JAX keeps the variables' values."""
+    Of a kernel `draw(generator, batch_size)` gives the inputs in place of `inputs`, and `prepare`
+    makes operands of them, once, when they are on the device. `carried` is a list where a step
+    hands variables on to the next one, as a cache: the same one for workloads that share them, in
+    which JAX keeps the variables' values.
+    """
 
     model: keras.Model | FunctionModel
     inputs: tuple[ArraySpec, ...]
@@ -93,20 +105,27 @@ def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
     """A model whose outputs (batch, classes) are the logits of one class of each example."""
     import keras
 
-    spec, target = ArraySpec(tuple(inputs.shape[1:]), "float32"), ArraySpec((), "int32", classes)
+    spec = ArraySpec(tuple(inputs.shape[1:]), "float32")
+    target = ArraySpec((), "int32", classes)
     return BuiltModel(keras.Model(inputs, final_logits(outputs)), (spec,), (target,), cross_entropy)
 
 
 def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
-    """A model whose outputs (batch, length, vocabulary) are the logits of the token that follows each of its inputs."""
+    """A model whose outputs (batch, length, vocabulary) are the logits of the token that follows
+    each of its inputs.
+    """
     import keras
 
     tokens = ArraySpec(tuple(inputs.shape[1:]), "int32", vocabulary)
-    return BuiltModel(keras.Model(inputs, final_logits(outputs)), (tokens,), (tokens,), cross_entropy)
+    return BuiltModel(
+        keras.Model(inputs, final_logits(outputs)), (tokens,), (tokens,), cross_entropy
+    )
 
 
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:
-    """Softmax cross entropy of float32 logits (..., classes) with int32 classes (...), averaged over all of them."""
+    """Softmax cross entropy of float32 logits (..., classes) with int32 classes (...), averaged
+    over all of them.
+    """
     from keras import losses, ops
 
     return ops.mean(losses.sparse_categorical_crossentropy(targets[0], logits, from_logits=True))

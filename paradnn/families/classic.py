@@ -17,8 +17,8 @@ from paradnn.families import Family
 from paradnn.families.built import BuiltModel
 from paradnn.families.images import Classifier, ImageModel, ImageNetwork
 
-#: Filters of an inception module: 1x1; 3x3 and 5x5, each after a 1x1 that reduces the channels; 1x1 after a pooling.
-#: None: a pooling that halves the image.
+#: Filters of an inception module: 1x1; 3x3 and 5x5, each after a 1x1 that reduces the channels; 1x1
+#: after a pooling. None: a pooling that halves the image.
 _INCEPTIONS: tuple[tuple[int, ...] | None, ...] = (
     (64, 96, 128, 16, 32, 32),
     (128, 128, 192, 32, 96, 64),
@@ -32,15 +32,22 @@ _INCEPTIONS: tuple[tuple[int, ...] | None, ...] = (
     (256, 160, 320, 32, 128, 128),
     (384, 192, 384, 48, 128, 128),
 )
-_DEPTH, _ALPHA, _BETA = 5, 1e-4, 0.75  # of response normalisation, as in Caffe's AlexNet and GoogLeNet
+# of response normalisation, as in Caffe's AlexNet and GoogLeNet
+_DEPTH = 5
+_ALPHA = 1e-4
+_BETA = 0.75
 
 
 class ClassicNetwork(ImageNetwork):
     """With biases and rectifiers in place of batch normalisation, and dense layers over all pixels."""
 
-    def convolution(self, filters: int, kernel: int, stride: int = 1, padding: str = "same", groups: int = 1) -> None:
+    def convolution(
+        self, filters: int, kernel: int, stride: int = 1, padding: str = "same", groups: int = 1
+    ) -> None:
         """A convolution, each of its groups over its part of the channels."""
-        whole, channels, first = self.x, self.channels, not self.layers
+        whole = self.x
+        channels = self.channels
+        first = not self.layers
 
         def group(number: int) -> None:
             self.channels = channels // groups
@@ -52,9 +59,13 @@ class ClassicNetwork(ImageNetwork):
         self.beside(*(partial(group, number) for number in range(groups)))
 
     def respond(self) -> None:
-        """Local response normalisation over neighbouring channels (Krizhevsky et al. 2012, section 3.3)."""
+        """Local response normalisation over neighbouring channels (Krizhevsky et al. 2012, section
+        3.3).
+        """
         size = self.elements
-        self.layers.append(Layer(f"response_{len(self.layers)}", read=size, written=size, kept=size))
+        self.layers.append(
+            Layer(f"response_{len(self.layers)}", read=size, written=size, kept=size)
+        )
         if self.x is not None:
             from keras import ops
 
@@ -64,9 +75,13 @@ class ClassicNetwork(ImageNetwork):
 
     def beside(self, *ways: Callable[[], None]) -> None:
         """Several ways from the same input, whose outputs are joined along the channels."""
-        shape, x, made, joined = self.shape, self.x, [], 0
+        shape = self.shape
+        x = self.x
+        made = []
+        joined = 0
         for way in ways:
-            self.shape, self.x = shape, x
+            self.shape = shape
+            self.x = x
             way()
             made.append(self.x)
             joined += self.channels
@@ -92,7 +107,9 @@ class ClassicNetwork(ImageNetwork):
 
 @dataclass(frozen=True)
 class Classic(Classifier):
-    """A published network over square images, with one dense layer or three behind its convolutions."""
+    """A published network over square images, with one dense layer or three behind its
+    convolutions.
+    """
 
     name: str = "vgg16"
 
@@ -111,7 +128,9 @@ class AlexNet(Classic):
     """AlexNet, whose first convolution leaves 55 x 55 places of 227 x 227 pixels."""
 
     name: str = "alexnet"
-    image_size: int = option(227, "height and width of the image (Caffe: 227)", low=67, high=100_000)
+    image_size: int = option(
+        227, "height and width of the image (Caffe: 227)", low=67, high=100_000
+    )
 
 
 def _alexnet(network: ClassicNetwork) -> None:
@@ -169,12 +188,29 @@ def _googlenet(network: ClassicNetwork) -> None:
     network.then("Dropout", 0.4)
 
 
-_SLOWLY = {"learning": {"learning_rate": 0.001}}  # without normalisation they diverge at the paper's rate of 0.1
+_SLOWLY = {
+    "learning": {"learning_rate": 0.001}
+}  # without normalisation they diverge at the paper's rate of 0.1
 FAMILY = tuple(
     Family(name, options, "images", is_real=True, place=place, words=words, chosen=_SLOWLY)
     for name, options, place, words in (
-        ("alexnet", AlexNet, 22, "AlexNet (Krizhevsky et al. 2012) in Caffe's form: two groups, 227 pixels."),
-        ("vgg16", Classic, 23, "VGG-16 (Simonyan and Zisserman 2014): 3x3 convolutions, three dense layers."),
-        ("googlenet", Classic, 24, "GoogLeNet (Szegedy et al. 2014): inception modules; no auxiliary classifiers."),
+        (
+            "alexnet",
+            AlexNet,
+            22,
+            "AlexNet (Krizhevsky et al. 2012) in Caffe's form: two groups, 227 pixels.",
+        ),
+        (
+            "vgg16",
+            Classic,
+            23,
+            "VGG-16 (Simonyan and Zisserman 2014): 3x3 convolutions, three dense layers.",
+        ),
+        (
+            "googlenet",
+            Classic,
+            24,
+            "GoogLeNet (Szegedy et al. 2014): inception modules; no auxiliary classifiers.",
+        ),
     )
 )

@@ -12,34 +12,45 @@ from paradnn.families.built import ArraySpec, BuiltModel, classifier, squared_er
 
 @dataclass(frozen=True)
 class FullyConnected(Model):
-    """Fully connected: `layers` hidden layers of `nodes` rectified linear units each, between input and output; or as
-    listed, as in model.nodes=[1000,500,100,50]."""
+    """Fully connected: `layers` hidden layers of `nodes` rectified linear units each, between input
+    and output; or as listed, as in model.nodes=[1000,500,100,50].
+    """
 
     name: str = "fc"
     layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
     nodes: int | tuple[int, ...] = option(
-        1024, "units of each hidden layer (paper: 32..8192), or of one after the other: [1000,500,100,50]", low=1
+        1024,
+        "units of each hidden layer (paper: 32..8192), or of one after the other: [1000,500,100,50]",
+        low=1,
     )
     input_size: int = option(2000, "features of an example (paper: 2000..8000)", low=1)
-    output_size: int = option(200, "classes (paper: 200..1000); 1: a number, as in a regression", low=1)
+    output_size: int = option(
+        200, "classes (paper: 200..1000); 1: a number, as in a regression", low=1
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, int):
             return
         if len(self.nodes) != self.layers:
             reason = f"model.nodes names {len(self.nodes)} of them: {list(self.nodes)}"
-            raise ConfigError("model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}")
+            raise ConfigError(
+                "model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}"
+            )
         if len(set(self.nodes)) == 1:  # the same network, and so the same point
             object.__setattr__(self, "nodes", self.nodes[0])
 
     @property
     def size(self) -> str:
-        return f"{self.layers}x{self.nodes}" if isinstance(self.nodes, int) else "-".join(map(str, self.nodes))
+        if isinstance(self.nodes, int):
+            return f"{self.layers}x{self.nodes}"
+        return "-".join(map(str, self.nodes))
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Units of each hidden layer."""
-        return (self.nodes,) * self.layers if isinstance(self.nodes, int) else self.nodes
+        if isinstance(self.nodes, int):
+            return (self.nodes,) * self.layers
+        return self.nodes
 
     def layer_list(self) -> list[Layer]:
         widths = (self.input_size, *self.widths)
@@ -50,7 +61,9 @@ class FullyConnected(Model):
         return [*layers, dense("logits", widths[-1], self.output_size, is_last=True)]
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, input_size) float32, targets (batch,) classes, or float32 where there is one output."""
+        """Inputs (batch, input_size) float32, targets (batch,) classes, or float32 where there is
+        one output.
+        """
         import keras
         from keras import layers
 

@@ -1,14 +1,15 @@
 """Networks over images.
 
-`residual` and `bottleneck` (paper, section 2.1; He et al. 2016): the stride of a bottleneck block sits on its 3x3
-convolution, and a projection replaces the shortcut where the shape changes, as in the common ResNet-50 ("v1.5"): blocks
-3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters. Three groups are the form for small images
-(section 4.2): a 3x3 convolution as stem, no pooling, and shortcuts without parameters. Blocks 9,9,9 with 16 filters are
-ResNet-56.
+`residual` and `bottleneck` (paper, section 2.1; He et al. 2016): the stride of a bottleneck block
+sits on its 3x3 convolution, and a projection replaces the shortcut where the shape changes, as in
+the common ResNet-50 ("v1.5"): blocks 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032
+parameters. Three groups are the form for small images (section 4.2): a 3x3 convolution as stem, no
+pooling, and shortcuts without parameters. Blocks 9,9,9 with 16 filters are ResNet-56.
 
-ResNet-50 (stride on a block's first convolution, biases), DenseNet-121 and MobileNet are those of `keras.applications`,
-without weights. SqueezeNet 1.0 (Iandola et al. 2016) is as published, but for the rectifier on the last convolution,
-whose mean is the logits: it dies within a few steps, and then nothing is trained.
+ResNet-50 (stride on a block's first convolution, biases), DenseNet-121 and MobileNet are those of
+`keras.applications`, without weights. SqueezeNet 1.0 (Iandola et al. 2016) is as published, but for
+the rectifier on the last convolution, whose mean is the logits: it dies within a few steps, and
+then nothing is trained.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,21 +29,28 @@ _SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
 
 def reach(size: int, kernel: int, stride: int, padding: str) -> int:
-    """How many places a window of `kernel` has along `size`; `padding` is same (as many zeros as give ceil(size /
-    stride)), valid (none), end (one zero at the end, as in Keras' MobileNet) or whole (zeros until the last window
-    is full: Caffe)."""
+    """How many places a window of `kernel` has along `size`; `padding` is same (as many zeros as
+    give ceil(size / stride)), valid (none), end (one zero at the end, as in Keras' MobileNet) or
+    whole (zeros until the last window is full: Caffe).
+    """
     if padding == "same":
         return -(-size // stride)
     return (size + {"valid": 0, "end": 1, "whole": stride - 1}[padding] - kernel) // stride + 1
 
 
 class ImageNetwork:
-    """A network over images, written once: its layers so far with what they cost, the shape of the last output, and
-    with `builds` the Keras model of square images beside them, of which `x` is the last output. Padding, concatenation,
-    dropout and repetition of pixels move nothing of their own: the layer beside can do it on the way."""
+    """A network over images, written once: its layers so far with what they cost, the shape of the
+    last output, and with `builds` the Keras model of square images beside them, of which `x` is the
+    last output. Padding, concatenation, dropout and repetition of pixels move nothing of their own:
+    the layer beside can do it on the way.
+    """
 
-    def __init__(self, height: int, width: int | None = None, channels: int = 3, builds: bool = False) -> None:
-        self.height, self.width, self.channels = height, width or height, channels
+    def __init__(
+        self, height: int, width: int | None = None, channels: int = 3, builds: bool = False
+    ) -> None:
+        self.height = height
+        self.width = width or height
+        self.channels = channels
         self.layers: list[Layer] = []
         self.inputs = self.x = image_input(height) if builds else None
 
@@ -61,7 +69,9 @@ class ImageNetwork:
         return self.height * self.width * self.channels
 
     def then(self, layer: str, *arguments: Any, beside: Any = None, **options: Any) -> None:
-        """Put a layer of Keras behind the last output, and behind another one `beside` it, where the model is built."""
+        """Put a layer of Keras behind the last output, and behind another one `beside` it, where
+        the model is built.
+        """
         if self.x is not None:
             from keras import layers
 
@@ -81,15 +91,20 @@ class ImageNetwork:
         is_first: bool = False,
         **options: Any,
     ) -> None:
-        """Convolution, with its bias and rectifier where it has them; `filters` None: one for each channel (depthwise);
-        `added`: elements that are added to the output; `is_kept` is false before what needs the output not again, such
-        as an average; `options` are those of Keras' layer."""
+        """Convolution, with its bias and rectifier where it has them; `filters` None: one for each
+        channel (depthwise); `added`: elements that are added to the output; `is_kept` is false
+        before what needs the output not again, such as an average; `options` are those of Keras'
+        layer.
+        """
         read, (high, wide, channels) = self.elements + added, self.shape
         height, width = (reach(size, kernel, stride, padding) for size in (high, wide))
         outputs = channels if filters is None else filters
-        # As many zeros on both sides: with a stride the framework's own may be shifted by one, of the same output.
+        # As many zeros on both sides: with a stride the framework's own may be shifted by one, of
+        # the same output.
         sides = (kernel - 1) // 2 if padding == "same" else 0
-        product = Convolve(channels, high, wide, outputs, (kernel,) * 2, (stride,) * 2, (sides,) * 2)
+        product = Convolve(
+            channels, high, wide, outputs, (kernel,) * 2, (stride,) * 2, (sides,) * 2
+        )
         weights = kernel * kernel * (1 if filters is None else channels) * outputs
         self.shape = (height, width, outputs)
         self.layers.append(
@@ -109,8 +124,10 @@ class ImageNetwork:
         self.then("Conv2D", outputs, kernel, stride, padding=padding, use_bias=bias, **options)
 
     def normalise(self, shortcut: int = 0, normalisations: int = 1, beside: Any = None) -> None:
-        """Batch normalisation with its rectifier; at a block's end also of a projection, and the addition of `shortcut`
-        elements (`beside`). Its output is not kept: a compiler may compute it again from its inputs."""
+        """Batch normalisation with its rectifier; at a block's end also of a projection, and the
+        addition of `shortcut` elements (`beside`). Its output is not kept: a compiler may compute
+        it again from its inputs.
+        """
         parameters = normalisations * 2 * self.channels
         self.layers.append(
             Layer(
@@ -127,12 +144,20 @@ class ImageNetwork:
             self.then("Add", beside=beside)
         self.then("ReLU")
 
-    def pool(self, kernel: int = 0, stride: int = 1, padding: str = "same", is_last: bool = False) -> None:
+    def pool(
+        self, kernel: int = 0, stride: int = 1, padding: str = "same", is_last: bool = False
+    ) -> None:
         """The largest or the mean of every window; without a kernel the mean of every channel."""
-        name, read, sizes = f"pool_{len(self.layers)}", self.elements, (self.height, self.width)
-        self.height, self.width = (reach(size, kernel, stride, padding) if kernel else 1 for size in sizes)
+        name = f"pool_{len(self.layers)}"
+        read = self.elements
+        sizes = (self.height, self.width)
+        self.height, self.width = (
+            reach(size, kernel, stride, padding) if kernel else 1 for size in sizes
+        )
         made = self.elements
-        self.layers.append(Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last)))
+        self.layers.append(
+            Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last))
+        )
         if not kernel:
             self.then("GlobalAveragePooling2D")
             return
@@ -142,7 +167,9 @@ class ImageNetwork:
             self.then("ZeroPadding2D", short)
         self.then("MaxPooling2D", kernel, stride, padding="same" if padding == "same" else "valid")
 
-    def stem(self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True) -> None:
+    def stem(
+        self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True
+    ) -> None:
         """The first convolution, normalised, and a pooling that halves its output."""
         self.convolve(filters, kernel, stride, bias=bias, is_first=True)
         self.normalise()
@@ -157,28 +184,43 @@ class ImageNetwork:
 
 
 def residual_block(
-    network: ImageNetwork, convolutions: Sequence[tuple[int, int, int]], *, bias: bool = False, projects: bool = True
+    network: ImageNetwork,
+    convolutions: Sequence[tuple[int, int, int]],
+    *,
+    bias: bool = False,
+    projects: bool = True,
 ) -> None:
-    """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape changes; without one
-    (`projects`) the block's input is added at the places of its output, zeros for channels that are new."""
-    x, shape, output = network.x, network.shape, convolutions[-1][0]
+    """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape
+    changes; without one (`projects`) the block's input is added at the places of its output, zeros
+    for channels that are new.
+    """
+    x = network.x
+    shape = network.shape
+    output = convolutions[-1][0]
     stride = max(stride for _, _, stride in convolutions)
     projected = projects and (network.channels != output or stride != 1)
     for index, (filters, kernel, step) in enumerate(convolutions):
         if index:
             network.normalise()
         network.convolve(filters, kernel, step, bias=bias)
-    added = network.elements if projected else network.elements * shape[2] // network.channels
+    if projected:
+        added = network.elements
+    else:
+        added = network.elements * shape[2] // network.channels
     if projected:
         network.shape, network.x, last = shape, x, network.x
         network.convolve(output, 1, stride, bias=bias)
         network.then("BatchNormalization", **_NORMAL)
-        x, network.x = network.x, last
+        x = network.x
+        network.x = last
     elif x is not None and not projects:
         from keras import ops
 
         x = x[:, ::stride, ::stride, :]
-        x = x if shape[2] == output else ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, output - shape[2])])
+        if shape[2] == output:
+            x = x
+        else:
+            x = ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, output - shape[2])])
     network.normalise(added, 2 if projected else 1, x)
 
 
@@ -210,8 +252,9 @@ class ImageModel(Model):
 
 @dataclass(frozen=True)
 class Convolutional(ImageModel):
-    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of three), whose filters
-    double in each group. blocks is one number, or four, one for each group."""
+    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of
+    three), whose filters double in each group. blocks is one number, or four, one for each group.
+    """
 
     name: str = "residual"
     blocks: tuple[int, ...] = option(
@@ -222,14 +265,21 @@ class Convolutional(ImageModel):
         length=4,
         or_length=3,
     )
-    filters: int = option(16, "filters of the first group; doubled in each that follows (paper: 16..64)", low=1)
-    image_size: int = option(200, "height and width of the image (paper: 200..300)", low=8, high=100_000)
+    filters: int = option(
+        16, "filters of the first group; doubled in each that follows (paper: 16..64)", low=1
+    )
+    image_size: int = option(
+        200, "height and width of the image (paper: 200..300)", low=8, high=100_000
+    )
     output_size: int = option(500, "classes (paper: 500..1500)", low=2)
 
     @property
     def size(self) -> str:
         same = len(set(self.blocks)) == 1 and len(self.blocks) == 4
-        count = str(self.blocks[0]) if same else "-".join(map(str, self.blocks))
+        if same:
+            count = str(self.blocks[0])
+        else:
+            count = "-".join(map(str, self.blocks))
         return f"{count}x{self.filters} {self.image_size}px"
 
     @property
@@ -261,12 +311,16 @@ class Convolutional(ImageModel):
 
 @dataclass(frozen=True)
 class Classifier(ImageModel):
-    """A published network over square images; what the papers fix, such as depth and width, is fixed here."""
+    """A published network over square images; what the papers fix, such as depth and width, is
+    fixed here.
+    """
 
     shown: ClassVar[str] = "{image_size}px"
 
     name: str = "resnet50"
-    image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
+    image_size: int = option(
+        224, "height and width of the image (papers: 224)", low=32, high=100_000
+    )
     output_size: int = option(1000, "classes (papers: 1000)", low=2)
 
     def network(self, builds: bool = False) -> ImageNetwork:
@@ -280,23 +334,30 @@ class Classifier(ImageModel):
 
     def build(self) -> BuiltModel:
         applications = {"resnet50": "ResNet50", "densenet121": "DenseNet121"}
-        return _application(applications[self.name], self) if self.name in applications else super().build()
+        if self.name in applications:
+            return _application(applications[self.name], self)
+        return super().build()
 
 
 @dataclass(frozen=True)
 class MobileNet(ImageModel):
-    """Depthwise separable convolutions, every layer `alpha` times as wide as published (Howard et al. 2017)."""
+    """Depthwise separable convolutions, every layer `alpha` times as wide as published (Howard et
+    al. 2017).
+    """
 
     is_depthwise: ClassVar[bool] = True
     shown: ClassVar[str] = "{alpha:g}x {image_size}px"
 
     name: str = "mobilenet"
     alpha: float = option(1.0, "width multiplier (paper: 0.25, 0.5, 0.75, 1)", low=0.1, high=100)
-    image_size: int = option(224, "height and width of the image (paper: 128..224)", low=32, high=100_000)
+    image_size: int = option(
+        224, "height and width of the image (paper: 128..224)", low=32, high=100_000
+    )
     output_size: int = option(1000, "classes (paper: 1000)", low=2)
 
     def network(self, builds: bool = False) -> ImageNetwork:
-        network, previous = ImageNetwork(self.image_size), 64
+        network = ImageNetwork(self.image_size)
+        previous = 64
         network.stem(int(32 * self.alpha), 3, 2, pools=False)
         for filters in _SEPARABLE:
             shrinks = filters != previous
@@ -341,12 +402,15 @@ def _densenet121(network: ImageNetwork) -> None:
 
 def _squeezenet(network: ImageNetwork, classes: int) -> None:
     """Eight fire modules of a squeezing 1x1 and expanding 1x1 and 3x3 convolutions, all with bias."""
-    convolve = partial(network.convolve, bias=True, activation="relu", kernel_initializer="he_normal")
+    convolve = partial(
+        network.convolve, bias=True, activation="relu", kernel_initializer="he_normal"
+    )
     convolve(96, 7, 2, padding="valid", is_first=True)
     network.pool(3, 2, "whole")
     for index, squeezed in enumerate(_SQUEEZED):
         convolve(squeezed, 1)
-        shape, x = network.shape, network.x
+        shape = network.shape
+        x = network.x
         convolve(4 * squeezed, 1)
         network.shape, network.x, narrow = shape, x, network.x
         convolve(4 * squeezed, 3)
@@ -370,7 +434,8 @@ def _application(name: str, model: Classifier | MobileNet, **options: Any) -> Bu
     return classifier(inputs, network.output, model.output_size)
 
 
-_SWEPT, _SWEEP = ("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64"
+_SWEPT = ("filters", "blocks", "image_size")
+_SWEEP = "model.filters=16,32,64 batch_size=16,32,64"
 _RESNET = "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck."
 _SLOWLY = {"learning": {"learning_rate": 0.001}}  # it diverges at the paper's rate of 0.1
 FAMILY = (
@@ -380,9 +445,27 @@ FAMILY = (
         Family(name, options, "images", is_real=True, place=place, words=words, chosen=chosen)
         for name, options, place, words, chosen in (
             ("resnet50", Classifier, 8, _RESNET, {}),
-            ("densenet121", Classifier, 9, "DenseNet-121 of keras.applications (Huang et al. 2017).", {}),
-            ("mobilenet", MobileNet, 10, "MobileNet of keras.applications (Howard et al. 2017); alpha widens it.", {}),
-            ("squeezenet", Classifier, 11, "SqueezeNet 1.0 (Iandola et al. 2016): fire modules.", _SLOWLY),
+            (
+                "densenet121",
+                Classifier,
+                9,
+                "DenseNet-121 of keras.applications (Huang et al. 2017).",
+                {},
+            ),
+            (
+                "mobilenet",
+                MobileNet,
+                10,
+                "MobileNet of keras.applications (Howard et al. 2017); alpha widens it.",
+                {},
+            ),
+            (
+                "squeezenet",
+                Classifier,
+                11,
+                "SqueezeNet 1.0 (Iandola et al. 2016): fire modules.",
+                _SLOWLY,
+            ),
         )
     ),
 )

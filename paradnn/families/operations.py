@@ -1,9 +1,9 @@
-"""A step as a list of operations (`Model.product_list`), and a kernel as one (`Kernel.as_operation`): what a model of
-operation times is fitted on and asked for.
+"""A step as a list of operations (`Model.product_list`), and a kernel as one
+(`Kernel.as_operation`): what a model of operation times is fitted on and asked for.
 
-By arithmetic alone. A layer's product has three in a training step: its output, the gradient of its weights and that of
-its inputs, the last not in a first layer. Of attention every head of every example has products of its own, which a
-framework calls at once.
+By arithmetic alone. A layer's product has three in a training step: its output, the gradient of its
+weights and that of its inputs, the last not in a first layer. Of attention every head of every
+example has products of its own, which a framework calls at once.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,14 @@ DIRECTIONS = ("forward", "backward_weights", "backward_input")
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. kind: the kernel that poses it. variant: which matrices are transposed, or the direction.
+    """One operation. kind: the kernel that poses it. variant: which matrices are transposed, or the
+    direction.
 
-    m, n, k: the product of its forward direction, m x k by k x n: of a convolution unrolled images by filters, of a
-    recurrent layer states by weights. batch: products beside each other, calls: one after the other, images: in all.
-    window, stride: elements of a filter, product of both strides. flops, bytes: in all; operands and result once."""
+    m, n, k: the product of its forward direction, m x k by k x n: of a convolution unrolled images
+    by filters, of a recurrent layer states by weights. batch: products beside each other, calls:
+    one after the other, images: in all. window, stride: elements of a filter, product of both
+    strides. flops, bytes: in all; operands and result once.
+    """
 
     kind: str
     variant: str
@@ -38,9 +41,16 @@ class Operation:
 
     @property
     def product(self) -> tuple[int, int, int, int]:
-        """m, n, k of the product that its own direction computes, and how many of these follow one another."""
-        m, n, k, calls = self.m, self.n, self.k, self.calls
-        if self.variant.endswith("backward_weights"):  # of recurrent layers one product over all steps
+        """m, n, k of the product that its own direction computes, and how many of these follow one
+        another.
+        """
+        m = self.m
+        n = self.n
+        k = self.k
+        calls = self.calls
+        if self.variant.endswith(
+            "backward_weights"
+        ):  # of recurrent layers one product over all steps
             return k, n, m * calls, 1
         if self.variant.endswith("backward_input"):
             return m * self.stride, max(1, k // self.window), n * self.window, calls
@@ -72,9 +82,14 @@ def elementwise_operation(moved: float, precision: str) -> Operation:
     return Operation("elementwise", "product", elements, 1, 1, float(elements), moved)
 
 
-def product_operations(layers: Sequence[Layer], batch_size: int, precision: str, mode: str) -> list[Counted]:
-    """The products and convolutions of one step over all layers, in the order of the layers; `mode` as a point's."""
-    width, found = COMPUTE_BYTES[precision], []
+def product_operations(
+    layers: Sequence[Layer], batch_size: int, precision: str, mode: str
+) -> list[Counted]:
+    """The products and convolutions of one step over all layers, in the order of the layers; `mode`
+    as a point's.
+    """
+    width = COMPUTE_BYTES[precision]
+    found = []
     for layer in layers:
         for product in layer.products:
             for direction in DIRECTIONS if mode == "train" else DIRECTIONS[:1]:
@@ -82,18 +97,24 @@ def product_operations(layers: Sequence[Layer], batch_size: int, precision: str,
                     continue
                 if isinstance(product, Multiply):
                     operation = _multiplied(product, direction, batch_size, width)
-                    count = product.times - (product.constant if direction == "backward_input" else 0)
+                    count = product.times - (
+                        product.constant if direction == "backward_input" else 0
+                    )
                 else:
-                    operation, count = convolution(product, direction, batch_size, width), 1
+                    operation = convolution(product, direction, batch_size, width)
+                    count = 1
                 found.append(Counted(f"{layer.name} {direction}", operation, count))
     return found
 
 
 def _multiplied(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
-    """Y = X W, dW = X'Y, dX = Y W'; of attention's heads the same for each of `own` pairs of matrices per example."""
+    """Y = X W, dW = X'Y, dX = Y W'; of attention's heads the same for each of `own` pairs of
+    matrices per example.
+    """
     many = batch_size * product.own if product.own else 1
     rows = product.rows if product.own else batch_size * product.rows
-    inputs, outputs = product.inputs, product.outputs
+    inputs = product.inputs
+    outputs = product.outputs
     m, n, k, variant = {
         "forward": (rows, outputs, inputs, "nn"),
         "backward_weights": (inputs, outputs, rows, "tn"),
@@ -104,10 +125,14 @@ def _multiplied(product: Multiply, direction: str, batch_size: int, width: int) 
 
 
 def convolution(product: Convolve, direction: str, batch_size: int, width: int) -> Operation:
-    """Unrolled: a row for each place of the output, a column for each element of a window over all channels."""
+    """Unrolled: a row for each place of the output, a column for each element of a window over all
+    channels.
+    """
     height, base = product.output
-    window, stride = product.kernel[0] * product.kernel[1], product.stride[0] * product.stride[1]
-    m, k = batch_size * height * base, product.channels * window
+    window = product.kernel[0] * product.kernel[1]
+    stride = product.stride[0] * product.stride[1]
+    m = batch_size * height * base
+    k = product.channels * window
     work = (float(2 * product.macs(batch_size)), float(width * product.elements(batch_size)))
     shape = {"images": batch_size, "window": window, "stride": stride}
     return Operation("conv2d", direction, m, product.filters, k, *work, **shape)

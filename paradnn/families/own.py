@@ -1,6 +1,7 @@
-"""Models from outside (docs/own-models.md): that a function of one's own returns (`model=own`), whose parameters are
-keys of it; in files (`model=keras_file`, `model=onnx`, `model=exported`); architectures of other packages with random
-weights, which are PyTorch's (`model=timm`, `model=transformers`). Nothing is downloaded, and nothing is unpickled.
+"""Models from outside (docs/own-models.md): that a function of one's own returns (`model=own`),
+whose parameters are keys of it; in files (`model=keras_file`, `model=onnx`, `model=exported`);
+architectures of other packages with random weights, which are PyTorch's (`model=timm`,
+`model=transformers`). Nothing is downloaded, and nothing is unpickled.
 
 The driver reads a function's signature from its source and never imports it; the worker calls it.
 """
@@ -27,16 +28,26 @@ from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
 _NUMBERS = tuple[int, ...]
-_TYPES = {"int": int, "float": float, "str": str, "bool": bool, "tuple[int, ...]": _NUMBERS, "list[int]": _NUMBERS}
+_TYPES = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "tuple[int, ...]": _NUMBERS,
+    "list[int]": _NUMBERS,
+}
 _WRITE = "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], or one of these | None"
 #: What a parameter has for default that has none, or one that is no constant.
-_REQUIRED, _OTHER = object(), object()
+_REQUIRED = object()
+_OTHER = object()
 _SHAPES = ("auto", "classes", "numbers")
 
 
 @dataclass(frozen=True)
 class Given(Model):
-    """What all models have in common that come from outside: their costs are counted where they are built."""
+    """What all models have in common that come from outside: their costs are counted where they are
+    built.
+    """
 
     is_counted: ClassVar[bool] = True
 
@@ -49,41 +60,67 @@ class Given(Model):
 
     @property
     def size(self) -> str:
-        shape = ["x".join(map(str, self.input_shape))] if self.input_shape else []
-        return " ".join([self.called, *shape, *(f"{key}={value}" for key, value in self.arguments().items())])
+        if self.input_shape:
+            shape = ["x".join(map(str, self.input_shape))]
+        else:
+            shape = []
+        return " ".join(
+            [self.called, *shape, *(f"{key}={value}" for key, value in self.arguments().items())]
+        )
 
     def arguments(self) -> dict[str, Any]:
         """The keys that are not the family's own; None stands for a default."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if "further" in entry.metadata}
+        return {
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if "further" in entry.metadata
+        }
 
     @classmethod
     def stored(cls, keys: Mapping[str, Any]) -> type[Model]:
         """With whatever further keys a request holds."""
         kind: Any = bool | int | float | str | None
-        further = tuple((key, kind, None, ()) for key in keys if key not in cls.__dataclass_fields__)
+        further = tuple(
+            (key, kind, None, ()) for key in keys if key not in cls.__dataclass_fields__
+        )
         return cast(type[Model], _extended(cast(Any, cls), further))
 
 
 @cache
 def _extended(cls: Any, keys: tuple[tuple[str, Any, Any, tuple[str, ...]], ...]) -> Any:
-    """A family with further keys, each a name, a type, a default and what it may be; the same class for the same."""
+    """A family with further keys, each a name, a type, a default and what it may be; the same class
+    for the same.
+    """
     entries = [
-        (name, kind, option(default, "of the model", further=True, **({"choices": choices} if choices else {})))
+        (
+            name,
+            kind,
+            option(
+                default, "of the model", further=True, **({"choices": choices} if choices else {})
+            ),
+        )
         for name, kind, default, choices in keys
     ]
-    return make_dataclass(cls.__name__, entries, bases=(cls,), frozen=True) if keys else cls
+    if keys:
+        return make_dataclass(cls.__name__, entries, bases=(cls,), frozen=True)
+    return cls
 
 
 @dataclass(frozen=True)
 class Own(Given):
-    """A Keras model, a PyTorch module or a JAX function that a function of your own returns, with its parameters."""
+    """A Keras model, a PyTorch module or a JAX function that a function of your own returns, with
+    its parameters.
+    """
 
     name: str = "own"
     build: str = option(  # type: ignore[assignment]
-        "", "the function: my_models.py:make_net, or package.module:make_net; its parameters are keys beside these"
+        "",
+        "the function: my_models.py:make_net, or package.module:make_net; its parameters are keys beside these",
     )
     source: str = option("", "hash of the function's file; found, not given")
-    input_shape: tuple[int, ...] = option((), "of an example, as in [64]; []: as the model, or an example, says", low=1)
+    input_shape: tuple[int, ...] = option(
+        (), "of an example, as in [64]; []: as the model, or an example, says", low=1
+    )
     output: str = option(
         "auto",
         "what training compares outputs with: classes, numbers, or auto: whichever their shape suggests",
@@ -100,7 +137,8 @@ class Own(Given):
         known = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
         path, function = _located(read(cls, known, "model").build)
         content, digest = content_of(path)
-        parameters, entries = _parameters(content, function, str(known.get("build"))), []
+        parameters = _parameters(content, function, str(known.get("build")))
+        entries = []
         given = {
             key: value
             for key, value in keys.items()
@@ -113,7 +151,10 @@ class Own(Given):
             default = None if default in (_REQUIRED, _OTHER) else default
             entries.append((key, str if choices else kind, default, choices))
         located = {"build": f"{path}:{function}", "source": digest}
-        return cast(Model, read(_extended(cast(Any, cls), tuple(entries)), {**known, **located, **given}, "model"))
+        return cast(
+            Model,
+            read(_extended(cast(Any, cls), tuple(entries)), {**known, **located, **given}, "model"),
+        )
 
     def built(self) -> BuiltModel:
         from paradnn.families.parts.given import as_workload
@@ -126,7 +167,9 @@ class Own(Given):
 
 
 def _located(build: str) -> tuple[Path, str]:
-    """The file and the name of the function that `file.py:function` or `package.module:function` is."""
+    """The file and the name of the function that `file.py:function` or `package.module:function`
+    is.
+    """
     place, _, function = build.rpartition(":")
     if not place or not function.isidentifier():
         remedy = "write model.build=my_models.py:make_net, or package.module:make_net"
@@ -135,13 +178,17 @@ def _located(build: str) -> tuple[Path, str]:
         path = Path(place).expanduser().absolute()
         if path.is_file():
             return path, function
-        raise ConfigError("model.build", build, f"there is no file {path}", "give the path of the function's file")
+        raise ConfigError(
+            "model.build", build, f"there is no file {path}", "give the path of the function's file"
+        )
     inner = Path(*place.split("."))
     for folder in sys.path:
         for found in (Path(folder, inner, "__init__.py"), Path(folder, f"{inner}.py")):
             if found.is_file():
                 return found.absolute(), function
-    raise ConfigError("model.build", build, f"there is no module {place}", "install it, or give a file")
+    raise ConfigError(
+        "model.build", build, f"there is no module {place}", "install it, or give a file"
+    )
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
@@ -164,33 +211,55 @@ def unchanged(name: str, source: str) -> Path:
 
 
 @cache
-def _parameters(content: bytes, function: str, build: str) -> dict[str, tuple[Any, Any, tuple[str, ...]]]:
-    """The parameters of a function, or of a class: type, default, and what it may be where that is a Literal."""
+def _parameters(
+    content: bytes, function: str, build: str
+) -> dict[str, tuple[Any, Any, tuple[str, ...]]]:
+    """The parameters of a function, or of a class: type, default, and what it may be where that is
+    a Literal.
+    """
     try:
         body = ast.parse(content).body
     except (SyntaxError, ValueError) as error:
-        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        if isinstance(error, SyntaxError):
+            where = f"line {error.lineno}: {error.msg}"
+        else:
+            where = str(error)
         raise ConfigError("model.build", build, where, "mend the file") from None
-    known = {entry.name: entry for entry in body if isinstance(entry, (ast.FunctionDef, ast.ClassDef))}
+    known = {
+        entry.name: entry for entry in body if isinstance(entry, (ast.FunctionDef, ast.ClassDef))
+    }
     if function not in known:
         names = ", ".join(known) or "none"
-        raise ConfigError("model.build", build, f"there is no function {function}", f"functions there: {names}")
+        raise ConfigError(
+            "model.build", build, f"there is no function {function}", f"functions there: {names}"
+        )
     found: Any = known[function]
     if isinstance(found, ast.ClassDef):
-        found = next((entry for entry in found.body if getattr(entry, "name", "") == "__init__"), None)
+        found = next(
+            (entry for entry in found.body if getattr(entry, "name", "") == "__init__"), None
+        )
         if found is None:
             return {}
     given: ast.arguments = found.args
     every = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(every) - len(given.defaults)) + [*given.defaults, *given.kw_defaults]
-    pairs = list(zip([*every, *given.kwonlyargs], defaults, strict=True))[found.name == "__init__" :]
+    pairs = list(zip([*every, *given.kwonlyargs], defaults, strict=True))[
+        found.name == "__init__" :
+    ]
     return {entry.arg: _parameter(entry, default, function) for entry, default in pairs}
 
 
-def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> tuple[Any, Any, tuple[str, ...]]:
+def _parameter(
+    entry: ast.arg, default: ast.expr | None, function: str
+) -> tuple[Any, Any, tuple[str, ...]]:
     key = f"model.{entry.arg}"
     if hasattr(Own, entry.arg):
-        raise ConfigError(key, "", f"is a word of the suite, and a parameter of {function}", "call it something else")
+        raise ConfigError(
+            key,
+            "",
+            f"is a word of the suite, and a parameter of {function}",
+            "call it something else",
+        )
     value: Any = _REQUIRED
     if default is not None:
         try:
@@ -199,7 +268,9 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> tuple
             value = _OTHER
     if entry.annotation is None:
         if type(value) not in _TYPES.values():
-            raise ConfigError(key, ast.unparse(entry), f"a parameter of {function}, has no type", _WRITE)
+            raise ConfigError(
+                key, ast.unparse(entry), f"a parameter of {function}, has no type", _WRITE
+            )
         return type(value), value, ()
     text = ast.unparse(entry.annotation)
     kind, choices = _type(text.strip("'\""))
@@ -209,9 +280,12 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> tuple
 
 
 def _type(text: str) -> tuple[Any, tuple[str, ...]]:
-    """The type that an annotation stands for, None for one that no key can have, and what a Literal allows."""
+    """The type that an annotation stands for, None for one that no key can have, and what a Literal
+    allows.
+    """
     text = re.sub(r"\w+\.(?=Literal|Optional)", "", text)
-    if optional := re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text):
+    optional = re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text)
+    if optional:
         kind, choices = _type(next(filter(None, optional.groups())))
         return (kind | None if kind else None), choices
     if re.fullmatch(r"""Literal\[(('[^']*'|"[^"]*")[, ]*)+\]""", text):
@@ -220,10 +294,14 @@ def _type(text: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """The module of a file, as part of the packages in which it lies; what lies beside it can be imported too."""
-    names, folder = [path.stem], path.parent
+    """The module of a file, as part of the packages in which it lies; what lies beside it can be
+    imported too.
+    """
+    names = [path.stem]
+    folder = path.parent
     while (folder / "__init__.py").is_file():
-        names, folder = [folder.name, *names], folder.parent
+        names = [folder.name, *names]
+        folder = folder.parent
     sys.path.append(str(folder))
     if len(names) > 1:
         return importlib.import_module(".".join(names[:-1] if path.stem == "__init__" else names))
@@ -234,7 +312,9 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]:
-    """The keys of a model with the whole path that `key` names, and the hash of that file; raises ConfigError."""
+    """The keys of a model with the whole path that `key` names, and the hash of that file; raises
+    ConfigError.
+    """
     given = str(keys.get(key, ""))
     path = Path(given).expanduser().absolute()
     if not path.is_file():
@@ -246,7 +326,9 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
 class _File(Given):
     path: str = option("", "the model's file")
     source: str = option("", "hash of the file; found, not given")
-    input_shape: tuple[int, ...] = option((), "of an example, as in [64]; []: as the file says", low=1)
+    input_shape: tuple[int, ...] = option(
+        (), "of an example, as in [64]; []: as the file says", low=1
+    )
 
     @property
     def called(self) -> str:
@@ -261,16 +343,28 @@ class _File(Given):
 
 @dataclass(frozen=True)
 class KerasFile(_File):
-    """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: it runs no code of its own."""
+    """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: it runs no
+    code of its own.
+    """
 
     name: str = "keras_file"
-    output: str = option("auto", "what training compares outputs with, as of model=own", choices=_SHAPES)
+    output: str = option(
+        "auto", "what training compares outputs with, as of model=own", choices=_SHAPES
+    )
 
     def in_point(self, point: Any) -> Any:
         """Its types are in the file, but for an engine, which converts it."""
         if point.framework.name in ("tensorflow", "jax", "torch"):
             reason = "the types of model=keras_file are those of its file"
-            expect(("precision", point.precision, "float32", reason, "leave it out, or choose an engine"))
+            expect(
+                (
+                    "precision",
+                    point.precision,
+                    "float32",
+                    reason,
+                    "leave it out, or choose an engine",
+                )
+            )
         return point
 
     def built(self) -> BuiltModel:
@@ -279,9 +373,13 @@ class KerasFile(_File):
         from paradnn.families.parts.given import as_workload
 
         path = unchanged(self.path, self.source)
-        if path.suffix != ".keras":  # older Keras runs the code in its older formats whatever the mode
+        if (
+            path.suffix != ".keras"
+        ):  # older Keras runs the code in its older formats whatever the mode
             raise Unavailable(f"{path.name} is no .keras file: save the model as one")
-        with refused(f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError):
+        with refused(
+            f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
+        ):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
         return as_workload(model, path.name, self.input_shape, self.output)
 
@@ -293,7 +391,8 @@ class Onnx(_File):
     name: str = "onnx"
 
     def in_point(self, point: Any) -> Any:
-        if (name := point.framework.name) not in ("onnxruntime", "openvino"):
+        name = point.framework.name
+        if name not in ("onnxruntime", "openvino"):
             remedy = "set framework to onnxruntime or openvino"
             raise ConfigError("framework", name, "reads no ONNX files", remedy)
         expect(("mode", point.workload.mode, "inference", "model=onnx trains nothing"))
@@ -307,7 +406,9 @@ class Onnx(_File):
 
 @dataclass(frozen=True)
 class Exported(_File):
-    """A PyTorch program in its file (`torch.export.save`), for inference: tensors are read, nothing is unpickled."""
+    """A PyTorch program in its file (`torch.export.save`), for inference: tensors are read, nothing
+    is unpickled.
+    """
 
     name: str = "exported"
 
@@ -315,7 +416,12 @@ class Exported(_File):
         expect(
             ("framework", point.framework.name, "torch", "model=exported is of framework=torch"),
             ("mode", point.workload.mode, "inference", "model=exported trains nothing"),
-            ("precision", point.precision, "float32", "the types of model=exported are those of its file"),
+            (
+                "precision",
+                point.precision,
+                "float32",
+                "the types of model=exported are those of its file",
+            ),
         )
         return point
 
@@ -333,19 +439,32 @@ class _Package(Given):
     def configured(cls, keys: Mapping[str, Any]) -> Model:
         """With whatever further keys the package takes, which the worker sees."""
         if "pretrained" in keys:
-            raise ConfigError("model.pretrained", keys["pretrained"], "weights are random", "leave it out")
+            raise ConfigError(
+                "model.pretrained", keys["pretrained"], "weights are random", "leave it out"
+            )
         for key, value in keys.items():
-            if key not in cls.__dataclass_fields__ and (hasattr(cls, key) or not isinstance(value, int | float | str)):
-                raise ConfigError(f"model.{key}", value, "cannot be handed on", "give a number, a word, true or false")
+            if key not in cls.__dataclass_fields__ and (
+                hasattr(cls, key) or not isinstance(value, int | float | str)
+            ):
+                raise ConfigError(
+                    f"model.{key}",
+                    value,
+                    "cannot be handed on",
+                    "give a number, a word, true or false",
+                )
         return read(cls.stored(keys), keys, "model")
 
     def in_point(self, point: Any) -> Any:
-        expect(("framework", point.framework.name, "torch", f"model={self.name} is of framework=torch"))
+        expect(
+            ("framework", point.framework.name, "torch", f"model={self.name} is of framework=torch")
+        )
         return point
 
     def built(self) -> BuiltModel:
-        reason, remedy = f"the package {self.name} cannot be used here", "; pip install 'paradnn[architectures]'"
-        # RuntimeError: where a package that it imports does not fit another, as torchvision PyTorch.
+        reason = f"the package {self.name} cannot be used here"
+        remedy = "; pip install 'paradnn[architectures]'"
+        # RuntimeError: where a package that it imports does not fit another, as torchvision
+        # PyTorch.
         with refused(reason, ImportError, AttributeError, RuntimeError, remedy=remedy):
             made = self.made(importlib.import_module(self.name))
         from paradnn.families.parts.given import as_workload
@@ -364,14 +483,18 @@ class Timm(_Package):
     shown: ClassVar[str] = "{architecture}"
 
     name: str = "timm"
-    architecture: str = option("resnet50", "its name in timm; further keys are those of timm.create_model")
+    architecture: str = option(
+        "resnet50", "its name in timm; further keys are those of timm.create_model"
+    )
 
     def made(self, package: Any) -> Any:
         import numpy as np
 
         with refused(f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError):
             module = package.create_model(self.architecture, pretrained=False, **self.arguments())
-        return module, np.zeros((1, *(self.input_shape or module.default_cfg["input_size"])), "float32")
+        return module, np.zeros(
+            (1, *(self.input_shape or module.default_cfg["input_size"])), "float32"
+        )
 
 
 @dataclass(frozen=True)
@@ -379,13 +502,17 @@ class Transformers(_Package):
     """An architecture of the package transformers by its configuration, with random weights."""
 
     name: str = "transformers"
-    config: str = option("bert", "a type of model, such as gpt2, or a config.json; further keys replace values of it")
+    config: str = option(
+        "bert", "a type of model, such as gpt2, or a config.json; further keys replace values of it"
+    )
     source: str = option("", "hash of such a file; found, not given")
 
     @property
     def called(self) -> str:
         path = Path(self.config)
-        return f"{path.parent.name}/{path.name}" if path.suffix == ".json" else self.config
+        if path.suffix == ".json":
+            return f"{path.parent.name}/{path.name}"
+        return self.config
 
     @classmethod
     def configured(cls, keys: Mapping[str, Any]) -> Model:
@@ -397,19 +524,33 @@ class Transformers(_Package):
         """The module with its own head, and one example: tokens, or an image."""
         import numpy as np
 
-        with refused(f"transformers makes no {self.config}", ValueError, TypeError, OSError, KeyError):
-            held = json.loads(unchanged(self.config, self.source).read_bytes()) if self.source else {}
+        with refused(
+            f"transformers makes no {self.config}", ValueError, TypeError, OSError, KeyError
+        ):
+            if self.source:
+                held = json.loads(unchanged(self.config, self.source).read_bytes())
+            else:
+                held = {}
             held = {"model_type": self.config, **held}
             known = package.AutoConfig.for_model(**held)
             for key, value in self.arguments().items():
                 if not hasattr(known, key):
-                    raise Unavailable(f"model.{key}={value}: no key of transformers' {type(known).__name__}")
-            # Made anew, since one key may follow from another, as the size of a head from the model's width.
-            config = package.AutoConfig.for_model(**{**held, **self.arguments(), "return_dict": True})
-        autos = [getattr(package, f"AutoModelFor{head}") for head in ("MaskedLM", "CausalLM", "ImageClassification")]
+                    raise Unavailable(
+                        f"model.{key}={value}: no key of transformers' {type(known).__name__}"
+                    )
+            # Made anew, since one key may follow from another, as the size of a head from the
+            # model's width.
+            config = package.AutoConfig.for_model(
+                **{**held, **self.arguments(), "return_dict": True}
+            )
+        autos = [
+            getattr(package, f"AutoModelFor{head}")
+            for head in ("MaskedLM", "CausalLM", "ImageClassification")
+        ]
         auto = next((one for one in autos if type(config) in one._model_mapping), package.AutoModel)
         module = auto.from_config(config).float()  # whatever type its weights were published in
-        if pixels := getattr(config, "image_size", None):
+        pixels = getattr(config, "image_size", None)
+        if pixels:
             shape = self.input_shape or (getattr(config, "num_channels", 3), pixels, pixels)
             return module, np.zeros((1, *shape), "float32")
         example = np.zeros((1, *(self.input_shape or (128,))), "int32")

@@ -1,8 +1,10 @@
-"""RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection"): Keras' ResNet-50, a feature pyramid, two heads.
+"""RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection"): Keras' ResNet-50, a feature
+pyramid, two heads.
 
-Levels P3 to P7 with 256 channels, P6 made from the backbone's last output, P7 from P6. Two heads of four 3x3
-convolutions, shared by all levels, give for nine anchors a place the logits of each class and four numbers of a box.
-A step's targets are what a matching of boxes with anchors makes, which input pipelines do.
+Levels P3 to P7 with 256 channels, P6 made from the backbone's last output, P7 from P6. Two heads of
+four 3x3 convolutions, shared by all levels, give for nine anchors a place the logits of each class
+and four numbers of a box. A step's targets are what a matching of boxes with anchors makes, which
+input pipelines do.
 """
 
 import math
@@ -16,30 +18,40 @@ from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
 from paradnn.families.images import ImageNetwork, resnet50
 
-#: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and the heads.
-ANCHORS, _BOX, _PYRAMID = 9, 4, 256
+#: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and
+#: the heads.
+ANCHORS = 9
+_BOX = 4
+_PYRAMID = 256
 #: Share of anchors that no object belongs to: the paper's example of the imbalance is 1 : 1000.
 _BACKGROUND = 0.999
-_PRIOR, _ALPHA, _GAMMA = 0.01, 0.25, 2.0
+_PRIOR = 0.01
+_ALPHA = 0.25
+_GAMMA = 2.0
 
 
 @dataclass(frozen=True)
 class RetinaNet(Model):
-    """A detector: ResNet-50, a feature pyramid P3 to P7, two heads over nine anchors a place (Lin et al. 2017)."""
+    """A detector: ResNet-50, a feature pyramid P3 to P7, two heads over nine anchors a place (Lin
+    et al. 2017).
+    """
 
     convolves: ClassVar[bool] = True
     shown: ClassVar[str] = "{image_size}px"
 
     name: str = "retinanet"
-    image_size: int = option(320, "height and width of the image (paper: 400..800)", low=32, high=100_000)
+    image_size: int = option(
+        320, "height and width of the image (paper: 400..800)", low=32, high=100_000
+    )
     output_size: int = option(80, "classes of objects (COCO: 80)", low=1)
 
     def layer_list(self) -> list[Layer]:
         return detector_layers(self.image_size, self.image_size, self.output_size)
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3); targets and outputs as of `detection_loss`, in float32. Anchors go
-        by level from P3, rows, columns, then the nine of a place."""
+        """Inputs (batch, image_size, image_size, 3); targets and outputs as of `detection_loss`, in
+        float32. Anchors go by level from P3, rows, columns, then the nine of a place.
+        """
         import keras
 
         inputs = image_input(self.image_size)
@@ -59,11 +71,14 @@ class RetinaNet(Model):
 
 
 def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
-    """RetinaNet on a ResNet-50: backbone, pyramid P3 to P7, heads of classes and boxes. A level's 1x1 convolution takes
-    in the addition of the coarser one; a head's convolution over all levels is one use of its weights."""
+    """RetinaNet on a ResNet-50: backbone, pyramid P3 to P7, heads of classes and boxes. A level's
+    1x1 convolution takes in the addition of the coarser one; a head's convolution over all levels
+    is one use of its weights.
+    """
     network = ImageNetwork(height, width)
     _, *features = resnet50(network)
-    places, coarser = 0, 0
+    places = 0
+    coarser = 0
     for shape in reversed(features):
         network.shape = shape
         network.convolve(_PYRAMID, 1, bias=True, added=coarser)
@@ -76,30 +91,36 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
         places += network.height * network.width
 
     def shared(name: str, filters: int, targets: int = 0) -> Layer:
-        """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's
-        outputs are compared with so many `targets` a place."""
+        """A head's 3x3 convolution over the places of all levels, as if they stood in one column;
+        the last one's outputs are compared with so many `targets` a place.
+        """
         head = ImageNetwork(places, 1, _PYRAMID)
         head.convolve(filters, 3, bias=True)
         return replace(head.layers[0], name=name, is_last=targets > 0, targets=targets * places)
 
     towers = [shared("tower", _PYRAMID)] * 4
-    of_classes, of_boxes = shared("classes", ANCHORS * classes, ANCHORS), shared("boxes", *(ANCHORS * _BOX,) * 2)
+    of_classes = shared("classes", ANCHORS * classes, ANCHORS)
+    of_boxes = shared("boxes", *(ANCHORS * _BOX,) * 2)
     return [*network.layers, *towers, of_classes, *towers, of_boxes]
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
-    """P3 to P7 from C3 to C5: coarse levels are repeated twofold, less a last row or column that the finer level has
-    not, and added to the finer ones."""
+    """P3 to P7 from C3 to C5: coarse levels are repeated twofold, less a last row or column that
+    the finer level has not, and added to the finer ones.
+    """
     from keras import layers
 
     pyramid: list[Any] = []
     merged = None
     for level, feature in zip((5, 4, 3), reversed(features), strict=True):
-        above, merged = merged, _convolve(1, f"lateral_{level}")(feature)
+        above = merged
+        merged = _convolve(1, f"lateral_{level}")(feature)
         if above is not None:
             coarse = layers.UpSampling2D(2)(above)
             over = tuple((0, coarse.shape[axis] - merged.shape[axis]) for axis in (1, 2))
-            merged = layers.Add()([merged, layers.Cropping2D(over)(coarse) if any(map(any, over)) else coarse])
+            merged = layers.Add()(
+                [merged, layers.Cropping2D(over)(coarse) if any(map(any, over)) else coarse]
+            )
         pyramid.insert(0, _convolve(3, f"pyramid_{level}")(merged))
     pyramid.append(_convolve(3, "pyramid_6", strides=2)(features[-1]))
     return [*pyramid, _convolve(3, "pyramid_7", strides=2)(layers.ReLU()(pyramid[-1]))]
@@ -110,15 +131,23 @@ def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
     import keras
     from keras import layers
 
-    normal, start = keras.initializers.RandomNormal(stddev=0.01), keras.initializers.Constant(bias)
-    tower = [_convolve(3, f"{name}_{index}", activation="relu", kernel_initializer=normal) for index in range(4)]
-    tower.append(_convolve(3, name, ANCHORS * numbers, kernel_initializer=normal, bias_initializer=start))
+    normal = keras.initializers.RandomNormal(stddev=0.01)
+    start = keras.initializers.Constant(bias)
+    tower = [
+        _convolve(3, f"{name}_{index}", activation="relu", kernel_initializer=normal)
+        for index in range(4)
+    ]
+    tower.append(
+        _convolve(3, name, ANCHORS * numbers, kernel_initializer=normal, bias_initializer=start)
+    )
     flat = []
     for x in levels:
         for layer in tower:
             x = layer(x)
         flat.append(layers.Reshape((-1, numbers))(x))
-    return layers.Activation("linear", dtype="float32", name=f"{name}_of_anchors")(layers.Concatenate(axis=1)(flat))
+    return layers.Activation("linear", dtype="float32", name=f"{name}_of_anchors")(
+        layers.Concatenate(axis=1)(flat)
+    )
 
 
 def _convolve(kernel: int, name: str, filters: int = _PYRAMID, **options: Any) -> Any:
@@ -128,9 +157,10 @@ def _convolve(kernel: int, name: str, filters: int = _PYRAMID, **options: Any) -
 
 
 def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Focal loss of the classes (alpha 0.25, gamma 2) and smooth L1 of the boxes, both over the number of positives.
-    targets: classes (batch, anchors), 0: background, -1: counts for nothing, and boxes (batch, anchors, 4); outputs:
-    logits (batch, anchors, classes), boxes."""
+    """Focal loss of the classes (alpha 0.25, gamma 2) and smooth L1 of the boxes, both over the
+    number of positives. targets: classes (batch, anchors), 0: background, -1: counts for nothing,
+    and boxes (batch, anchors, 4); outputs: logits (batch, anchors, classes), boxes.
+    """
     from keras import ops
 
     wanted, boxes = targets
@@ -156,6 +186,7 @@ FAMILY = Family(
     "images",
     is_real=True,
     place=12,
-    # Pyramid and heads have no normalisation: they diverge at ParaDnn's rate of 0.1 (RetinaNet's paper: 0.01).
+    # Pyramid and heads have no normalisation: they diverge at ParaDnn's rate of 0.1 (RetinaNet's
+    # paper: 0.01).
     chosen={"learning": {"learning_rate": 0.001}},
 )

@@ -1,5 +1,6 @@
-"""What measuring a plan will take: each point's time, the time before the first, and the whole on several hosts; in the
-terminal, and as a CSV file with a row a point."""
+"""What measuring a plan will take: each point's time, the time before the first, and the whole on
+several hosts; in the terminal, and as a CSV file with a row a point.
+"""
 
 import csv
 from collections import Counter
@@ -26,28 +27,38 @@ from paradnn.store.files import whole_file
 #: Past runs that a prediction looks at: the newest.
 MOST_RUNS = 4000
 #: Points that are predicted: of more, so many drawn at random. Draws of all of them together.
-_MOST_POINTS, _DRAWS = 5000, 1_000_000
+_MOST_POINTS = 5000
+_DRAWS = 1_000_000
 #: The share of draws in which the limit ends a point from which that is expected.
 _LIKELY = 0.5
-#: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and of
-#: measuring ceilings, once for an environment: typical values, and the standard deviations of their logarithms.
-_START, _CEILINGS = (6.5, 0.3), (35.0, 0.25)
+#: Seconds from a command's start to its first point (interpreter, configuration, store, the
+#: framework's import), and of measuring ceilings, once for an environment: typical values, and the
+#: standard deviations of their logarithms.
+_START = (6.5, 0.3)
+_CEILINGS = (35.0, 0.25)
 #: The ends of a 95% interval, and the middle.
 _ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
 #: States that the counts of a family are shown of.
 _STATES = ("done", "oom_predicted", "missing")
-_COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
+_COSTS = (
+    "parameters",
+    "forward_flops",
+    "flops_per_step",
+    "bytes_per_step",
+    "memory_lower_bound_bytes",
+)
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Draws of what is to come, for the points of `status` in their order.
 
-    where: (m,) the points to run that were predicted, all of them or some drawn at random, each of which stands for
-    `weight` points. seconds: (m, draws). late: how many are likely to time out. phases: name -> (draws,) seconds of all
-    measured points. start: (draws,) seconds before the first point. ceilings: (draws,) seconds of measuring them. runs:
-    past runs behind the prediction by family; those of other environments under "". times_of: what is predicted of the
-    points with these indices.
+    where: (m,) the points to run that were predicted, all of them or some drawn at random, each of
+    which stands for `weight` points. seconds: (m, draws). late: how many are likely to time out.
+    phases: name -> (draws,) seconds of all measured points. start: (draws,) seconds before the
+    first point. ceilings: (draws,) seconds of measuring them. runs: past runs behind the prediction
+    by family; those of other environments under "". times_of: what is predicted of the points with
+    these indices.
     """
 
     status: SweepStatus
@@ -62,10 +73,14 @@ class Forecast:
     times_of: Callable[[Sequence[int]], PointTimes]
 
     def wall(self, hosts: int) -> Array:
-        """(draws,) seconds on `hosts` hosts with a driver each, which share the sweep point by point."""
+        """(draws,) seconds on `hosts` hosts with a driver each, which share the sweep point by
+        point.
+        """
         workers = {self.status.workers[index] for index in self.where}
         start = len(workers) * self.start
-        return wall_seconds(self.weight * self.seconds, hosts, start) + self.ceilings if len(workers) else 0 * start
+        if len(workers):
+            return wall_seconds(self.weight * self.seconds, hosts, start) + self.ceilings
+        return 0 * start
 
 
 def forecast(status: SweepStatus, settings: Settings, history: History) -> Forecast:
@@ -74,14 +89,18 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     total = len(where)
     if total > _MOST_POINTS:
         where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
-    rates, environments = rates_of(status), {id(place): place for place in status.environments}.values()
-    runs = PastRuns.of(history.past({environment.device for environment in environments}, MOST_RUNS), rates)
+    rates = rates_of(status)
+    environments = {id(place): place for place in status.environments}.values()
+    runs = PastRuns.of(
+        history.past({environment.device for environment in environments}, MOST_RUNS), rates
+    )
     draws = int(np.clip(_DRAWS // max(len(where), 1), 100, 1000))
     model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
 
     def times_of(indices: Sequence[int]) -> PointTimes:
         places = [status.environments[index] for index in indices]
-        ids, devices = [place.environment_id for place in places], [place.device for place in places]
+        ids = [place.environment_id for place in places]
+        devices = [place.device for place in places]
         points = table_of_points([status.points[index] for index in indices], ids, devices, rates)
         times = point_times(runs, points, draws, model.predict(points))
         # A point that is out of memory by arithmetic is scheduled and recorded, no more.
@@ -89,11 +108,17 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         brief = times.phases["schedule"] + times.phases["record"]
         phases = {name: np.where(is_measured, values, 0.0) for name, values in times.phases.items()}
         seconds = np.where(is_measured, times.seconds, brief)
-        return replace(times, phases=phases, seconds=seconds, timed_out=times.timed_out & is_measured)
+        return replace(
+            times, phases=phases, seconds=seconds, timed_out=times.timed_out & is_measured
+        )
 
-    times, weight = times_of(where.tolist()), total / max(len(where), 1)
+    times = times_of(where.tolist())
+    weight = total / max(len(where), 1)
     random = np.random.default_rng(1)
-    lacking = sum(ceilings is None for ceilings in status.ceilings.values()) if settings.ceilings and len(where) else 0
+    if settings.ceilings and len(where):
+        lacking = sum(ceilings is None for ceilings in status.ceilings.values())
+    else:
+        lacking = 0
     here = {environment.environment_id for environment in environments}
     families = zip(runs.table.families, runs.table.environments, strict=True)
     return Forecast(
@@ -111,11 +136,14 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
 
 
 def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
-    """(draws,) until the last of `hosts` drivers is done with `tasks` (tasks, draws); each begins after `start`.
+    """(draws,) until the last of `hosts` drivers is done with `tasks` (tasks, draws); each begins
+    after `start`.
 
-    At least the mean load, and the longest task; at most 2 - 1/hosts times the best schedule (Graham 1966).
+    At least the mean load, and the longest task; at most 2 - 1/hosts times the best schedule
+    (Graham 1966).
     """
-    needed, every = max(1, min(hosts, len(tasks))), np.arange(tasks.shape[1])
+    needed = max(1, min(hosts, len(tasks)))
+    every = np.arange(tasks.shape[1])
     busy = np.broadcast_to(start, (needed, len(every))).astype(float)
     for task in tasks:
         busy[busy.argmin(axis=0), every] += task
@@ -127,7 +155,8 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
     `name` is the sweep's; a single point has its own.
     """
-    console, status = standard_output(), forecast.status
+    console = standard_output()
+    status = forecast.status
     for line in _head(forecast, name, where):
         console.print(line, soft_wrap=True, markup=False)
     console.print()
@@ -138,14 +167,20 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
         chosen = families == family if family in names else families != ""
         numbers = [chosen.sum(), *((status.status[chosen] == state).sum() for state in _STATES)]
         some = forecast.weight * forecast.seconds[chosen[forecast.where]]
-        table.add_row(family, *(f"{number:,}" for number in numbers), *(_quantiles(some) if len(some) else ("-", "")))
+        table.add_row(
+            family,
+            *(f"{number:,}" for number in numbers),
+            *(_quantiles(some) if len(some) else ("-", "")),
+        )
     console.print(table)
     console.print()
     if not status.to_run.any():
         console.print("Nothing is left to measure.")
         return
     single = forecast.wall(1)
-    console.print("On one host: {} (95%: {})".format(*_quantiles(single[None])), soft_wrap=True, markup=False)
+    console.print(
+        "On one host: {} (95%: {})".format(*_quantiles(single[None])), soft_wrap=True, markup=False
+    )
     medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
     total = max(sum(medians.values()), 1e-9)
     shares = [f"{name} {medians[name] / total:.0%}" for name in sorted(medians, key=lambda name: -medians[name])
@@ -162,24 +197,34 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
         wall = forecast.wall(count)
         table.add_row(str(count), *_quantiles(wall[None]), f"{np.median(single / wall):.1f}")
     console.print(table)
-    console.print("Expected for hosts like this one with nothing else running on them.", style="dim")
+    console.print(
+        "Expected for hosts like this one with nothing else running on them.", style="dim"
+    )
 
 
 def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
-    status, counts = forecast.status, Counter(forecast.status.status.tolist())
+    status = forecast.status
+    counts = Counter(forecast.status.status.tolist())
     yield f"{name or run_name(status.points[0])}; the store is {where}"
     known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
     base = [f"{known} in this environment"] if known else []
-    base += [f"{others:,} in others on this machine"] if (others := forecast.runs.get("", 0)) else []
+    base += (
+        [f"{others:,} in others on this machine"] if (others := forecast.runs.get("", 0)) else []
+    )
     yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
     ends = Counter(np.array(status.outcomes)[status.status == "done"].tolist())
     done = ", ".join(f"{count:,} {outcome}" for outcome, count in ends.most_common())
     yield f"  done         {counts['done']:,}" + (f" ({done})" if done else "")
     if counts["repeated"]:
         yield f"  named twice  {counts['repeated']:,}"
-    limits = " and ".join(f"{limit / 2**30:.1f} GiB" for limit in np.unique(status.limits[np.isfinite(status.limits)]))
+    limits = " and ".join(
+        f"{limit / 2**30:.1f} GiB" for limit in np.unique(status.limits[np.isfinite(status.limits)])
+    )
     yield f"  too large    {counts['oom_predicted']:,} by arithmetic; a point may take {limits or 'all memory'} now"
-    late = f", of which {forecast.late:,} are likely to time out: raise measure.timeout" if forecast.late else ""
+    if forecast.late:
+        late = f", of which {forecast.late:,} are likely to time out: raise measure.timeout"
+    else:
+        late = ""
     yield f"  to measure   {counts['missing']:,}{late}"
     if forecast.weight > 1:
         yield f"  predicted    {len(forecast.where):,} of these, drawn at random; times are scaled to all"
@@ -189,7 +234,10 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
 
 def _table(*headings: str) -> Table:
     """A table without lines, whose first column stands to the left and the others to the right."""
-    columns = (Column(text, justify="right" if place else "left", no_wrap=True) for place, text in enumerate(headings))
+    columns = (
+        Column(text, justify="right" if place else "left", no_wrap=True)
+        for place, text in enumerate(headings)
+    )
     return Table(*columns, box=None, pad_edge=False, header_style="bold")
 
 
@@ -206,11 +254,15 @@ def _duration(seconds: float) -> str:
     units = (6000, 1, 60, "min", "s"), (172_800, 60, 60, "h", "min"), (np.inf, 3600, 24, "d", "h")
     _, unit, ratio, large, small = next(each for each in units if seconds < each[0])
     whole, rest = divmod(round(seconds / unit), ratio)
-    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
+    if rest:
+        return f"{whole:,} {large} {rest} {small}"
+    return f"{whole:,} {large}"
 
 
 def write_points(forecast: Forecast, path: Path) -> None:
-    """Write a row a point: its keys, costs, status, expected times; raises ConfigError where it cannot."""
+    """Write a row a point: its keys, costs, status, expected times; raises ConfigError where it
+    cannot.
+    """
     points = forecast.status.points
     shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in points}
     ends = [f"{name}_{unit}" for unit in ("seconds", "step_ms") for name in _ENDS]
@@ -231,7 +283,8 @@ def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, A
     late = times.timed_out.mean(axis=1) > _LIKELY
     places = {index: place for place, index in enumerate(where)}
     for index in indices:
-        point, place = status.points[index], places.get(index)
+        point = status.points[index]
+        place = places.get(index)
         # A point that needs no measuring takes no time and has no step to expect.
         shown = [("0.000", "")] * len(_ENDS)
         if place is not None:

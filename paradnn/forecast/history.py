@@ -1,4 +1,6 @@
-"""What a tracking store holds, for reading alone: nothing is made, claimed or closed, and MLflow is not imported."""
+"""What a tracking store holds, for reading alone: nothing is made, claimed or closed, and MLflow is
+not imported.
+"""
 
 import functools
 import math
@@ -21,14 +23,23 @@ from paradnn.store.runs import Finished, Query, Values
 _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "source")
 _METRICS = (
     *(f"phase_{name}_seconds" for name in PHASES),
-    *("step_time_ms", "step_time_low_ms", "step_time_high_ms", "warmup_blocks", "processes", "parameters"),
+    *(
+        "step_time_ms",
+        "step_time_low_ms",
+        "step_time_high_ms",
+        "warmup_blocks",
+        "processes",
+        "parameters",
+    ),
     *("flops_per_step", "bytes_per_step", "load_average", "peak_memory_bytes"),
 )
 
 
 @dataclass(frozen=True)
 class Past:
-    """A run that has ended: `start` in Unix seconds, params as they are stored, metrics, some of its tags."""
+    """A run that has ended: `start` in Unix seconds, params as they are stored, metrics, some of
+    its tags.
+    """
 
     run_id: str
     start: float
@@ -39,23 +50,31 @@ class Past:
 
 @dataclass(frozen=True)
 class History:
-    """A store, with its address as it may be shown; one that is not there yet holds nothing. `points` reads the newest
-    measured points on some devices, at most so many. Methods raise StoreError when it does not answer."""
+    """A store, with its address as it may be shown; one that is not there yet holds nothing.
+    `points` reads the newest measured points on some devices, at most so many. Methods raise
+    StoreError when it does not answer.
+    """
 
     where: str
     index: Journal | RunIndex | None = None
     points: Callable[[Collection[str], int], list[Past]] = lambda devices, most: []
 
-    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+    def finished(
+        self, environment_ids: Collection[str], sweep_id: str | None = None
+    ) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments; of a sweep, in whichever."""
-        return self.index.finished(environment_ids, sweep_id) if self.index else {}
+        if self.index:
+            return self.index.finished(environment_ids, sweep_id)
+        return {}
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
         return self.index.claimed() if self.index else set()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
-        """The newest measured points on these devices, at most so many, in the order of their start."""
+        """The newest measured points on these devices, at most so many, in the order of their
+        start.
+        """
         return sorted(self.points(devices, most), key=lambda run: run.start)[-most:]
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
@@ -68,7 +87,10 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
     """The store that the configuration names; one that is not there yet holds nothing."""
     if settings.name == "offline":
         folder = folder_of(settings)
-        found = (Journal(folder), partial(_in_files, folder)) if folder.is_dir() else ()
+        if folder.is_dir():
+            found = (Journal(folder), partial(_in_files, folder))
+        else:
+            found = ()
         return History(str(folder), *found)
     address = locate(settings.uri, write=False)
     try:
@@ -83,7 +105,10 @@ def _in_store(reader: Reader, experiment: str, devices: Collection[str], most: i
     tags = {"kind": ("point",), "source": ("measured",), "device": tuple(devices)}
     columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": _METRICS}
     rows = reader.read(Query((experiment,), tags=tags, newest=most, columns=columns))
-    return [Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags) for run, params, tags, found in rows]
+    return [
+        Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags)
+        for run, params, tags, found in rows
+    ]
 
 
 def _in_files(folder: Path, devices: Collection[str], most: int) -> list[Past]:
@@ -98,9 +123,10 @@ def _in_file(path: Path) -> Past | None:
         document = read_record(path)
     except DataError:
         return None
-    record, sweep = document.record, document.sweep
+    record = document.record
+    sweep = document.sweep
     tags = {**record.tags, **({"sweep_id": sweep.tags["sweep_id"]} if sweep else {})}
     metrics = {key: value for key, value in record.metrics.items() if math.isfinite(value)}
-    return (
-        Past(path.stem, record.start_time / 1e3, record.params, metrics, tags) if tags.get("kind") == "point" else None
-    )
+    if tags.get("kind") == "point":
+        return Past(path.stem, record.start_time / 1e3, record.params, metrics, tags)
+    return None

@@ -1,9 +1,11 @@
-"""A Gaussian process about a line: what the line cannot say is smooth, and the rest is a step's own.
+"""A Gaussian process about a line: what the line cannot say is smooth, and the rest is a step's
+own.
 
-A value is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.7):
-the line, whose coefficients have a prior each; a smooth function of the coordinates with Matern's covariance of order
-3/2 and a length for every coordinate; the nugget, which is a step's own and which its replicates share; and the noise
-of a run. How large the second and third are, how long the lengths, and where the nugget is larger, is learnt.
+A value is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine Learning,
+2006, section 2.7): the line, whose coefficients have a prior each; a smooth function of the
+coordinates with Matern's covariance of order 3/2 and a length for every coordinate; the nugget,
+which is a step's own and which its replicates share; and the noise of a run. How large the second
+and third are, how long the lengths, and where the nugget is larger, is learnt.
 """
 
 from __future__ import annotations
@@ -22,28 +24,40 @@ from scipy.special import stdtrit
 
 from paradnn.forecast.regression import Array, Columns, Prediction, matrix, one_thread
 
-#: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what factor these and the
-#: lengths may be off (standard deviation of its logarithm).
-_SMOOTH, _NUGGET, _OFF = 0.2, 0.05, 1.0
+#: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what
+#: factor these and the lengths may be off (standard deviation of its logarithm).
+_SMOOTH = 0.2
+_NUGGET = 0.05
+_OFF = 1.0
 #: Beyond so many of these no scale is looked at.
 _FARTHEST = 30.0
-#: The logarithm of the nugget's variance: how it may differ in all, and for each unit of a coordinate.
-_LEVEL, _SLOPE = 0.3, 0.5
-#: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in standard deviations,
-#: beyond which a step counts as disturbed, and as far as which they say where the nugget is large.
-_MOST_STEPS, _ROUNDS, _DISTURBED, _FAR = 250, 3, 3.5, 12.0**0.5
+#: The logarithm of the nugget's variance: how it may differ in all, and for each unit of a
+#: coordinate.
+_LEVEL = 0.3
+_SLOPE = 0.5
+#: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in
+#: standard deviations, beyond which a step counts as disturbed, and as far as which they say where
+#: the nugget is large.
+_MOST_STEPS = 250
+_ROUNDS = 3
+_DISTURBED = 3.5
+_FAR = 12.0**0.5
 #: Variance that keeps a covariance invertible.
 JITTER = 1e-7
-#: Steps, and with candidates beside them points, that carry the smooth part of a prediction at most. Up to the
-#: first number it is exact, beyond it what carriers span (Snelson and Ghahramani, NIPS 2006: "fully independent
-#: training conditional"); the second bounds how finely it is known what candidates have in common.
-_MOST_OBSERVED, _MOST_CARRIERS = 400, 256
-#: Degrees of freedom without data, and steps for each further one: scales were chosen from the same steps.
-_WORTH, _EACH = 4.0, 4.0
+#: Steps, and with candidates beside them points, that carry the smooth part of a prediction at
+#: most. Up to the first number it is exact, beyond it what carriers span (Snelson and Ghahramani,
+#: NIPS 2006: "fully independent training conditional"); the second bounds how finely it is known
+#: what candidates have in common.
+_MOST_OBSERVED = 400
+_MOST_CARRIERS = 256
+#: Degrees of freedom without data, and steps for each further one: scales were chosen from the same
+#: steps.
+_WORTH = 4.0
+_EACH = 4.0
 
 
-#: By name (n,) numbers, such as decimal logarithms of sizes, or words, which are at distance 1 where they differ; what
-#: is missing is zero, or a word of its own.
+#: By name (n,) numbers, such as decimal logarithms of sizes, or words, which are at distance 1
+#: where they differ; what is missing is zero, or a word of its own.
 Coordinates = Mapping[Hashable, NDArray[Any]]
 
 
@@ -53,13 +67,17 @@ def _is_word(values: NDArray[Any]) -> bool:
 
 def _squares(one: NDArray[Any], other: NDArray[Any]) -> Array:
     """(n, m) squared distances along a coordinate."""
-    return np.asarray(one[:, None] != other if _is_word(one) else (one[:, None] - other) ** 2, dtype=float)
+    return np.asarray(
+        one[:, None] != other if _is_word(one) else (one[:, None] - other) ** 2, dtype=float
+    )
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """n points. base: (n,) what is known of a value without data. columns: of the line, with their priors. coordinates:
-    of the smooth part, which changes over `reach` of each before data. steps: equal for replicates of one step."""
+    """n points. base: (n,) what is known of a value without data. columns: of the line, with their
+    priors. coordinates: of the smooth part, which changes over `reach` of each before data. steps:
+    equal for replicates of one step.
+    """
 
     base: Array
     columns: Columns
@@ -87,7 +105,9 @@ def _aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordin
 
     def whole(group: Coordinates) -> Coordinates:
         lacking = len(next(iter(group.values())))
-        return {name: group.get(name, np.zeros(lacking, like.dtype)) for name, like in known.items()}
+        return {
+            name: group.get(name, np.zeros(lacking, like.dtype)) for name, like in known.items()
+        }
 
     return whole(one), whole(other)
 
@@ -104,10 +124,11 @@ def places(steps: Sequence[Hashable]) -> NDArray[np.intp]:
 
 
 def _pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array, Array]:
-    """Replicates as one observation of their step each, weighted by their `noise` (n,), which are variances.
+    """Replicates as one observation of their step each, weighted by their `noise` (n,), which are
+    variances.
 
-    Columns are averaged like the values, so that this loses nothing but what replicates in different sessions say of
-    the sessions.
+    Columns are averaged like the values, so that this loses nothing but what replicates in
+    different sessions say of the sessions.
     """
     place = places(inputs.steps)
     _, first = np.unique(place, return_index=True)
@@ -117,14 +138,19 @@ def _pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array,
         return np.asarray(np.bincount(place, column / noise) / total)
 
     columns = {name: (mean(column), prior) for name, (column, prior) in inputs.columns.items()}
-    return replace(inputs.rows(first), base=mean(inputs.base), columns=columns), mean(values), 1 / total
+    return (
+        replace(inputs.rows(first), base=mean(inputs.base), columns=columns),
+        mean(values),
+        1 / total,
+    )
 
 
 @dataclass(frozen=True)
 class Scales:
-    """smooth, nugget: standard deviations. lengths: of the coordinates that vary, `reach` of others. slopes: name ->
-    (centre, change of the logarithm of the nugget's variance for a unit); level: that logarithm at the centres; ends:
-    its least and most."""
+    """smooth, nugget: standard deviations. lengths: of the coordinates that vary, `reach` of
+    others. slopes: name -> (centre, change of the logarithm of the nugget's variance for a unit);
+    level: that logarithm at the centres; ends: its least and most.
+    """
 
     smooth: float
     nugget: float
@@ -139,7 +165,10 @@ class Scales:
         one, other = _aligned(one, other)
         lengths = {name: self.lengths.get(name, self.reach) for name in one}
         numbers = [name for name, values in one.items() if not _is_word(values)]
-        scaled, others = (np.stack([group[name] / lengths[name] for name in numbers], axis=1) for group in (one, other))
+        scaled, others = (
+            np.stack([group[name] / lengths[name] for name in numbers], axis=1)
+            for group in (one, other)
+        )
         squares = (scaled**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * scaled @ others.T
         for name, values in one.items():
             if _is_word(values):
@@ -156,10 +185,13 @@ class Scales:
 
 
 def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
-    """The scales of steps (n,) with `values` beyond their base and variances `noise` of these; and (n,) by what factor
-    the nugget's variance of each is larger because it was disturbed."""
+    """The scales of steps (n,) with `values` beyond their base and variances `noise` of these; and
+    (n,) by what factor the nugget's variance of each is larger because it was disturbed.
+    """
     varying = {name: one for name, one in inputs.coordinates.items() if len(np.unique(one)) > 1}
-    slopes = {name: (float(np.mean(one)), 0.0) for name, one in varying.items() if not _is_word(one)}
+    slopes = {
+        name: (float(np.mean(one)), 0.0) for name, one in varying.items() if not _is_word(one)
+    }
     lengths = dict.fromkeys(varying, inputs.reach)
     scales = Scales(_SMOOTH, _NUGGET, lengths, inputs.reach, slopes, 0.0, (0.0, 0.0))
     disturbed = np.ones(len(values))
@@ -170,7 +202,9 @@ def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
     line = _line(part.columns.values(), len(part))
     for _ in range(_ROUNDS):
         weight = scales.nugget_variance(part.coordinates) / scales.nugget**2 * disturbed[subset]
-        scales, error, variance = _climbed(scales, line @ line.T, part, values[subset], weight, noise[subset])
+        scales, error, variance = _climbed(
+            scales, line @ line.T, part, values[subset], weight, noise[subset]
+        )
         ratio = error / np.sqrt(variance)
         disturbed[subset] *= np.maximum(1.0, np.abs(ratio) / _DISTURBED) ** 2
         share = scales.nugget**2 * weight / variance
@@ -181,12 +215,15 @@ def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
 def _climbed(
     scales: Scales, line: Array, inputs: Inputs, values: Array, weight: Array, noise: Array
 ) -> tuple[Scales, Array, Array]:
-    """The most probable scales from those given, and the error and variance with which each value is predicted from the
-    others. line: (n, n) covariance of the line's coefficients before data; `weight` (n,) is how many times larger the
-    nugget's variance is."""
+    """The most probable scales from those given, and the error and variance with which each value
+    is predicted from the others. line: (n, n) covariance of the line's coefficients before data;
+    `weight` (n,) is how many times larger the nugget's variance is.
+    """
     names = list(scales.lengths)
     chosen = [inputs.coordinates[name] for name in names]
-    squares = np.array([_squares(one, one) for one in chosen]).reshape(len(chosen), len(weight), len(weight))
+    squares = np.array([_squares(one, one) for one in chosen]).reshape(
+        len(chosen), len(weight), len(weight)
+    )
     before = np.log([_SMOOTH, _NUGGET, *[inputs.reach] * len(chosen)])
     start = np.log([scales.smooth, scales.nugget, *scales.lengths.values()])
     diagonal = np.diag_indices_from(line)
@@ -208,12 +245,20 @@ def _climbed(
         pulled = inverse @ values
         rise = np.outer(pulled, pulled) - inverse
         by_length = 1.5 * smooth * np.tensordot(squares, rise * decay, 2) * shorter
-        slope = np.array([smooth * (rise * (1 + root) * decay).sum(), nugget * (np.diag(rise) @ weight), *by_length])
+        slope = np.array(
+            [
+                smooth * (rise * (1 + root) * decay).sum(),
+                nugget * (np.diag(rise) @ weight),
+                *by_length,
+            ]
+        )
         return float(0.5 * values @ pulled + log_root + 0.5 * off @ off), off / _OFF - slope
 
     found = minimize(height, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
     smooth, nugget, *lengths = map(float, np.exp(found))
-    climbed = replace(scales, smooth=smooth, nugget=nugget, lengths=dict(zip(names, lengths, strict=True)))
+    climbed = replace(
+        scales, smooth=smooth, nugget=nugget, lengths=dict(zip(names, lengths, strict=True))
+    )
     covariance = line + climbed.covariance(inputs.coordinates, inputs.coordinates)
     covariance[diagonal] += nugget**2 * weight + noise + JITTER
     inverse, _ = _inverse(covariance)
@@ -230,10 +275,12 @@ def _inverse(covariance: Array) -> tuple[Array, float]:
 
 
 def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Scales:
-    """How the nugget's variance depends on the coordinates, from `squares` (n,) of errors in units of their variance,
-    of which the nugget's is a `share` (n,): where it is little, errors say little of it.
+    """How the nugget's variance depends on the coordinates, from `squares` (n,) of errors in units
+    of their variance, of which the nugget's is a `share` (n,): where it is little, errors say
+    little of it.
 
-    Squared normal errors are gamma distributed: a regression of their logarithm with a normal prior on each slope.
+    Squared normal errors are gamma distributed: a regression of their logarithm with a normal prior
+    on each slope.
     """
     offsets = [inputs.coordinates[name] - centre for name, (centre, _) in scales.slopes.items()]
     design = np.stack([np.ones(len(squares)), *offsets], axis=1)
@@ -241,7 +288,8 @@ def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Sca
     prior = np.array([_LEVEL, *[_SLOPE] * len(offsets)])
 
     def height(change: Array) -> tuple[float, Array]:
-        nugget, off = share * np.exp(design @ change), (known + change) / prior
+        nugget = share * np.exp(design @ change)
+        off = (known + change) / prior
         variance = 1 - share + nugget
         slope = 0.5 * (1 - squares / variance) * nugget / variance
         unlikely = 0.5 * (np.log(variance) + squares / variance).sum() + 0.5 * off @ off
@@ -249,7 +297,9 @@ def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Sca
 
     level, *found = known + minimize(height, np.zeros(len(prior)), jac=True, method="L-BFGS-B").x
     centres = ((name, centre) for name, (centre, _) in scales.slopes.items())
-    slopes = {name: (centre, float(slope)) for (name, centre), slope in zip(centres, found, strict=True)}
+    slopes = {
+        name: (centre, float(slope)) for (name, centre), slope in zip(centres, found, strict=True)
+    }
     new = replace(scales, slopes=slopes, level=float(level), ends=(-np.inf, np.inf))
     logs = np.log(new.nugget_variance(inputs.coordinates)) - 2 * np.log(new.nugget)
     return replace(new, ends=(float(logs.min()), float(logs.max())))
@@ -257,8 +307,10 @@ def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Sca
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Every observed step predicted from the others. error: (g,) observed minus predicted. spread: (g,) standard
-    deviation that was stated. freedom: degrees of freedom of the errors' distribution."""
+    """Every observed step predicted from the others. error: (g,) observed minus predicted. spread:
+    (g,) standard deviation that was stated. freedom: degrees of freedom of the errors'
+    distribution.
+    """
 
     error: Array
     spread: Array
@@ -271,13 +323,18 @@ class LeftOut:
     @property
     def median_error(self) -> float:
         """Median relative error of a value's exponential; NaN where there are no others."""
-        return float(np.median(np.abs(np.expm1(-self.error)))) if len(self.error) > 1 else float("nan")
+        if len(self.error) > 1:
+            return float(np.median(np.abs(np.expm1(-self.error))))
+        return float("nan")
 
     @property
     def score(self) -> float:
-        """Mean logarithm of the normal density that was stated of each, an error counted as three deviations at most;
-        for comparing fits of the same steps."""
-        return float(-np.mean(np.log(self.spread) + 0.5 * np.minimum((self.error / self.spread) ** 2, 9.0)))
+        """Mean logarithm of the normal density that was stated of each, an error counted as three
+        deviations at most; for comparing fits of the same steps.
+        """
+        return float(
+            -np.mean(np.log(self.spread) + 0.5 * np.minimum((self.error / self.spread) ** 2, 9.0))
+        )
 
     def coverage(self, level: float = 0.95) -> float:
         """The share of steps that their interval holds; NaN where there are no others."""
@@ -286,8 +343,9 @@ class LeftOut:
 
 
 class _Posterior(NamedTuple):
-    """weights: (k,) of the features; root: (k, k), root @ root.T is their covariance. Of the g observed steps:
-    features (g, k), own (g,) variance of the nugget before it was observed."""
+    """weights: (k,) of the features; root: (k, k), root @ root.T is their covariance. Of the g
+    observed steps: features (g, k), own (g,) variance of the nugget before it was observed.
+    """
 
     weights: Array
     root: Array
@@ -298,8 +356,10 @@ class _Posterior(NamedTuple):
 
 @dataclass(frozen=True)
 class Process:
-    """The fit of g steps. values: (g,) beyond the base. noise, disturbed: (g,) the variance of a step's mean over its
-    runs, and how many times larger the variance of its nugget was found. run: a single run's noise."""
+    """The fit of g steps. values: (g,) beyond the base. noise, disturbed: (g,) the variance of a
+    step's mean over its runs, and how many times larger the variance of its nugget was found. run:
+    a single run's noise.
+    """
 
     inputs: Inputs
     values: Array
@@ -311,8 +371,9 @@ class Process:
     @classmethod
     @one_thread()
     def fit(cls, inputs: Inputs, values: Array, noise: Array, run: float) -> Process:
-        """From `values` (m,) of single runs, with `noise` (m,), the standard deviation of each beside other runs of
-        its step, and `run`, that of a run to come."""
+        """From `values` (m,) of single runs, with `noise` (m,), the standard deviation of each
+        beside other runs of its step, and `run`, that of a run to come.
+        """
         steps, means, variances = _pooled(inputs, values - inputs.base, noise**2)
         scales, disturbed = _learn(steps, means, variances)
         return cls(steps, means, variances, disturbed, scales, run)
@@ -324,33 +385,50 @@ class Process:
 
     @property
     def allowance(self) -> float:
-        """By what factor variances are larger, since lengths were chosen to make these very steps probable."""
+        """By what factor variances are larger, since lengths were chosen to make these very steps
+        probable.
+        """
         return 1 + len(self.scales.lengths) / max(len(self.values), 1)
 
     @one_thread()
     def predict(self, points: Inputs) -> Prediction:
-        """The joint distribution of a value at each of the points; a step that was observed is nearly known."""
-        fit = self._alone if len(self.values) >= _MOST_CARRIERS else self._posterior(self._carriers(points))
-        count, known = len(points), self.inputs.columns
-        line = ((points.columns.get(name, (np.zeros(count), 0.0))[0], prior) for name, (_, prior) in known.items())
+        """The joint distribution of a value at each of the points; a step that was observed is
+        nearly known.
+        """
+        if len(self.values) >= _MOST_CARRIERS:
+            fit = self._alone
+        else:
+            fit = self._posterior(self._carriers(points))
+        count = len(points)
+        known = self.inputs.columns
+        line = (
+            (points.columns.get(name, (np.zeros(count), 0.0))[0], prior)
+            for name, (_, prior) in known.items()
+        )
         unseen = (column for name, column in points.columns.items() if name not in known)
         features, own = self._features(points.coordinates, _line(line, count), fit.carriers)
         group = places([*self.inputs.steps, *points.steps])[len(self.values) :]
         again = group < len(self.values)
-        # Of an observed step the nugget is known as well as its runs tell, given what all steps have in common.
-        step, base = group[again], points.base.copy()
+        # Of an observed step the nugget is known as well as its runs tell, given what all steps
+        # have in common.
+        step = group[again]
+        base = points.base.copy()
         kept = fit.own[step] / (fit.own[step] + self.noise[step])
         base[again] += kept * self.values[step]
         features[again] -= kept[:, None] * fit.features[step]
         own[again] = fit.own[step] * (1 - kept)
         root = np.hstack([features @ fit.root * np.sqrt(self.allowance), _line(unseen, count)])
         mean = base + features @ fit.weights
-        return Prediction(mean, root, own * self.allowance, places(points.steps), self.run, self.freedom)
+        return Prediction(
+            mean, root, own * self.allowance, places(points.steps), self.run, self.freedom
+        )
 
     @cached_property
     @one_thread()
     def left_out(self) -> LeftOut:
-        """Every step predicted from the others: its residual and variance grow by how far it pulled the line itself."""
+        """Every step predicted from the others: its residual and variance grow by how far it pulled
+        the line itself.
+        """
         fit = self._alone
         spread = fit.own + self.noise
         apart = 1 - ((fit.features @ fit.root) ** 2).sum(axis=1) / spread
@@ -361,11 +439,16 @@ class Process:
     def _alone(self) -> _Posterior:
         return self._posterior(self._carriers(None))
 
-    def _features(self, points: Coordinates, line: Array, carriers: tuple[Coordinates, Array]) -> tuple[Array, Array]:
-        """(n, k) features whose weights have variance 1 before data; (n,) variances of the nugget, and so what carriers
-        do not span of the smooth part."""
+    def _features(
+        self, points: Coordinates, line: Array, carriers: tuple[Coordinates, Array]
+    ) -> tuple[Array, Array]:
+        """(n, k) features whose weights have variance 1 before data; (n,) variances of the nugget,
+        and so what carriers do not span of the smooth part.
+        """
         chosen, lower = carriers
-        smooth = solve_triangular(lower, self.scales.covariance(chosen, points), lower=True, check_finite=False).T
+        smooth = solve_triangular(
+            lower, self.scales.covariance(chosen, points), lower=True, check_finite=False
+        ).T
         rest = np.maximum(self.scales.smooth**2 - (smooth**2).sum(axis=1), 0.0)
         return np.hstack([line, smooth]), self.scales.nugget_variance(points) + rest
 
@@ -382,11 +465,18 @@ class Process:
         return chosen, cholesky(covariance, lower=True)
 
     def _posterior(self, carriers: tuple[Coordinates, Array]) -> _Posterior:
-        inputs, line = self.inputs, _line(self.inputs.columns.values(), len(self.inputs))
+        inputs = self.inputs
+        line = _line(self.inputs.columns.values(), len(self.inputs))
         features, own = self._features(inputs.coordinates, line, carriers)
         own = own + self.scales.nugget_variance(inputs.coordinates) * (self.disturbed - 1)
         deviations = np.sqrt(own + self.noise)
         precise = features / deviations[:, None]
         lower = cholesky(precise.T @ precise + np.eye(features.shape[1]), lower=True)
         root = solve_triangular(lower, np.eye(len(lower)), lower=True).T
-        return _Posterior(root @ (root.T @ (precise.T @ (self.values / deviations))), root, features, own, carriers)
+        return _Posterior(
+            root @ (root.T @ (precise.T @ (self.values / deviations))),
+            root,
+            features,
+            own,
+            carriers,
+        )

@@ -1,4 +1,6 @@
-"""The points of a sweep against a store, before any prediction: what is done, what is out of memory by arithmetic."""
+"""The points of a sweep against a store, before any prediction: what is done, what is out of memory
+by arithmetic.
+"""
 
 import functools
 import math
@@ -30,11 +32,11 @@ _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 class SweepStatus:
     """Points in the order of the sweep, with an entry each in the columns.
 
-    identities: of which measurement each is, where it would be measured. status: done, repeated, oom_predicted or
-    missing. outcomes: the stored one, or the one that arithmetic expects. costs: of every field of `Costs`, (points,).
-    limits: (points,) bytes that arithmetic leaves to a point, infinite where it excludes none. unmade: software stacks
-    that would be made first. ceilings: the measured ones of every environment with points below them, None where there
-    are none.
+    identities: of which measurement each is, where it would be measured. status: done, repeated,
+    oom_predicted or missing. outcomes: the stored one, or the one that arithmetic expects. costs:
+    of every field of `Costs`, (points,). limits: (points,) bytes that arithmetic leaves to a point,
+    infinite where it excludes none. unmade: software stacks that would be made first. ceilings: the
+    measured ones of every environment with points below them, None where there are none.
     """
 
     points: Sequence[Point]
@@ -60,8 +62,10 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     Raises ParadnnError as the session would before its first point.
     """
     points = list(points)
-    # Of thousands of points few differ in what decides where they are measured: these share its objects.
-    parts, numbers = ((id(p.software), id(p.framework), id(p.platform)) for p in points), dict[Any, int]()
+    # Of thousands of points few differ in what decides where they are measured: these share its
+    # objects.
+    parts = ((id(p.software), id(p.framework), id(p.platform)) for p in points)
+    numbers = dict[Any, int]()
     kinds = [numbers.setdefault(part, len(numbers)) for part in parts]
     samples = dict(zip(kinds, points, strict=True))
     workers_of = {kind: WorkerKey.of(point) for kind, point in samples.items()}
@@ -74,16 +78,26 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     ids = {kind: places[worker].environment_id for kind, worker in workers_of.items()}
     # An unmade stack has no environment yet, and so no runs.
     known = history.finished({ids[kind] for kind, worker in workers_of.items() if made[worker]})
-    costs, limits = cost_columns(points), _limits(points)
+    costs = cost_columns(points)
+    limits = _limits(points)
     identities = [
-        Identity(point_id(point), ids[kind], point.replicate) for point, kind in zip(points, kinds, strict=True)
+        Identity(point_id(point), ids[kind], point.replicate)
+        for point, kind in zip(points, kinds, strict=True)
     ]
     policy = ResumePolicy(settings.resume, settings.retry)
-    states = [*_states(points, identities, known, policy, costs["memory_lower_bound_bytes"] > limits)]
+    states = [
+        *_states(points, identities, known, policy, costs["memory_lower_bound_bytes"] > limits)
+    ]
     # What only sends is below no ceilings.
     columns = zip(points, kinds, costs["flops_per_step"].tolist(), strict=True)
-    below = {(kind, point.devices): point for point, kind, flops in columns if below_ceilings(point, flops)}
-    needed = (ceilings_identity(point, places[workers_of[kind]]) for (kind, _), point in below.items())
+    below = {
+        (kind, point.devices): point
+        for point, kind, flops in columns
+        if below_ceilings(point, flops)
+    }
+    needed = (
+        ceilings_identity(point, places[workers_of[kind]]) for (kind, _), point in below.items()
+    )
     return SweepStatus(
         points=points,
         identities=identities,
@@ -93,18 +107,27 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         limits=limits,
         environments=[places[workers_of[kind]] for kind in kinds],
         workers=[workers_of[kind] for kind in kinds],
-        unmade=sorted({point.software.name for kind, point in samples.items() if not made[workers_of[kind]]}),
+        unmade=sorted(
+            {point.software.name for kind, point in samples.items() if not made[workers_of[kind]]}
+        ),
         ceilings={identity: _ceilings(known.get(identity, ()), history) for identity in needed},
     )
 
 
 def _limits(points: Sequence[Point]) -> Array:
-    """(points,) bytes beyond which `paradnn.platform.environment.exceeds_memory`, infinite where it does not look."""
+    """(points,) bytes beyond which `paradnn.platform.environment.exceeds_memory`, infinite where it
+    does not look.
+    """
     # One look at the free memory for all that take what is free.
-    free = {limit: memory_limit(point) for limit, point in {p.measure.memory_limit: p for p in points}.items()}
+    free = {
+        limit: memory_limit(point)
+        for limit, point in {p.measure.memory_limit: p for p in points}.items()
+    }
     looks = (point.platform.name == "cpu" and point.measure.predict_oom for point in points)
     pairs = zip(points, looks, strict=True)
-    return np.array([free[one.measure.memory_limit] * one.hosts if look else math.inf for one, look in pairs])
+    return np.array(
+        [free[one.measure.memory_limit] * one.hosts if look else math.inf for one, look in pairs]
+    )
 
 
 def _states(
@@ -118,7 +141,8 @@ def _states(
     seen = set[Identity]()
     for point, identity, is_too_large in zip(points, identities, too_large.tolist(), strict=True):
         runs = known.get(identity, ()) if policy.looks else ()
-        if done := policy.first(point, runs):
+        done = policy.first(point, runs)
+        if done:
             yield "done", done.tags["outcome"]
         elif identity in seen:
             yield "repeated", ""
@@ -129,11 +153,15 @@ def _states(
 
 def _ceilings(runs: Sequence[Finished], history: History) -> Ceilings | None:
     run = next((run for run in runs if outcome_of(run.tags) == "ok"), None)
-    return Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
+    if run:
+        return Ceilings.of(run.run_id, history.metrics(run.run_id))
+    return None
 
 
 def rates_of(status: SweepStatus) -> Rates:
-    """What devices can do at most, those of past runs too: measured ceilings, else the specification, else a guess."""
+    """What devices can do at most, those of past runs too: measured ceilings, else the
+    specification, else a guess.
+    """
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}
     for worker, environment in dict(zip(status.workers, status.environments, strict=True)).items():
@@ -147,10 +175,14 @@ def rates_of(status: SweepStatus) -> Rates:
     def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
         kind, cores = kinds.get(device, ("cpu", 1))
         flops, traffic = (rate * (cores if kind == "cpu" else 1) for rate in _UNKNOWN[kind])
-        if hardware := find_hardware(device):
-            flops = hardware.peak_flops.get(precision) or hardware.peak_flops.get("float32") or flops
+        hardware = find_hardware(device)
+        if hardware:
+            flops = (
+                hardware.peak_flops.get(precision) or hardware.peak_flops.get("float32") or flops
+            )
             traffic = hardware.bandwidth or traffic
-        if ceilings := measured.get((device, framework)) or measured.get((device, "")):
+        ceilings = measured.get((device, framework)) or measured.get((device, ""))
+        if ceilings:
             flops = ceilings.flops_per_second.get(precision) or flops
             traffic = ceilings.bytes_per_second or traffic
         return flops, traffic, float(cores)

@@ -1,1 +1,3 @@
-"""The machines and the software that points run on: detected, specified, judged, set, and made ready."""
+"""The machines and the software that points run on: detected, specified, judged, set, and made
+ready.
+"""

@@ -1,6 +1,7 @@
 """How busy this host is with something else, and who makes it so: what happened between two looks.
 
-What a point does itself, its worker and this process, is not foreign; nor is anything that this process started.
+What a point does itself, its worker and this process, is not foreign; nor is anything that this
+process started.
 """
 
 import contextlib
@@ -19,7 +20,8 @@ from paradnn.worker.meters import between, read_counters
 #: A host is busy where others take so many cores, or the hypervisor such a share of their time.
 BUSY_CORES = 0.3
 BUSY_STEAL = 0.05
-#: A machine is slow as a whole where a reference kernel runs at less than this share of its best there.
+#: A machine is slow as a whole where a reference kernel runs at less than this share of its best
+#: there.
 SLOW = 0.75
 #: A shorter look says nothing: the kernel counts in hundredths of a second.
 _SHORTEST = 0.2
@@ -30,7 +32,9 @@ _LONGEST = 60  # characters of a name
 
 @dataclass(frozen=True)
 class Taker:
-    """A foreign process: who, and how many cores it takes; `measures` where it is of this suite, measuring."""
+    """A foreign process: who, and how many cores it takes; `measures` where it is of this suite,
+    measuring.
+    """
 
     pid: int
     name: str
@@ -40,7 +44,9 @@ class Taker:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """What others took of the `cores` that may be used, as shares of their capacity; None where that is unknown."""
+    """What others took of the `cores` that may be used, as shares of their capacity; None where
+    that is unknown.
+    """
 
     cores: int
     average: float | None
@@ -59,35 +65,49 @@ class HostLoad:
         return (self.steal or 0.0) > BUSY_STEAL
 
     def __str__(self) -> str:
-        """What a person should know, as the rest of a sentence: load 3.2 on 2 cores, others take 1.4 of them."""
-        parts = [f"load {self.average:.1f} on {counted(self.cores, 'core')}"] if self.average is not None else []
+        """What a person should know, as the rest of a sentence: load 3.2 on 2 cores, others take
+        1.4 of them.
+        """
+        if self.average is not None:
+            parts = [f"load {self.average:.1f} on {counted(self.cores, 'core')}"]
+        else:
+            parts = []
         if self.foreign is not None and self.foreign * self.cores > BUSY_CORES:
-            who = ", ".join(f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in self.takers[:2])
-            parts.append(f"others take {self.foreign * self.cores:.1f} of them{f' ({who})' if who else ''}")
+            who = ", ".join(
+                f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in self.takers[:2]
+            )
+            parts.append(
+                f"others take {self.foreign * self.cores:.1f} of them{f' ({who})' if who else ''}"
+            )
         if self.stolen:
             parts.append(f"the hypervisor takes {self.steal:.0%} (steal)")
         return ", ".join(parts)
 
 
 def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
-    """What says that the machine as a whole is slow, beside what `tags` say of others, given how fast each reference
-    kernel ran as a share of its best there; none where it is not. A lower clock and the neighbours of a virtual machine
-    show in no counter."""
+    """What says that the machine as a whole is slow, beside what `tags` say of others, given how
+    fast each reference kernel ran as a share of its best there; none where it is not. A lower clock
+    and the neighbours of a virtual machine show in no counter.
+    """
     name, speed = min(speeds.items(), key=lambda entry: entry[1], default=("", 1.0))
     reasons = [tags.get("contended_reason"), f"the machine ran at {speed:.0%} of its best ({name})"]
-    return {"contended": "true", "contended_reason": "; ".join(filter(None, reasons))} if speed < SLOW else {}
+    if speed < SLOW:
+        return {"contended": "true", "contended_reason": "; ".join(filter(None, reasons))}
+    return {}
 
 
 class LoadWatch:
     """Looks when it is made, and again when it is asked."""
 
     def __init__(self) -> None:
-        self._counters, self._times = read_counters(), _processor_seconds()
+        self._counters = read_counters()
+        self._times = _processor_seconds()
 
     def look(self) -> HostLoad:
         """The load since this was made; waits where that was only just now."""
         time.sleep(max(0.0, self._counters.seconds + _SHORTEST - time.perf_counter()))
-        counters, times = read_counters(), _processor_seconds()
+        counters = read_counters()
+        times = _processor_seconds()
         seconds = counters.seconds - self._counters.seconds
         seen = between(self._counters, counters)
         # This process, those that it is a part of (a shell, make), and all that it started.
@@ -103,7 +123,10 @@ class LoadWatch:
                 with contextlib.suppress(psutil.Error):
                     words = process.cmdline()
                 called = described(words) or name
-                measures = re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called) is not None
+                measures = (
+                    re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called)
+                    is not None
+                )
                 takers.append(Taker(process.pid, called, cores, measures))
         takers.sort(key=lambda taker: -taker.cores)
         load = load_average(), seen.foreign_cpu_fraction, seen.steal_fraction
@@ -137,6 +160,7 @@ def _processor_seconds() -> Mapping["psutil.Process", tuple[str, float]]:
     """Name and processor time of every process that is seen, those of other users too."""
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
-        if times := process.info["cpu_times"]:
+        times = process.info["cpu_times"]
+        if times:
             found[process] = (process.info["name"] or "?", times.user + times.system)
     return found

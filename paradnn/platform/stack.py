@@ -1,10 +1,11 @@
 """Software stacks: interpreters with the framework of a given version, made on first use.
 
-A stack is a Python version and requirements, named in conf/software. uv makes it once, outside the repository, in a
-folder beside its place and renamed when it is complete, so that what is there is whole. A second driver that wants the
-same stack waits and finds it made; what a driver uses is not removed: a lock file beside the stacks is held together
-by those who use one, and alone by who makes or removes it. What uv prints may hold the address and the password of a
-package index: of all that, one line is kept, and of an address in it the host alone.
+A stack is a Python version and requirements, named in conf/software. uv makes it once, outside the
+repository, in a folder beside its place and renamed when it is complete, so that what is there is
+whole. A second driver that wants the same stack waits and finds it made; what a driver uses is not
+removed: a lock file beside the stacks is held together by those who use one, and alone by who makes
+or removes it. What uv prints may hold the address and the password of a package index: of all that,
+one line is kept, and of an address in it the host alone.
 """
 
 import contextlib
@@ -37,9 +38,17 @@ _TIMEOUT = 3600.0  # seconds that uv may take
 _PAUSE = 0.2  # seconds between two looks at a lock
 #: Variables that would lead uv to another place than the one it is given.
 _MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_UNREACHED = ("Connection", "name resolution", "timed out", "dns error", "Network is unreachable", "tcp connect error")
+_UNREACHED = (
+    "Connection",
+    "name resolution",
+    "timed out",
+    "dns error",
+    "Network is unreachable",
+    "tcp connect error",
+)
 _LONGEST = 300
-#: What an interpreter has installed, from the distributions' own metadata: nothing of it is imported.
+#: What an interpreter has installed, from the distributions' own metadata: nothing of it is
+#: imported.
 _DESCRIBE = """
 import importlib.metadata, json, platform
 versions = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
@@ -94,13 +103,15 @@ def _stacks_folder() -> Path:
 def interpreter_of(software: Software) -> str:
     """The path of the interpreter under test; that of a stack need not be there yet."""
     stack = Stack.of(software)
-    return str(stack.python) if stack else software.python or sys.executable
+    if stack:
+        return str(stack.python)
+    return software.python or sys.executable
 
 
 @contextlib.contextmanager
 def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
-    """The packages, name==version, of a stack that is ready and stays for as long; made first where it is not there or
-    not as it was made. `say` gets what takes long.
+    """The packages, name==version, of a stack that is ready and stays for as long; made first where
+    it is not there or not as it was made. `say` gets what takes long.
 
     Raises WorkerError with the last line of uv.
     """
@@ -128,7 +139,9 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
                 return packages
             if _holds(lock, fcntl.LOCK_EX) and (problem := _check(stack)[1]):
                 why = f": the one there {problem}" if stack.folder.exists() else ""
-                what = f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
+                what = (
+                    f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
+                )
                 say(f"making the software stack {what}, once: some minutes{why}")
                 _make(stack, lock)
                 continue
@@ -171,7 +184,8 @@ def _marker(folder: Path) -> dict[str, Any] | None:
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
     """The packages of a stack that is as it was made; else why it is not."""
-    if (marker := _marker(stack.folder)) is None:
+    marker = _marker(stack.folder)
+    if marker is None:
         return (), "is incomplete"
     try:
         description = _describe(stack.python)
@@ -182,9 +196,11 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 
 def _make(stack: Stack, lock: int) -> None:
-    """Make the stack beside its place and move it there; what a killed driver left there goes. Raises WorkerError.
+    """Make the stack beside its place and move it there; what a killed driver left there goes.
+    Raises WorkerError.
 
-    `lock` is a descriptor that uv inherits: should this process be killed, it holds until uv has exited.
+    `lock` is a descriptor that uv inherits: should this process be killed, it holds until uv has
+    exited.
     """
     try:
         from uv import find_uv_bin
@@ -194,13 +210,22 @@ def _make(stack: Stack, lock: int) -> None:
         raise WorkerError("uv is not installed; run python -m pip install uv") from None
     for leftover in [stack.folder, *_stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
         shutil.rmtree(leftover, ignore_errors=True)
-    begin, folder = time.time(), _stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
+    begin = time.time()
+    folder = _stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
     python = folder / "bin" / "python"
     try:
-        _run([uv, "venv", "--quiet", "--no-project", "--python", stack.python_version, str(folder)], lock)
+        _run(
+            [uv, "venv", "--quiet", "--no-project", "--python", stack.python_version, str(folder)],
+            lock,
+        )
         install = ["pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
         _run([uv, *install, *stack.requirements], lock)
-        marker = {"name": stack.name, "requirements": stack.requirements, "made": int(begin), **_describe(python)}
+        marker = {
+            "name": stack.name,
+            "requirements": stack.requirements,
+            "made": int(begin),
+            **_describe(python),
+        }
         (folder / _MARKER).write_text(json.dumps(marker, indent=1))
         folder.rename(stack.folder)
     finally:
@@ -228,7 +253,9 @@ def named_stack(name: str) -> Stack:
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
     stack = Stack.of(read(Software, content_of("software", name), "software"))
     if stack is None:
-        raise ConfigError("software", name, "is no stack", "it is an interpreter that is there already")
+        raise ConfigError(
+            "software", name, "is no stack", "it is an interpreter that is there already"
+        )
     return stack
 
 
@@ -240,7 +267,9 @@ def list_stacks() -> Iterator[str]:
             stack = named_stack(name)
             known.add(stack.key)
             yield f"{stack.name:<18} {_state(stack.folder)}"
-    yield from (f"{folder.name}: {_state(folder)}" for folder in _folders() if folder.name not in known)
+    yield from (
+        f"{folder.name}: {_state(folder)}" for folder in _folders() if folder.name not in known
+    )
     yield f"stacks are in {_stacks_folder()}"
 
 
@@ -249,7 +278,8 @@ def _folders() -> list[Path]:
 
 
 def _state(folder: Path) -> str:
-    if (marker := _marker(folder)) is None:
+    marker = _marker(folder)
+    if marker is None:
         return "not made"
     size = sum(entry.lstat().st_size for entry in folder.rglob("*")) / 1e9
     made = time.strftime("%Y-%m-%d", time.localtime(marker["made"]))
@@ -259,7 +289,9 @@ def _state(folder: Path) -> str:
 def remove_stacks(name: str) -> Iterator[str]:
     """Remove every stack of that name; raises WorkerError for one that is in use."""
     pattern = re.compile(rf"({re.escape(_slug(name))}-[0-9a-f]{{16}})({re.escape(_MAKING)}\d+)?")
-    matching = [(folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))]
+    matching = [
+        (folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))
+    ]
     for folder, key in matching:
         with _lock_of(key) as lock:
             if not _holds(lock, fcntl.LOCK_EX):
@@ -273,9 +305,18 @@ def remove_stacks(name: str) -> Iterator[str]:
 def _run(command: Sequence[str], lock: int) -> None:
     """Run uv; whatever ends the wait ends it and all that it started. Raises WorkerError."""
     environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING}
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
     process = subprocess.Popen(
-        command, cwd=_stacks_folder(), env=environ, start_new_session=True, pass_fds=(lock,), **pipes
+        command,
+        cwd=_stacks_folder(),
+        env=environ,
+        start_new_session=True,
+        pass_fds=(lock,),
+        **pipes,
     )
     try:
         output, _ = process.communicate(timeout=_TIMEOUT)
@@ -286,16 +327,25 @@ def _run(command: Sequence[str], lock: int) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        raise WorkerError(f"uv: {_problem(output.decode(errors='replace')) or f'exited with {process.returncode}'}")
+        raise WorkerError(
+            f"uv: {_problem(output.decode(errors='replace')) or f'exited with {process.returncode}'}"
+        )
 
 
 def _problem(output: str) -> str:
     """Why it failed, on one line: all that uv said, which when quiet says nothing else.
 
-    Versions of uv break their words into lines and draw between them, each in its own way: letters and ASCII stay.
+    Versions of uv break their words into lines and draw between them, each in its own way: letters
+    and ASCII stay.
     """
-    text = " ".join(re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()).removeprefix("error: ")
-    text = without_secrets(re.sub(r"(\w+://)(?:[^/@\s]*@)?([^/\s'\"`)]*)[^\s'\"`)]*", r"\1\2/...", text))
+    text = " ".join(
+        re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()
+    ).removeprefix("error: ")
+    text = without_secrets(
+        re.sub(r"(\w+://)(?:[^/@\s]*@)?([^/\s'\"`)]*)[^\s'\"`)]*", r"\1\2/...", text)
+    )
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     unreached = any(word in output for word in _UNREACHED)
-    return f"{text} (a package index was not reached)" if unreached else text
+    if unreached:
+        return f"{text} (a package index was not reached)"
+    return text

@@ -1,4 +1,6 @@
-"""What a session asks of the code that chooses points while others are measured, and what became of all of them."""
+"""What a session asks of the code that chooses points while others are measured, and what became of
+all of them.
+"""
 
 import math
 from collections import Counter
@@ -28,7 +30,9 @@ class RecordedPoint:
     def of_record(cls, run_id: str, record: Record) -> Self:
         """The row of a point that was recorded just now."""
         family = record.params["model.name"]
-        return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags)
+        return cls(
+            run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags
+        )
 
     @classmethod
     def of(cls, family: str, values: Mapping[str, Any]) -> Self:
@@ -41,8 +45,9 @@ class RecordedPoint:
 
 @dataclass(frozen=True)
 class DesignPoint:
-    """One measurement of a point, with tags of its own. excluded: why it is out of memory without being tried. turns:
-    what it shares with the visit beside it, which is measured by turns with it."""
+    """One measurement of a point, with tags of its own. excluded: why it is out of memory without
+    being tried. turns: what it shares with the visit beside it, which is measured by turns with it.
+    """
 
     point: Point
     tags: Mapping[str, str]
@@ -52,7 +57,9 @@ class DesignPoint:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags, artifacts."""
+    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags,
+    artifacts.
+    """
 
     text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -61,8 +68,9 @@ class Conclusion:
 
 
 class SweepDesign:
-    """Decides after each batch of measurements what is measured next. points: one of every worker that will be needed.
-    resumes: whether points that the store holds are as good as measured; else each visit is a measurement of its own.
+    """Decides after each batch of measurements what is measured next. points: one of every worker
+    that will be needed. resumes: whether points that the store holds are as good as measured; else
+    each visit is a measurement of its own.
     """
 
     points: Sequence[Point]
@@ -84,11 +92,15 @@ class SweepDesign:
         return ""
 
     def batch(self, rows: Sequence[RecordedPoint]) -> Sequence[DesignPoint]:
-        """What is measured next, in this order; nothing ends it. `rows`: how those ended that were measured last."""
+        """What is measured next, in this order; nothing ends it. `rows`: how those ended that were
+        measured last.
+        """
         raise NotImplementedError
 
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:
-        """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""
+        """Whether a visit of the batch is still to be made: asked before its point is claimed, and
+        once it is.
+        """
         return True
 
     def conclusion(self) -> Conclusion:
@@ -98,8 +110,10 @@ class SweepDesign:
 
 @dataclass
 class Summary:
-    """Rows of the measured points, and counts of those that needed none: `skipped` outcomes that the store held, points
-    that are `repeated` in the sweep. parent: the parent run's id. conclusion: in Markdown."""
+    """Rows of the measured points, and counts of those that needed none: `skipped` outcomes that
+    the store held, points that are `repeated` in the sweep. parent: the parent run's id.
+    conclusion: in Markdown.
+    """
 
     total: int = 0
     rows: list[RecordedPoint] = field(default_factory=list)
@@ -133,10 +147,15 @@ class Summary:
 
     def counts(self) -> str:
         """What became of the points, in words."""
-        parts = [", ".join(f"{count} {name}" for name, count in self.outcomes.most_common()) or "none measured"]
+        parts = [
+            ", ".join(f"{count} {name}" for name, count in self.outcomes.most_common())
+            or "none measured"
+        ]
         if self.skipped:
             known = ", ".join(f"{count} {name}" for name, count in self.skipped.most_common())
-            parts.append(f"{self.skipped.total()} skipped, the store holds their outcome already ({known})")
+            parts.append(
+                f"{self.skipped.total()} skipped, the store holds their outcome already ({known})"
+            )
         if self.repeated:
             parts.append(f"{self.repeated} named twice")
         if self.missing:

@@ -1,5 +1,7 @@
-"""A folder that measures points on a machine with an engine alone (docs/engines.md): made here, where models are built
-and converted. There its run.py, `paradnn.session.run_elsewhere`, measures and keeps results as files for `sync`."""
+"""A folder that measures points on a machine with an engine alone (docs/engines.md): made here,
+where models are built and converted. There its run.py, `paradnn.session.run_elsewhere`, measures
+and keeps results as files for `sync`.
+"""
 
 import json
 import shutil
@@ -18,35 +20,61 @@ from paradnn.session.record import run_name
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
 #: The artefact runs here too before it leaves, for as short a while as can be.
-_BRIEF = {"min_seconds": 0.0, "min_blocks": 1, "max_seconds": 0.01, "block_seconds": 0.001, "warmup_seconds": 0.0}
+_BRIEF = {
+    "min_seconds": 0.0,
+    "min_blocks": 1,
+    "max_seconds": 0.01,
+    "block_seconds": 0.001,
+    "warmup_seconds": 0.0,
+}
 
 
 def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> int:
-    """Make a folder that measures `points`, with this package and a converted model for each; the exit code, 1 where
-    none can be converted. Raises ConfigError for a point that no engine runs step by step, and for the folder."""
+    """Make a folder that measures `points`, with this package and a converted model for each; the
+    exit code, 1 where none can be converted. Raises ConfigError for a point that no engine runs
+    step by step, and for the folder.
+    """
     for point in points:
-        mode, framework = (point.workload.name, point.workload.mode), point.framework.name
+        mode = (point.workload.name, point.workload.mode)
+        framework = point.framework.name
         if not FRAMEWORKS[framework].is_engine or mode != ("step", "inference"):
             reason = f"an engine alone measures no {point.workload.unit} of framework={framework}"
             raise ConfigError("elsewhere", name, reason, "choose an engine, and set mode=inference")
     folder = Path(name).expanduser().absolute()
     if folder.exists() and not (folder / "run.py").exists() and any(folder.iterdir()):
         raise ConfigError("elsewhere", name, "holds something else", "name a new folder")
-    shutil.copytree(PACKAGE, folder / PACKAGE.name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE,
+        folder / PACKAGE.name,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     shutil.copy(PACKAGE / "session" / "run_elsewhere.py", folder / "run.py")
     made = 0
     with WorkerEnvironments(points, say) as environments, WorkerPool() as pool:
         for point in points:
-            request = request_of(replace(point, measure=replace(point.measure, profile=False, keep_trace=False)))
+            request = request_of(
+                replace(point, measure=replace(point.measure, profile=False, keep_trace=False))
+            )
             asked = folder / f"asked-{point_id(point)}.json"
-            brief = {**request, "measure": request["measure"] | _BRIEF, "keep": str(asked.with_suffix(".npz"))}
-            problem, limits = environments.problem(point), Limits(point.measure.timeout, memory_limit(point))
+            brief = {
+                **request,
+                "measure": request["measure"] | _BRIEF,
+                "keep": str(asked.with_suffix(".npz")),
+            }
+            problem = environments.problem(point)
+            limits = Limits(point.measure.timeout, memory_limit(point))
             if not problem:
                 result = pool.measure(WorkerKey.of(point), brief, limits, lambda _: None)
-                problem = None if result.outcome == "ok" else result.reason or result.outcome
+                if result.outcome == "ok":
+                    problem = None
+                else:
+                    problem = result.reason or result.outcome
             say(f"{run_name(point)}: {problem or 'converted'}")
             if not problem:
                 asked.write_text(json.dumps(request))
                 made += 1
-    say(f"{made} of {len(points)} converted: python run.py in {name} there, python -m paradnn.sync {name} here")
+    say(
+        f"{made} of {len(points)} converted: python run.py in {name} there, python -m paradnn.sync {name} here"
+    )
     return 0 if made else 1

@@ -1,6 +1,7 @@
-"""Where the points of a session are measured: the environment of each worker, and other hosts, servers
-(`paradnn.worker.host`) that run processes of its points. Software stacks are made before the first point is measured,
-so that no installer runs beside a measurement."""
+"""Where the points of a session are measured: the environment of each worker, and other hosts,
+servers (`paradnn.worker.host`) that run processes of its points. Software stacks are made before
+the first point is measured, so that no installer runs beside a measurement.
+"""
 
 import contextlib
 import os
@@ -13,21 +14,30 @@ from typing import Any
 from paradnn.config.point import Platform, Point
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
 from paradnn.core.words import core_list, core_text
-from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
+from paradnn.platform.environment import (
+    Environment,
+    describe_environment,
+    missing_device,
+    software_versions,
+)
 from paradnn.platform.stack import Stack, find_stack, open_stack
 from paradnn.session.workers import WorkerKey
 from paradnn.worker.process_group import KEY, host_and_port
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
-    """What points would be measured on now, by worker; None for a stack that is not made. ParadnnError as below."""
+    """What points would be measured on now, by worker; None for a stack that is not made.
+    ParadnnError as below.
+    """
     environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
-        if (key := WorkerKey.of(point)) not in environments:
+        key = WorkerKey.of(point)
+        if key not in environments:
             environments[key] = None
             stack = Stack.of(point.software)
             packages = find_stack(stack) if stack else ()
-            # A stack without the framework makes its points unavailable, which the session finds out.
+            # A stack without the framework makes its points unavailable, which the session finds
+            # out.
             with contextlib.suppress(*((ParadnnError,) if stack else ())):
                 if packages is not None:
                     versions = software_versions(key.python, key.framework)
@@ -36,13 +46,16 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
 
 
 class WorkerEnvironments(contextlib.ExitStack):
-    """The environments of `points`; stacks that are in use stay until it is closed. Raises ParadnnError for an
-    interpreter of the user's own that cannot be used."""
+    """The environments of `points`; stacks that are in use stay until it is closed. Raises
+    ParadnnError for an interpreter of the user's own that cannot be used.
+    """
 
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say
-        self._stacks: dict[str, tuple[str, ...] | str] = {}  # by key: its packages, or why it cannot be made
+        self._stacks: dict[
+            str, tuple[str, ...] | str
+        ] = {}  # by key: its packages, or why it cannot be made
         self._environments: dict[WorkerKey, Environment] = {}
         self._problems: dict[WorkerKey, str] = {}
         try:
@@ -68,7 +81,8 @@ class WorkerEnvironments(contextlib.ExitStack):
         return {environment.environment_id for environment in self._environments.values()}
 
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
-        if problem := missing_device(key.platform):
+        problem = missing_device(key.platform)
+        if problem:
             self._problems[key] = f"platform={key.platform}: {problem}"
         wanted = Stack.of(point.software)
         if wanted is None:
@@ -77,7 +91,9 @@ class WorkerEnvironments(contextlib.ExitStack):
             try:
                 self._stacks[wanted.key] = self.enter_context(open_stack(wanted, self._say))
             except ParadnnError as error:
-                self._stacks[wanted.key] = problem = f"the software stack {wanted.name} cannot be made: {error}"
+                self._stacks[wanted.key] = problem = (
+                    f"the software stack {wanted.name} cannot be made: {error}"
+                )
                 self._say(problem)
         packages = self._stacks[wanted.key]
         # Not the environment of a stack that could be made: the points are measured once it can.
@@ -97,12 +113,15 @@ HOSTS = "PARADNN_HOSTS"  # the variable with the addresses of the servers, host:
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 _ANSWER = 5.0  # seconds in which a server answers that is there
 _REMEDY = "docs/clusters.md says how points come to have several hosts"
-_RESTART = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+_RESTART = (
+    "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+)
 
 
 def _named(environ: Mapping[str, str]) -> list[str]:
-    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set. ConfigError for what is no
-    address, and where the key is not there that the servers have."""
+    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set. ConfigError
+    for what is no address, and where the key is not there that the servers have.
+    """
     given = environ.get(HOSTS)
     addresses = given.split(",") if given else []
     for address in addresses:
@@ -110,19 +129,24 @@ def _named(environ: Mapping[str, str]) -> list[str]:
             remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
             raise ConfigError(HOSTS, given, f"{address!r} is no host:port", remedy)
     if addresses and not environ.get(KEY):
-        raise ConfigError(KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have")
+        raise ConfigError(
+            KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have"
+        )
     return addresses
 
 
 def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
-    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the points'."""
+    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the
+    points'.
+    """
     if max(counts, default=1) > 1 and min(counts) > (there := 1 + len(_named(environ))):
         raise ConfigError("hosts", min(counts), f"this session has {there}", _REMEDY)
 
 
 def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What a request says of the others of so many hosts; processes there get the variables `environ`. Raises
-    WorkerError where there are fewer."""
+    """What a request says of the others of so many hosts; processes there get the variables
+    `environ`. Raises WorkerError where there are fewer.
+    """
     addresses = _named(os.environ)
     if len(addresses) < hosts - 1:
         raise WorkerError(f"hosts={hosts}: this session has {1 + len(addresses)}; {_REMEDY}")
@@ -139,24 +163,36 @@ def require_answers() -> None:
 
 
 def require_possible(points: Sequence[Point]) -> None:
-    """Raise ConfigError for input that is not there, and where no point has the device, cores or hosts it names."""
+    """Raise ConfigError for input that is not there, and where no point has the device, cores or
+    hosts it names.
+    """
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)
         if path is not None and not Path(path).exists():
-            remedy = "give a file or a folder" + (", or leave it out for a generated set" if data.is_made else "")
+            remedy = "give a file or a folder" + (
+                ", or leave it out for a generated set" if data.is_made else ""
+            )
             raise ConfigError("data.path", path, "there is no such file or folder", remedy)
-    problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
+    problems = [
+        _problem(platform) for platform in dict.fromkeys(point.platform for point in points)
+    ]
     if problems and all(problems):
         raise next(filter(None, problems))
     require_hosts([point.hosts for point in points], os.environ)
 
 
 def _problem(platform: Platform) -> ConfigError | None:
-    if problem := missing_device(platform.name):
-        return ConfigError("platform", platform.name, problem, "choose another, such as platform=cpu")
+    problem = missing_device(platform.name)
+    if problem:
+        return ConfigError(
+            "platform", platform.name, problem, "choose another, such as platform=cpu"
+        )
     if platform.cores is not None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
-        if missing := sorted(set(core_list(str(platform.cores))) - allowed):
+        missing = sorted(set(core_list(str(platform.cores))) - allowed)
+        if missing:
             problem = f"core {missing[0]} is none that this process may use"
-            return ConfigError("platform.cores", platform.cores, problem, f"choose of {core_text(allowed)}")
+            return ConfigError(
+                "platform.cores", platform.cores, problem, f"choose of {core_text(allowed)}"
+            )
     return None

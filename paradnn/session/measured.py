@@ -1,5 +1,6 @@
-"""A point as it was measured: what its workers answered, what several processes say of one value, and whether that
-contradicts itself. Its metrics are its kind of work's (`paradnn.workloads`)."""
+"""A point as it was measured: what its workers answered, what several processes say of one value,
+and whether that contradicts itself. Its metrics are its kind of work's (`paradnn.workloads`).
+"""
 
 import math
 import statistics
@@ -24,10 +25,12 @@ LOOKED = 1.1  # by so much wider is the interval of processes whose number it ha
 
 @dataclass(frozen=True)
 class Summarised:
-    """Location and spread of positive values that one or more processes took, in their own unit. `low` and `high`: the
-    95% interval of `value`, None where there is too little for one, as `reason` says; `error`: the standard error of
-    its logarithm. `cv`: standard deviation over mean within a process; `process_cv`: standard deviation of the
-    logarithms of their medians; `between_cv`: what of it the spread within does not explain."""
+    """Location and spread of positive values that one or more processes took, in their own unit.
+    `low` and `high`: the 95% interval of `value`, None where there is too little for one, as
+    `reason` says; `error`: the standard error of its logarithm. `cv`: standard deviation over mean
+    within a process; `process_cv`: standard deviation of the logarithms of their medians;
+    `between_cv`: what of it the spread within does not explain.
+    """
 
     value: float
     low: float | None
@@ -46,8 +49,10 @@ def quantile(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share))
 
 
-#: Values of a process that must say something new for an upper end, where neighbours resemble each other so much.
-_SEEN, _ALIKE = 20, 2.0
+#: Values of a process that must say something new for an upper end, where neighbours resemble each
+#: other so much.
+_SEEN = 20
+_ALIKE = 2.0
 
 
 def quantile_metrics(
@@ -57,16 +62,21 @@ def quantile_metrics(
     of: Callable[[Sequence[float], float], float],
     scale: float = 1.0,
 ) -> dict[str, float]:
-    """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`):
-    by order statistics of all values, with what neighbours have in common taken off their number, and as far as the
-    spread of the processes' own quantiles reaches. An end beyond all values is not known, nor the upper one where a
-    process has fewer than `_SEEN` values that say something new: a queue that fills slowly has not shown how long it
-    gets."""
+    """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms
+    (values times `scale`): by order statistics of all values, with what neighbours have in common
+    taken off their number, and as far as the spread of the processes' own quantiles reaches. An end
+    beyond all values is not known, nor the upper one where a process has fewer than `_SEEN` values
+    that say something new: a queue that fills slowly has not shown how long it gets.
+    """
     values = [of(process, share) for process in each]
-    middle, ordered = statistics.geometric_mean(values), sorted(value for process in each for value in process)
-    factor = statistics.fmean(events_factor([*accumulate(entry > middle for entry in process)]) for process in each)
+    middle = statistics.geometric_mean(values)
+    ordered = sorted(value for process in each for value in process)
+    factor = statistics.fmean(
+        events_factor([*accumulate(entry > middle for entry in process)]) for process in each
+    )
     first, last = quantile_ranks(len(ordered), share, factor)
-    low, high = None if first is None else ordered[max(first, 0)], None if last is None else ordered[last]
+    low = None if first is None else ordered[max(first, 0)]
+    high = None if last is None else ordered[last]
     if len(each) > 1:
         ends = mean_interval(values)
         low = None if low is None else min(low, ends[0])
@@ -84,36 +94,57 @@ def t_quantile(degrees: int) -> float:
 
 
 def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float, float]:
-    """95% interval of the geometric mean of two or more independent positive values: Student's, of their logarithms."""
+    """95% interval of the geometric mean of two or more independent positive values: Student's, of
+    their logarithms.
+    """
     logs = [math.log(value) for value in values]
     middle = statistics.fmean(logs)
     half = widening * t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    low, high = (math.exp(min(max(end, -700.0), 700.0)) for end in (middle - half, middle + half))  # floats hold them
+    low, high = (
+        math.exp(min(max(end, -700.0), 700.0)) for end in (middle - half, middle + half)
+    )  # floats hold them
     return low, high
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
-    """Whether no more processes are needed for an interval whose half is the share `goal` of the value. The first one
-    that is narrow may be so by chance: it is `LOOKED` times as wide, and its half, squared, has what the chance of few
-    processes would add (after Chow and Robbins, Annals of Mathematical Statistics 36, 1965): it holds 93.9 to 96.5%."""
-    found, count = summarise(processes, looked=True), len(processes)
+    """Whether no more processes are needed for an interval whose half is the share `goal` of the
+    value. The first one that is narrow may be so by chance: it is `LOOKED` times as wide, and its
+    half, squared, has what the chance of few processes would add (after Chow and Robbins, Annals of
+    Mathematical Statistics 36, 1965): it holds 93.9 to 96.5%.
+    """
+    found = summarise(processes, looked=True)
+    count = len(processes)
     if found.low is None or found.high is None:
         return False
     student = LOOKED * t_quantile(count - 1) / statistics.NormalDist().inv_cdf(0.975)
-    return ((found.high - found.low) / 2 / found.value) ** 2 + 2 * (student * goal / count) ** 2 <= goal**2
+    return ((found.high - found.low) / 2 / found.value) ** 2 + 2 * (
+        student * goal / count
+    ) ** 2 <= goal**2
 
 
 def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
-    """What values say that each process took one after the other. One process: their median with `block_interval`.
-    Several: the geometric mean of their medians and the interval that those alone give (Kalibera and Jones, ISMM 2013);
-    none where it would go further beyond all blocks than they lie apart. `looked`: their number came from it
-    (`narrow_enough`)."""
+    """What values say that each process took one after the other. One process: their median with
+    `block_interval`. Several: the geometric mean of their medians and the interval that those alone
+    give (Kalibera and Jones, ISMM 2013); none where it would go further beyond all blocks than they
+    lie apart. `looked`: their number came from it (`narrow_enough`).
+    """
     medians = [statistics.median(values) for values in processes]
-    spreads = [statistics.stdev(values) / statistics.fmean(values) for values in processes if len(values) > 1]
-    cv = math.sqrt(statistics.fmean(spread**2 for spread in spreads)) if spreads else None
-    minimum, maximum = min(map(min, processes)), max(map(max, processes))
+    spreads = [
+        statistics.stdev(values) / statistics.fmean(values)
+        for values in processes
+        if len(values) > 1
+    ]
+    if spreads:
+        cv = math.sqrt(statistics.fmean(spread**2 for spread in spreads))
+    else:
+        cv = None
+    minimum = min(map(min, processes))
+    maximum = max(map(max, processes))
     # Of the logarithms of medians of values that are correlated in time.
-    errors = [(ends := widened_interval(values)) and math.log(ends[1] / ends[0]) / (2 * 1.96) for values in processes]
+    errors = [
+        (ends := widened_interval(values)) and math.log(ends[1] / ends[0]) / (2 * 1.96)
+        for values in processes
+    ]
     if len(medians) == 1:
         low, high = block_interval(processes[0]) or (None, None)
         reason = why_no_interval(processes[0]) if low is None else None
@@ -122,71 +153,103 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     reason = None
     if low < minimum / (maximum / minimum) or high > maximum * (maximum / minimum):
         apart = f"{len(medians)} processes lie {max(medians) / min(medians) - 1:.0%} apart"
-        low, high, reason = None, None, f"{apart}, which says too little of further ones; raise measure.processes"
+        low = None
+        high = None
+        reason = f"{apart}, which says too little of further ones; raise measure.processes"
     process_cv = statistics.stdev(math.log(value) for value in medians)
     known = [error for error in errors if error is not None]
-    within = statistics.fmean(error**2 for error in known) if len(known) == len(errors) else None
-    between = None if within is None else math.sqrt(max(0.0, process_cv**2 - within))
-    value, error = statistics.geometric_mean(medians), process_cv / math.sqrt(len(medians))
+    if len(known) == len(errors):
+        within = statistics.fmean(error**2 for error in known)
+    else:
+        within = None
+    if within is None:
+        between = None
+    else:
+        between = math.sqrt(max(0.0, process_cv**2 - within))
+    value = statistics.geometric_mean(medians)
+    error = process_cv / math.sqrt(len(medians))
     return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
 
 
-# Every result is checked against itself; a contradiction is a fault of this tool, and the run says so.
+# Every result is checked against itself; a contradiction is a fault of this tool, and the run says
+# so.
 
-#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
-#: the products at the ends of a recurrence (docs/metrics.md).
+#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler
+#: pads, and drops or adds the products at the ends of a recurrence (docs/metrics.md).
 FLOPS_MARGIN = 0.1
-#: How far the median of a process' single steps may be from its step time: by a factor, and by the seconds that waiting
-#: for the device takes, on a CPU and elsewhere, where blocks hide the dispatch.
-LATENCY_FACTOR, CPU_WAIT, DEVICE_WAIT = 2.0, 0.5e-3, 5e-3
+#: How far the median of a process' single steps may be from its step time: by a factor, and by the
+#: seconds that waiting for the device takes, on a CPU and elsewhere, where blocks hide the
+#: dispatch.
+LATENCY_FACTOR = 2.0
+CPU_WAIT = 0.5e-3
+DEVICE_WAIT = 5e-3
 #: Bytes that a small step may find in heap that was free before, so that its process does not grow.
 FREE_HEAP = 4 * 2**20
 
 
-def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer) -> list[str]:
-    """What contradicts itself in one process of a measured point, a line each; nothing where all agrees."""
+def contradictions(
+    point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer
+) -> list[str]:
+    """What contradicts itself in one process of a measured point, a line each; nothing where all
+    agrees.
+    """
     measurement = answer.measurement
     if measurement is None:
         return ["the outcome is ok, but nothing was measured"]
     problems = [*point.workload.contradictions(costs, answer)]
     if measurement.parameters != costs.parameters:
-        problems.append(f"the model has {measurement.parameters} parameters, the analytic count is {costs.parameters}")
+        problems.append(
+            f"the model has {measurement.parameters} parameters, the analytic count is {costs.parameters}"
+        )
     if not 0 <= (waited := metrics.get("infeed_fraction", 0.0)) <= 1:
         problems.append(f"the step waited for {waited:.3f} of its time")
     watched = (measurement.contention, answer.contention.get("latency"))
     if answer.latencies and not answer.input and not any(seen and seen.reason for seen in watched):
         # Single steps do the work of those in the blocks, unless input or others come between.
-        step, median = statistics.median(measurement.timing.step_times), statistics.median(answer.latencies)
+        step = statistics.median(measurement.timing.step_times)
+        median = statistics.median(answer.latencies)
         wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
         if not step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
             single = f"the median of single steps is {median * 1e3:.4g} ms"
             problems.append(f"{single}, a step of the blocks takes {step * 1e3:.4g} ms")
-    # How much of the analytic FLOPs a sound profile shows. No bound below where XLA may leave products out: a weight's
-    # gradient of one example, padding of an image smaller than its kernel (the last group of convolutional networks has
-    # a pixel for each 32 of the image, under kernels of 3). None above for depthwise gradients, which its CPU compiler
-    # computes for all pairs of channels, nor at all for what is counted in the program, where a loop counts once.
+    # How much of the analytic FLOPs a sound profile shows. No bound below where XLA may leave
+    # products out: a weight's gradient of one example, padding of an image smaller than its kernel
+    # (the last group of convolutional networks has a pixel for each 32 of the image, under kernels
+    # of 3). None above for depthwise gradients, which its CPU compiler computes for all pairs of
+    # channels, nor at all for what is counted in the program, where a loop counts once.
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
     small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
     # An engine computes whole registers of channels, and hides what is within a loop.
     unbounded = point.model.is_counted or FRAMEWORKS[point.framework.name].is_engine
     missing = point.model.is_sparse or not point.workload.profiled_whole
     missing = missing or unbounded or (by_xla and (small or point.batch_size == 1))
-    dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
+    dense = (
+        by_xla
+        and point.platform.name == "cpu"
+        and point.workload.mode == "train"
+        and point.model.is_depthwise
+    )
     least = 0.0 if missing else 1 - FLOPS_MARGIN
     most = math.inf if dense or unbounded else 1 + FLOPS_MARGIN
     if not least <= (ratio := metrics.get("profile_flops_ratio", 1.0)) <= most:
         problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes", math.inf)
-    whole = point.platform.name == "cpu" and not point.precision.startswith("int8")  # whose artefacts are smaller
+    whole = point.platform.name == "cpu" and not point.precision.startswith(
+        "int8"
+    )  # whose artefacts are smaller
     if whole and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
-        problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
+        problems.append(
+            f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}"
+        )
     return problems
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A point as it was measured: `results` of its processes, of which the last may have failed, the `tags` its run was
-    begun with, `peaks` of its devices, the host's `load` average at its start; times are Unix milliseconds."""
+    """A point as it was measured: `results` of its processes, of which the last may have failed,
+    the `tags` its run was begun with, `peaks` of its devices, the host's `load` average at its
+    start; times are Unix milliseconds.
+    """
 
     point: Point
     environment: Environment

@@ -1,5 +1,6 @@
-"""A claimed point until it is recorded: what its processes measured so far, what the next one is asked, its record; and
-what is said of it meanwhile."""
+"""A claimed point until it is recorded: what its processes measured so far, what the next one is
+asked, its record; and what is said of it meanwhile.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,28 +25,37 @@ _PAUSE = 2.0  # seconds between two words on what a worker does
 
 
 class NewsSaid:
-    """A word on the terminal of one point's news, and its curve in the store; not more often than every two seconds."""
+    """A word on the terminal of one point's news, and its curve in the store; not more often than
+    every two seconds.
+    """
 
     def __init__(self, work: Workload, tell: Callable[[Sequence[Moment]], None]) -> None:
-        self._work, self._tell = work, tell
+        self._work = work
+        self._tell = tell
         self._news: list[Part] = []
-        self._written, self._last = 0, 0.0
+        self._written = 0
+        self._last = 0.0
 
     def say(self, news: Part) -> str | None:
-        """Take it in; what the terminal is to show, where it is time for that. The rest comes with the record."""
+        """Take it in; what the terminal is to show, where it is time for that. The rest comes with
+        the record.
+        """
         self._news.append(news)
-        if (now := time.monotonic()) - self._last < _PAUSE:
+        now = time.monotonic()
+        if now - self._last < _PAUSE:
             return None
         moments = self._work.history(self._news)
         self._tell(moments[self._written :])
-        self._written, self._last = len(moments), now
+        self._written = len(moments)
+        self._last = now
         return self._work.progress(news)
 
 
 @dataclass
 class OpenPoint:
-    """A claimed point. `excluded` and `turns` are those of its visit; `longest`: seconds for which its claim holds from
-    `claimed` on (on the monotonic clock)."""
+    """A claimed point. `excluded` and `turns` are those of its visit; `longest`: seconds for which
+    its claim holds from `claimed` on (on the monotonic clock).
+    """
 
     point: Point
     environment: Environment
@@ -67,19 +77,27 @@ class OpenPoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a process failed, or there are as many as were asked for and as make the interval narrow enough."""
+        """Whether a process failed, or there are as many as were asked for and as make the interval
+        narrow enough.
+        """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"
         if failed or self.wanted:
             return failed
-        if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
+        if (
+            measure.relative_interval is None
+            or not 1 < measure.processes <= len(self.results) < measure.max_processes
+        ):
             return True
         seen = measurements([each.answer for each in self.results if each.answer])
-        return not seen or narrow_enough(adjusted_times([one.timing for one in seen]), measure.relative_interval)
+        return not seen or narrow_enough(
+            adjusted_times([one.timing for one in seen]), measure.relative_interval
+        )
 
     def request(self) -> dict[str, Any]:
-        """What the next process is asked: the first alone profiles; of several, none measures on for its interval, and
-        each has a schedule of queries of its own."""
+        """What the next process is asked: the first alone profiles; of several, none measures on
+        for its interval, and each has a schedule of queries of its own.
+        """
         measure = self.point.measure
         if measure.processes > 1:
             measure = replace(measure, relative_interval=None)
@@ -90,7 +108,10 @@ class OpenPoint:
 
     def record(self) -> Record:
         """All that the run is to hold."""
-        point, environment, costs, results = self.point, self.environment, self.costs, self.results
+        point = self.point
+        environment = self.environment
+        costs = self.costs
+        results = self.results
         tags = {**self.tags, **(self.ceilings.tags(point.precision) if self.ceilings else {})}
         own = (self.load, self.claim.start_time, int(time.time() * 1000))
         seen = measurements([each.answer for each in results if each.answer])
@@ -99,11 +120,20 @@ class OpenPoint:
         peaks = device_peaks(point, environment, self.ceilings)
         while True:
             try:
-                record = make_record(Measured(point, environment, costs, results, tags, peaks, *own))
+                record = make_record(
+                    Measured(point, environment, costs, results, tags, peaks, *own)
+                )
                 break
             except (ArithmeticError, ValueError) as error:
-                if results[-1].answer is None:  # numbers of which nothing can be computed end this point, not the sweep
+                if (
+                    results[-1].answer is None
+                ):  # numbers of which nothing can be computed end this point, not the sweep
                     raise
                 reason = f"what its worker measured cannot be: {error}"
-                results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None, news=[])]
-        return replace(record, tags={**record.tags, **overrun_tags(point, environment, record.metrics)})
+                results = [
+                    *results[:-1],
+                    replace(results[-1], outcome="crash", reason=reason, answer=None, news=[]),
+                ]
+        return replace(
+            record, tags={**record.tags, **overrun_tags(point, environment, record.metrics)}
+        )

@@ -1,5 +1,6 @@
-"""What the terminal shows while points are measured, and at the end. The last line is drawn only when something
-happens: a refreshing thread would take time from the measurement."""
+"""What the terminal shows while points are measured, and at the end. The last line is drawn only
+when something happens: a refreshing thread would take time from the measurement.
+"""
 
 import math
 import re
@@ -22,7 +23,12 @@ from paradnn.session.record import headline
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 _ROWS = 60  # longer sweeps end with counts instead of one row for each point
 _LONG_COMPILE = 3.0  # seconds from which on compiling is worth a line
-_SPARE = ("FLOP/s", "memory", "steady", "± 95%")  # columns that a narrow terminal does without, the first ones first
+_SPARE = (
+    "FLOP/s",
+    "memory",
+    "steady",
+    "± 95%",
+)  # columns that a narrow terminal does without, the first ones first
 
 
 class Reporter:
@@ -30,7 +36,8 @@ class Reporter:
 
     def __init__(self, total: int, title: str | None, *, at_most: bool = False) -> None:
         self.known = ""  # what is known so far, for the progress line
-        self._total, self._title = total, title
+        self._total = total
+        self._title = title
         self._left = "left at most" if at_most else "left"
         self._console = Screen(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -45,15 +52,21 @@ class Reporter:
     def start(self, skipped: int, processes: int) -> None:
         """The work begins: so many processes of points; `skipped` points need none."""
         self._begin = self._ended = time.monotonic()
-        self._processes_left, self._skipped = processes, skipped
+        self._processes_left = processes
+        self._skipped = skipped
         if self._title:
-            known = f", {self._skipped} skipped: the store holds their outcome already" if self._skipped else ""
+            if self._skipped:
+                known = f", {self._skipped} skipped: the store holds their outcome already"
+            else:
+                known = ""
             self._console.print(f"{self._title}{known}", soft_wrap=True, markup=False)
         if self._console.is_terminal:
             self._live.start()
 
     def expect(self, left: int, processes: float, seconds: float = math.inf) -> None:
-        """So many points are left, as it is known now, of so many processes each, and so many seconds at most."""
+        """So many points are left, as it is known now, of so many processes each, and so many
+        seconds at most.
+        """
         self._deadline = time.monotonic() + seconds
         self._total = sum(self._counts.values()) + self._skipped + left
         self._processes_left = round(left * processes)
@@ -63,7 +76,9 @@ class Reporter:
         self._live.stop()
 
     def say(self, text: str, once: bool = False) -> None:
-        """Something the user must know now; `once`: what would be said of every point is said of the first."""
+        """Something the user must know now; `once`: what would be said of every point is said of
+        the first.
+        """
         if not (once and text in self._known):
             self._known.add(text)
             self._console.print(text, soft_wrap=True, markup=False, style="yellow")
@@ -76,7 +91,8 @@ class Reporter:
 
     def aside(self, seconds: float) -> None:
         """So long something was done once that no point will need again."""
-        self._begin, self._ended = self._begin + seconds, self._ended + seconds
+        self._begin = self._begin + seconds
+        self._ended = self._ended + seconds
 
     def spared(self, processes: int) -> None:
         """So many processes of a point are not needed, or were measured by an earlier driver."""
@@ -103,8 +119,14 @@ class Reporter:
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
-            shown = [f"{first} {row.name}: {_verdict(row)}", *([] if self._console.is_terminal else rest)]
-            style = "" if row.outcome == "ok" else _COLOURS.get(row.outcome, "red")
+            shown = [
+                f"{first} {row.name}: {_verdict(row)}",
+                *([] if self._console.is_terminal else rest),
+            ]
+            if row.outcome == "ok":
+                style = ""
+            else:
+                style = _COLOURS.get(row.outcome, "red")
             self._console.print(" | ".join(shown), soft_wrap=True, markup=False, style=style)
         self._draw()
 
@@ -112,17 +134,26 @@ class Reporter:
         if self._console.is_terminal:
             first, *rest = self._status()
             parts = [f"{first} {self._name}: {self._phase}", *rest]
-            self._live.update(Text(" | ".join(parts), overflow="ellipsis", no_wrap=True), refresh=True)
+            self._live.update(
+                Text(" | ".join(parts), overflow="ellipsis", no_wrap=True), refresh=True
+            )
         elif not self._title and time.monotonic() - self._said >= QUIET_SECONDS:
             self._said = time.monotonic()
             self._console.print(f"{self._name}: {self._phase}", soft_wrap=True, markup=False)
 
     def _status(self) -> list[str]:
-        """How many points are done; then, as far as there is something to say: outcomes, time left, what is known."""
+        """How many points are done; then, as far as there is something to say: outcomes, time left,
+        what is known.
+        """
         measured = sum(self._counts.values())
-        done, left = measured + self._skipped, self._total - measured - self._skipped
+        done = measured + self._skipped
+        left = self._total - measured - self._skipped
         parts = [f"[{done}/{self._total}]"]
-        parts += [", ".join(f"{count} {name}" for name, count in self._counts.most_common())] if self._counts else []
+        parts += (
+            [", ".join(f"{count} {name}" for name, count in self._counts.most_common())]
+            if self._counts
+            else []
+        )
         if self._processes and left > 0:
             expected = (self._ended - self._begin) / self._processes * max(1, self._processes_left)
             now = time.monotonic()
@@ -133,9 +164,15 @@ class Reporter:
 
 def describe_point(row: RecordedPoint, where: str) -> str:
     """The results of one point, in a few lines."""
-    metrics, tags = row.metrics, row.tags
+    metrics = row.metrics
+    tags = row.tags
     own = next(filter(None, (work.words(metrics, tags) for work in WORKLOADS.values())), None)
-    lines = [(own.heading if place == 0 else "", text) for place, text in enumerate(own.clauses)] if own else []
+    if own:
+        lines = [
+            (own.heading if place == 0 else "", text) for place, text in enumerate(own.clauses)
+        ]
+    else:
+        lines = []
     if "step_time_ms" in metrics and "steady" in tags:
         lines += _step_lines(row, own)
     if "peak_memory_bytes" in metrics:
@@ -150,26 +187,43 @@ def describe_point(row: RecordedPoint, where: str) -> str:
 
 
 def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, str]]:
-    """The timed steps, how far they are from what the platform can do, where their time went, what to know of them."""
-    metrics, tags = row.metrics, row.tags
+    """The timed steps, how far they are from what the platform can do, where their time went, what
+    to know of them.
+    """
+    metrics = row.metrics
+    tags = row.tags
     count = metrics.get("processes", 1)  # runs of before points had several processes do not say so
-    processes = "a single process" if count == 1 else f"{count:.0f} processes"
+    if count == 1:
+        processes = "a single process"
+    else:
+        processes = f"{count:.0f} processes"
     rate = headline(metrics, steps=True)
     if rate and not (own and own.replaces):
-        ends = f"  (95% CI {rounded(rate.ends[0])} .. {rounded(rate.ends[1])}, {processes})" if rate.ends else ""
+        if rate.ends:
+            ends = f"  (95% CI {rounded(rate.ends[0])} .. {rounded(rate.ends[1])}, {processes})"
+        else:
+            ends = ""
         yield "throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"
     blocks = f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}"
-    steady = "steady" if tags["steady"] == "true" else f"not steady ({tags['steady_reason']})"
+    if tags["steady"] == "true":
+        steady = "steady"
+    else:
+        steady = f"not steady ({tags['steady_reason']})"
     yield "step time", f"{metrics['step_time_ms']:.3f} ms, {blocks} in {processes}, {steady}"
     if metrics.get("compile_seconds", 0.0) >= _LONG_COMPILE:
         yield "compiled", f"in {metrics['compile_seconds']:.1f} s"
     if "flops_per_second" in metrics:
-        work = f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
+        work = (
+            f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
+        )
         yield "work", f"{work}, {si(metrics['parameters'])}parameters"
     if "reference_speed" in metrics:
         name = "examples_per_second_at_reference"
         low, high = (metrics.get(end) for end in interval_names(name))
-        ends = f" (95% CI {rounded(low)} .. {rounded(high)})" if low and high else ""
+        if low and high:
+            ends = f" (95% CI {rounded(low)} .. {rounded(high)})"
+        else:
+            ends = ""
         best = f"{metrics['reference_speed']:.0%} of its best"
         yield "machine", f"at {best}, where it were {rounded(metrics[name])} examples/s{ends}"
     if "flops_utilization" in metrics:
@@ -179,14 +233,23 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
         yield "input", f"{waits}; alone {rounded(metrics['input_examples_per_second'])} examples/s"
     quantiles = {share: f"latency_p{share}_ms" for share in (50, 90, 99)}
     if quantiles[50] in metrics:
-        known = (f"p{share} {metrics[name]:.3f} ms" for share, name in quantiles.items() if name in metrics)
+        known = (
+            f"p{share} {metrics[name]:.3f} ms"
+            for share, name in quantiles.items()
+            if name in metrics
+        )
         yield "latency", ", ".join(known)
     if "artefact_bytes" in metrics:
         made = f"{metrics['conversion_seconds']:.2f} s to {si(metrics['artefact_bytes'])}B"
-        yield "conversion", f"{made}, outputs within {metrics['conversion_error']:.2g} of the model's"
-    if leading := [key for key in metrics if key.startswith("op_share.")][:4]:
+        yield (
+            "conversion",
+            f"{made}, outputs within {metrics['conversion_error']:.2g} of the model's",
+        )
+    leading = [key for key in metrics if key.startswith("op_share.")][:4]
+    if leading:
         shares = [f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading]
-        if (idle := metrics.get("profile_unexplained_share")) is not None:
+        idle = metrics.get("profile_unexplained_share")
+        if idle is not None:
             shares.append(f"no operation {idle:.0%}")
         yield "time goes to", ", ".join(shares)
     if tags.get("profile", "ok") != "ok":
@@ -194,7 +257,10 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
     notes = [tags.get("interval_reason")]
     if "contended_reason" in tags:
         notes.append(f"contended: {tags['contended_reason']}; python -m paradnn.check says more")
-    notes += [tags.get(name) for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")]
+    notes += [
+        tags.get(name)
+        for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")
+    ]
     if "ceilings_note" in tags:
         notes.append(f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}")
     yield from (("note", note) for note in notes if note)
@@ -204,18 +270,30 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
 
 def describe_sweep(summary: Summary) -> None:
     """The closing table on standard output."""
-    console, rows = standard_output(), summary.rows
+    console = standard_output()
+    rows = summary.rows
     if rows and len(rows) <= _ROWS:
         _print_points(console, sorted(rows, key=_natural))
     elif rows:
         counts = Counter((row.family, row.outcome) for row in rows)
-        console.print("\n".join(f"{family}: {count} {outcome}" for (family, outcome), count in sorted(counts.items())))
+        console.print(
+            "\n".join(
+                f"{family}: {count} {outcome}"
+                for (family, outcome), count in sorted(counts.items())
+            )
+        )
     done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
     lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
     if summary.skipped and not rows:
         lines.append("python -m analysis report shows what it holds")
-    for command in dict.fromkeys(row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags):
-        ratios = [row.metrics["flops_utilization"] for row in rows if row.tags.get("ceilings_remedy") == command]
+    for command in dict.fromkeys(
+        row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags
+    ):
+        ratios = [
+            row.metrics["flops_utilization"]
+            for row in rows
+            if row.tags.get("ceilings_remedy") == command
+        ]
         over = f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured matmul peak"
         lines.append(f"{over}, which is too low. Measure it again on a quiet machine: {command}")
     for line in filter(None, lines):
@@ -223,8 +301,12 @@ def describe_sweep(summary: Summary) -> None:
 
 
 def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
-    """A table of what was measured, and below it why the others were not: reasons are too long for a column."""
-    measured = [(row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))]
+    """A table of what was measured, and below it why the others were not: reasons are too long for
+    a column.
+    """
+    measured = [
+        (row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))
+    ]
     units = {rate.unit for _, rate in measured}
     headings = (*(units if len(units) == 1 else ("speed",)), "± 95%", "FLOP/s", "memory", "steady")
     cells = [
@@ -251,10 +333,14 @@ def _verdict(row: RecordedPoint) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
     words = (work.words(row.metrics, row.tags) for work in WORKLOADS.values())
-    if (own := next(filter(None, words), None)) and own.verdict:
+    own = next(filter(None, words), None)
+    if own and own.verdict:
         return f"{own.verdict}{_contended(row)}"
     rate = headline(row.metrics)
-    known = f" ± {rate.relative()}" if rate and rate.ends else ", no interval"
+    if rate and rate.ends:
+        known = f" ± {rate.relative()}"
+    else:
+        known = ", no interval"
     return f"{rate}{known}{_contended(row)}" if rate else row.outcome
 
 
@@ -265,7 +351,11 @@ def _contended(row: RecordedPoint) -> str:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    if minutes:
+        return f"{minutes} min {rest:02} s"
+    return f"{rest} s"
 
 
 def _natural(row: RecordedPoint) -> list[tuple[int, int, str]]:

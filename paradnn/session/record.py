@@ -1,6 +1,8 @@
-"""From a worker's answer to what is stored: params, metrics, tags and artifacts of one run. Pure functions: nothing
-here reads a clock, a device or a store. Every summary is derived from raw values that are stored beside it, and every
-result is checked against itself; a violated check is a fault of this tool and says so."""
+"""From a worker's answer to what is stored: params, metrics, tags and artifacts of one run. Pure
+functions: nothing here reads a clock, a device or a store. Every summary is derived from raw values
+that are stored beside it, and every result is checked against itself; a violated check is a fault
+of this tool and says so.
+"""
 
 import json
 import math
@@ -30,15 +32,26 @@ _TABLES = ("operations", "operation_types")
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-#: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
+#: A step that takes longer than this under the profiler, as a multiple of the measured one, is
+#: another step.
 _SLOWDOWN = 1.1
 _WIDEST = 10.0  # an interval that reaches further, as a share of the value, says nothing
 
 
 def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
-    words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
-    words += [word for word in (point.compile, point.framework.compile) if word not in ("graph", "default")]
+    words = [
+        point.model.name,
+        point.model.size,
+        f"b{point.batch_size}",
+        point.precision,
+        point.platform.name,
+    ]
+    words += [
+        word
+        for word in (point.compile, point.framework.compile)
+        if word not in ("graph", "default")
+    ]
     words += point.workload.named(point)
     more = {
         f"x{point.devices}": point.devices > 1,
@@ -52,8 +65,15 @@ def run_name(point: Point) -> str:
 
 
 def run_tags(kind: str, measured: identity.Identity, environment: Environment) -> dict[str, str]:
-    """Tags that identify a run of any kind, known before it is measured, and the versions of its software."""
-    tags = {"kind": kind, "schema_version": SCHEMA_VERSION, "source": "measured", "point_id": measured.point_id}
+    """Tags that identify a run of any kind, known before it is measured, and the versions of its
+    software.
+    """
+    tags = {
+        "kind": kind,
+        "schema_version": SCHEMA_VERSION,
+        "source": "measured",
+        "point_id": measured.point_id,
+    }
     tags |= {"environment_id": measured.environment_id, "replicate": str(measured.replicate)}
     tags |= {"device": environment.device, "host": str(environment.host["host"])}
     return tags | {f"version.{name}": version for name, version in environment.software.items()}
@@ -61,15 +81,26 @@ def run_tags(kind: str, measured: identity.Identity, environment: Environment) -
 
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:
     """Tags that identify a point's run, known before it is measured."""
-    measured = identity.Identity(identity.point_id(point), environment.environment_id, point.replicate)
-    own = {"protocol_id": identity.protocol_id(point.measure), "limits_id": identity.limits_id(point.measure)}
-    return run_tags("point", measured, environment) | own | {"git_commit": str(environment.host["git_commit"])}
+    measured = identity.Identity(
+        identity.point_id(point), environment.environment_id, point.replicate
+    )
+    own = {
+        "protocol_id": identity.protocol_id(point.measure),
+        "limits_id": identity.limits_id(point.measure),
+    }
+    return (
+        run_tags("point", measured, environment)
+        | own
+        | {"git_commit": str(environment.host["git_commit"])}
+    )
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Point, dict[str, str]]:
-    """The point with its price where one is known, of all its devices (those of a CPU are cores of its hosts); tags of
-    the price's currency and, if it is not the point's own, of its origin."""
-    price, tags = point.platform.price_per_hour, {"price_currency": prices.currency or ""}
+    """The point with its price where one is known, of all its devices (those of a CPU are cores of
+    its hosts); tags of the price's currency and, if it is not the point's own, of its origin.
+    """
+    price = point.platform.price_per_hour
+    tags = {"price_currency": prices.currency or ""}
     if price is None:
         chips = point.hosts if point.platform.name == "cpu" else point.devices
         price = prices.of(environment.device, str(environment.host["host"]), chips)
@@ -82,7 +113,10 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
 
 def make_record(measured: Measured) -> Record:
     """The record of one point, from how each of its processes ended."""
-    point, work, costs, results = measured.point, measured.point.workload, measured.costs, measured.results
+    point = measured.point
+    work = measured.point.workload
+    costs = measured.costs
+    results = measured.results
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
     history = [moment for result in results for moment in work.history(result.news)]
@@ -91,33 +125,70 @@ def make_record(measured: Measured) -> Record:
         metrics |= kind.metrics(measured, metrics)
     tags |= work.tags(measured)
     if measured.has_steps:
-        problems = [problem for answer in measured.answers for problem in contradictions(point, costs, metrics, answer)]
+        problems = [
+            problem
+            for answer in measured.answers
+            for problem in contradictions(point, costs, metrics, answer)
+        ]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
         tags = _measured_tags(measured) | tags
-        if speed := metrics.get("reference_speed"):  # what the model does to the kernel is not the machine's
-            tags |= slow_tags({tags["reference_kernel"]: speed * math.exp(metrics["reference_own"])}, tags)
-        tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
-    if price := point.platform.price_per_hour:
-        metrics |= priced_costs(price, outcome == "ok", {**(history[-1].metrics if history else {}), **metrics}.get)
+        speed = metrics.get("reference_speed")
+        if speed:  # what the model does to the kernel is not the machine's
+            tags |= slow_tags(
+                {tags["reference_kernel"]: speed * math.exp(metrics["reference_own"])}, tags
+            )
+        tags["checks"] = (
+            "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
+        )
+    price = point.platform.price_per_hour
+    if price:
+        metrics |= priced_costs(
+            price, outcome == "ok", {**(history[-1].metrics if history else {}), **metrics}.get
+        )
     if reason:
         tags["reason"] = without_secrets(reason)
-    for name in {name for each in (metrics, *(moment.metrics for moment in history)) for name in each}:
+    for name in {
+        name for each in (metrics, *(moment.metrics for moment in history)) for name in each
+    }:
         metric(name)  # a metric without a unit is a fault of this tool
     times = measured.start_time, measured.end_time
-    own = (identity.texts(identity.request_of(point)), metrics, tags, _artifacts(measured), *times, "", history)
+    own = (
+        identity.texts(identity.request_of(point)),
+        metrics,
+        tags,
+        _artifacts(measured),
+        *times,
+        "",
+        history,
+    )
     record = Record(run_name(point), outcome, reason, *own)
     return replace(record, description=_description(measured, record))
 
 
 def _measured_tags(measured: Measured) -> dict[str, str]:
-    precision, timed, profile = measured.point.precision, measured.timed, measured.answers[0].profile
-    timings, compiled = [one.timing for one in timed], [one.compilation for one in timed]
+    precision = measured.point.precision
+    timed = measured.timed
+    profile = measured.answers[0].profile
+    timings = [one.timing for one in timed]
+    compiled = [one.compilation for one in timed]
     # Whether each process was steady, and what says so: of several, of those that were not.
-    unsteady = [f"process {n}: {timing.steady_reason}" for n, timing in enumerate(timings, 1) if not timing.steady]
+    unsteady = [
+        f"process {n}: {timing.steady_reason}"
+        for n, timing in enumerate(timings, 1)
+        if not timing.steady
+    ]
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
     # What the first process says of its compilation, and what disturbed that of any.
-    disturbed = [f"meanwhile {seen.reason}" for entry in compiled if (seen := entry.contention) and seen.reason]
-    profiled = profile.product_types if isinstance(profile, Profile) else {}  # a profile knows how often a loop ran
+    disturbed = [
+        f"meanwhile {seen.reason}"
+        for entry in compiled
+        if (seen := entry.contention) and seen.reason
+    ]
+    # a profile knows how often a loop ran
+    if isinstance(profile, Profile):
+        profiled = profile.product_types
+    else:
+        profiled = {}
     tables = [{"path": f"{name}.json", "type": "table"} for name in _TABLES]
     tags = {
         "steady": str(not unsteady).lower(),
@@ -136,24 +207,32 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
 
 
 def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
-    """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known."""
+    """In which types, those of operands, the products multiply, by their share of the FLOPs, where
+    that is known.
+    """
     if not types:
         return {}
     tags = {"matmul_types": ", ".join(f"{name} {part:.1%}" for name, part in types.items())}
-    if (share := types.get(precision, 0.0)) < 0.99:
-        tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
+    share = types.get(precision, 0.0)
+    if share < 0.99:
+        tags["precision_note"] = (
+            f"{1 - share:.0%} of the products have operands of another type than {precision}"
+        )
     return tags
 
 
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
-    """What the run holds beside its timing, and how far the profiler changed the step. The extra `limited` says that
-    under another limit of time or memory there may be room for the profile."""
+    """What the run holds beside its timing, and how far the profiler changed the step. The extra
+    `limited` says that under another limit of time or memory there may be room for the profile.
+    """
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
         return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
     notes = []
     if profile.slowdown > _SLOWDOWN:
-        notes.append(f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler")
+        notes.append(
+            f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler"
+        )
     if profile.command_buffers:
         notes.append(
             f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
@@ -164,33 +243,53 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
 
 
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
-    """Whether other work took cores in any phase of any process, and what; empty where the system does not tell."""
-    words = {**_DISTURBED, **{phase: said for work in WORKLOADS.values() for phase, said in work.disturbed.items()}}
+    """Whether other work took cores in any phase of any process, and what; empty where the system
+    does not tell.
+    """
+    words = {
+        **_DISTURBED,
+        **{phase: said for work in WORKLOADS.values() for phase, said in work.disturbed.items()},
+    }
     watched: list[tuple[str, Contention]] = []
     for answer in answers:
         if answer.measurement and answer.measurement.contention:
             watched.append(("", answer.measurement.contention))
-        watched += [(words.get(phase, f"in phase {phase}: "), seen) for phase, seen in answer.contention.items()]
+        watched += [
+            (words.get(phase, f"in phase {phase}: "), seen)
+            for phase, seen in answer.contention.items()
+        ]
     reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
     tags = {"contended": str(bool(reasons)).lower()} if watched else {}
     worst: dict[str, str] = {}  # of those that differ in their numbers alone
     for reason in reasons:
         alike = _NUMBER.sub("", reason)
-        worst[alike] = max(worst.get(alike, reason), reason, key=lambda each: [*map(float, _NUMBER.findall(each))])
+        worst[alike] = max(
+            worst.get(alike, reason), reason, key=lambda each: [*map(float, _NUMBER.findall(each))]
+        )
     return tags | ({"contended_reason": "; ".join(worst.values())} if reasons else {})
 
 
 def _artifacts(measured: Measured) -> dict[str, Any]:
-    point, environment, results = measured.point, measured.environment, measured.results
-    artifacts: dict[str, Any] = {"environment.json": environment.as_dict(), "config.json": identity.request_of(point)}
+    point = measured.point
+    environment = measured.environment
+    results = measured.results
+    artifacts: dict[str, Any] = {
+        "environment.json": environment.as_dict(),
+        "config.json": identity.request_of(point),
+    }
     if environment.packages:
         artifacts["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
-    if stderr := results[-1].stderr:
+    stderr = results[-1].stderr
+    if stderr:
         artifacts["stderr.txt"] = without_secrets(stderr)
     processes = []
     for result in results:
         if result.answer and (seen := result.answer.measurement):
-            own = {"begun": result.begun, "first_loss": plain(seen.first_loss), "compilation": plain(seen.compilation)}
+            own = {
+                "begun": result.begun,
+                "first_loss": plain(seen.first_loss),
+                "compilation": plain(seen.compilation),
+            }
             processes.append(own | plain(seen.timing))
     if processes:
         artifacts["blocks.json"] = {"unit": "s", "processes": processes}
@@ -201,15 +300,25 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
     if answer and isinstance(profile := answer.profile, Profile):
         # The trace stands under the path where TensorBoard looks for it.
         artifacts |= {f"{name}.json": plain(getattr(profile, name)) for name in _TABLES}
-        artifacts |= {f"trace/{path}": {"base64": content} for path, content in profile.trace.items()}
+        artifacts |= {
+            f"trace/{path}": {"base64": content} for path, content in profile.trace.items()
+        }
     return artifacts
 
 
 def _description(measured: Measured, record: Record) -> str:
-    """What a person reading the run in the UI sees first (Markdown): what was measured for before the steps."""
-    point, environment, metrics, tags = measured.point, measured.environment, record.metrics, record.tags
+    """What a person reading the run in the UI sees first (Markdown): what was measured for before
+    the steps.
+    """
+    point = measured.point
+    environment = measured.environment
+    metrics = record.metrics
+    tags = record.tags
     words = point.workload.words(metrics, tags)
-    own = f"\n\n{words.heading.capitalize()}: {'; '.join(words.clauses)}." if words else ""
+    if words:
+        own = f"\n\n{words.heading.capitalize()}: {'; '.join(words.clauses)}."
+    else:
+        own = ""
     what = (
         f"One {point.workload.unit} of **{record.name}** ({metrics['parameters']:,.0f} parameters) on "
         f"{environment.device}, {point.framework.name} {environment.software.get(point.framework.name, '')}, "
@@ -219,22 +328,35 @@ def _description(measured: Measured, record: Record) -> str:
         return f"{what}{own}\n\nOutcome **{record.outcome}**: {record.reason}"
     if "steady" not in tags:  # of work without timed steps, which need not say it
         return f"{what}{own}"
-    steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
-    rate = None if words and words.replaces else headline(metrics, steps=True)
-    steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, " if rate else ""
+    if tags["steady"] == "true":
+        steady = "steady"
+    else:
+        steady = f"not steady: {tags['steady_reason']}"
+    if words and words.replaces:
+        rate = None
+    else:
+        rate = headline(metrics, steps=True)
+    if rate:
+        steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, "
+    else:
+        steps = ""
     return f"{what}{own}\n\n{steps}{steady}."
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The one number of a run that a line shows, in its unit; `ends` of its 95% interval, None where it has none."""
+    """The one number of a run that a line shows, in its unit; `ends` of its 95% interval, None
+    where it has none.
+    """
 
     value: float
     unit: str
     ends: tuple[float, float] | None
 
     def relative(self) -> str:
-        """Half of the interval as a share of the value: "2.1%"; beyond ten times the value it says no more."""
+        """Half of the interval as a share of the value: "2.1%"; beyond ten times the value it says
+        no more.
+        """
         if not self.ends:
             return "-"
         share = (self.ends[1] - self.ends[0]) / 2 / self.value
@@ -249,10 +371,19 @@ class Headline:
 
 
 def headline(metrics: Mapping[str, float], *, steps: bool = False) -> Headline | None:
-    """What the run was measured for, or, of its timed `steps` alone, tokens or examples a second; None without any."""
-    works = sorted(WORKLOADS.values(), key=lambda work: -work.place)  # a point under load has timed steps too
-    for units in [*(work.headlines for work in works if not steps), *(work.rates for work in works)]:
+    """What the run was measured for, or, of its timed `steps` alone, tokens or examples a second;
+    None without any.
+    """
+    works = sorted(
+        WORKLOADS.values(), key=lambda work: -work.place
+    )  # a point under load has timed steps too
+    for units in [
+        *(work.headlines for work in works if not steps),
+        *(work.rates for work in works),
+    ]:
         for name in filter(metrics.__contains__, units):
             low, high = (metrics.get(end) for end in interval_names(name))
-            return Headline(metrics[name], units[name], None if low is None or high is None else (low, high))
+            return Headline(
+                metrics[name], units[name], None if low is None or high is None else (low, high)
+            )
     return None

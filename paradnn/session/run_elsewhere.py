@@ -1,7 +1,9 @@
-"""`python run.py`: measure the points of this folder on this machine, which needs Python and the engines' packages.
+"""`python run.py`: measure the points of this folder on this machine, which needs Python and the
+engines' packages.
 
-A point that has a result is passed over, so the same command goes on after an interruption. Where the folder was made
-(`elsewhere=FOLDER`, docs/engines.md), `python -m paradnn.sync FOLDER` logs the results.
+A point that has a result is passed over, so the same command goes on after an interruption. Where
+the folder was made (`elsewhere=FOLDER`, docs/engines.md), `python -m paradnn.sync FOLDER` logs the
+results.
 """
 
 import json
@@ -32,12 +34,18 @@ def main() -> None:
             point = read_point(json.loads(path.read_text()))
             environment = describe_environment("cpu", versions(point.framework.name))
             identity = Identity(point_id(point), environment.environment_id, point.replicate)
-            claim, tags = Claim("", identity, int(time.time() * 1000)), point_tags(point, environment)
+            claim = Claim("", identity, int(time.time() * 1000))
+            tags = point_tags(point, environment)
             entry = OpenPoint(point, environment, None, claim, tags, costs_of(point))
-            key = WorkerKey.of(replace(point, software=Software()))  # this interpreter, whatever converted the model
+            key = WorkerKey.of(
+                replace(point, software=Software())
+            )  # this interpreter, whatever converted the model
             while not entry.is_complete:
-                begun, request = time.time(), {**entry.request(), "artefact": str(path.with_suffix(".npz"))}
-                result = pool.measure(key, request, Limits(point.measure.timeout, None), lambda _: None)
+                begun = time.time()
+                request = {**entry.request(), "artefact": str(path.with_suffix(".npz"))}
+                result = pool.measure(
+                    key, request, Limits(point.measure.timeout, None), lambda _: None
+                )
                 entry.results.append(replace(result, begun=begun))
             record = entry.record()
             Journal(FOLDER).keep(Document(record, name, None, None, False, None))

@@ -1,7 +1,9 @@
-"""Two points that take turns on one machine: both are built, then a block of the one follows a block of the other. What
-the machine does to one block it does to its neighbour a moment later, so most of what differs between whole processes
-cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A side says where its turn ends
-(`paradnn.worker.turns`), and is stopped until the next one: no pool of threads of its own spins meanwhile."""
+"""Two points that take turns on one machine: both are built, then a block of the one follows a
+block of the other. What the machine does to one block it does to its neighbour a moment later, so
+most of what differs between whole processes cancels in their ratio (duet benchmarking: Bulej et
+al., ICPE 2020). A side says where its turn ends (`paradnn.worker.turns`), and is stopped until the
+next one: no pool of threads of its own spins meanwhile.
+"""
 
 import contextlib
 import math
@@ -20,8 +22,9 @@ _LOOK = 0.2  # seconds between two looks at whether a side has ended before its 
 
 
 def takes_turns(point: Point) -> bool:
-    """Whether blocks of a point can stand between those of another: while it waits it must not compute, nor hold a
-    device of which the other needs the memory."""
+    """Whether blocks of a point can stand between those of another: while it waits it must not
+    compute, nor hold a device of which the other needs the memory.
+    """
     alone = point.devices == point.hosts == 1 and point.data.name == "synthetic"
     return alone and point.platform.name == "cpu" and point.workload.by_turns
 
@@ -31,11 +34,14 @@ class _Line:
 
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         connection.settimeout(timeout)
-        self._connection, self._lines = connection, connection.makefile("rw")
+        self._connection = connection
+        self._lines = connection.makefile("rw")
         self._group = int(self._told() or 0)
 
     def turn(self) -> float | None:
-        """Let the side run until it says that its turn is over: what it says; None where it ended instead."""
+        """Let the side run until it says that its turn is over: what it says; None where it ended
+        instead.
+        """
         self._signal(signal.SIGCONT)
         try:
             self._lines.write("go\n")
@@ -66,16 +72,24 @@ class _Line:
 
 
 class BlockTurns(contextlib.ExitStack):
-    """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says. A turn
-    that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of blocks
-    that ran one right after the other."""
+    """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that
+    `orders` says. A turn that takes longer than `timeout` s is a side's last. `pairs` are seconds a
+    step, first side and second, of blocks that ran one right after the other.
+    """
 
     def __init__(
-        self, orders: Iterator[tuple[int, int]], seconds: float, blocks: int, timeout: float | None = None
+        self,
+        orders: Iterator[tuple[int, int]],
+        seconds: float,
+        blocks: int,
+        timeout: float | None = None,
     ) -> None:
         super().__init__()
         self.pairs: list[tuple[float, float]] = []
-        self._orders, self._seconds, self._blocks, self._timeout = orders, seconds, blocks, timeout
+        self._orders = orders
+        self._seconds = seconds
+        self._blocks = blocks
+        self._timeout = timeout
 
     def __enter__(self) -> Self:
         self._folder = self.enter_context(Scratch())
@@ -94,18 +108,24 @@ class BlockTurns(contextlib.ExitStack):
         """Give turns until there are enough; what a side does after its blocks it does alone, too."""
         lines: dict[int, _Line] = {}
         for side in next(self._orders):
-            if line := self._accept(side, ended[side]):
+            line = self._accept(side, ended[side])
+            if line:
                 if line.turn() is None:
                     line.close()
                 else:  # built and warm
                     lines[side] = line
         spent = [0.0, 0.0]
-        blocks, least = 0, self._blocks
+        blocks = 0
+        least = self._blocks
         while lines and (blocks < least or min(spent[side] for side in lines) < self._seconds):
-            begun, took = time.perf_counter(), {}
+            begun = time.perf_counter()
+            took = {}
             for side in [side for side in next(self._orders) if side in lines]:
-                if (seconds := lines[side].turn()) is None:
-                    lines.pop(side).close()  # the other has its blocks alone: its run is one like any other
+                seconds = lines[side].turn()
+                if seconds is None:
+                    lines.pop(
+                        side
+                    ).close()  # the other has its blocks alone: its run is one like any other
                     break
                 took[side] = seconds
                 spent[side] -= begun - (begun := time.perf_counter())

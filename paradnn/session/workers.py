@@ -1,4 +1,6 @@
-"""Worker processes: which points can share one, what it is started with, and how a point is measured in it."""
+"""Worker processes: which points can share one, what it is started with, and how a point is
+measured in it.
+"""
 
 import contextlib
 import math
@@ -30,7 +32,8 @@ from paradnn.core.workload import Part
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
 
-#: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
+#: Variables that bound the threads of an operation, in one framework or another; NPROC is that of
+#: XLA's CPU client.
 _THREADS = (
     *("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
     *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC"),
@@ -39,7 +42,9 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What is read when a framework is imported. side: which of two points that are measured at once it is for."""
+    """What is read when a framework is imported. side: which of two points that are measured at
+    once it is for.
+    """
 
     python: str
     framework: str
@@ -51,13 +56,16 @@ class WorkerKey:
     @classmethod
     def of(cls, point: Point, side: int = 0) -> Self:
         """The key of the worker that can measure `point`."""
-        platform, framework = point.platform, point.framework
+        platform = point.platform
+        framework = point.framework
         variables = tuple(sorted(framework.env.items()))
         python = interpreter_of(point.software)
         return cls(python, framework.name, platform.threads, platform.name, variables, side)
 
     def environ(self) -> dict[str, str]:
-        """The worker's environment: the driver's own, with what the key says, without what opens the store."""
+        """The worker's environment: the driver's own, with what the key says, without what opens
+        the store.
+        """
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
 
@@ -66,18 +74,34 @@ class WorkerKey:
         # JAX would take most of a device's memory at once, and no peak could be measured.
         device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if self.platform == "cpu":
-            device = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
-        threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
-        return {"KERAS_BACKEND": self.framework, "PYTHONUNBUFFERED": "1", **device, **threads, **dict(self.env)}
+            device = {
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "JAX_PLATFORMS": "cpu",
+                "KERAS_TORCH_DEVICE": "cpu",
+            }
+        if self.threads:
+            threads = dict.fromkeys(_THREADS, str(self.threads))
+        else:
+            threads = {}
+        return {
+            "KERAS_BACKEND": self.framework,
+            "PYTHONUNBUFFERED": "1",
+            **device,
+            **threads,
+            **dict(self.env),
+        }
 
 
 _LOOK = 0.1  # seconds between two looks at the child's memory
 _GRACE = 10.0  # seconds that a killed child or worker is given to be gone
 _START_TIMEOUT = 300.0  # seconds in which the framework must be imported
 #: Of what a child wrote: lines that are shown, and bytes of the end in which they are looked for.
-_STDERR_LINES, _STDERR_BYTES = 60, 2**16
-#: Bytes of a message, and of all that a worker says of one point: a trace that is kept and a million queries are less.
-_MOST_IN_LINE, _MOST_IN_ALL = 128 * 2**20, 256 * 2**20
+_STDERR_LINES = 60
+_STDERR_BYTES = 2**16
+#: Bytes of a message, and of all that a worker says of one point: a trace that is kept and a
+#: million queries are less.
+_MOST_IN_LINE = 128 * 2**20
+_MOST_IN_ALL = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -95,18 +119,25 @@ class Resident:
     """The processes of one point, children of `worker`."""
 
     def __init__(self, worker: int) -> None:
-        self._worker, self._known, self._next = worker, 0, 0.0
+        self._worker = worker
+        self._known = 0
+        self._next = 0.0
 
     def held(self, pid: int, limit: int | None) -> int:
-        """Bytes of a child and the processes that it started; above `limit` what they share counts once. Each counts
-        with as much of files as the worker holds: so much would a process of its own (`paradnn.worker.meters`)."""
+        """Bytes of a child and the processes that it started; above `limit` what they share counts
+        once. Each counts with as much of files as the worker holds: so much would a process of its
+        own (`paradnn.worker.meters`).
+        """
         each = self._each(pid)
         total = sum(each.values())
         if limit is None or total <= limit or len(each) < 2:
             return total
-        if (begun := time.monotonic()) >= self._next:
+        begun = time.monotonic()
+        if begun >= self._next:
             # The first counts with all that it holds, and the others with what they alone hold.
-            self._known = sum(held if member == pid else _private(member, held) for member, held in each.items())
+            self._known = sum(
+                held if member == pid else _private(member, held) for member, held in each.items()
+            )
             self._next = time.monotonic() + _PAUSE * (time.monotonic() - begun)
         return self._known
 
@@ -126,7 +157,9 @@ class Resident:
 
 
 def _private(pid: int, resident: int) -> int:
-    """Bytes that no other process has: 0 of one that is gone, all `resident` ones where the system does not tell."""
+    """Bytes that no other process has: 0 of one that is gone, all `resident` ones where the system
+    does not tell.
+    """
     try:
         return int(psutil.Process(pid).memory_full_info().uss)
     except psutil.NoSuchProcess:
@@ -164,21 +197,36 @@ class Worker:
         self._points = 0
         self._ready = False
         self._broken: str | None = None  # the latest line that is no JSON
-        self._python, self._is_engine = key.python, FRAMEWORKS[key.framework].is_engine
+        self._python = key.python
+        self._is_engine = FRAMEWORKS[key.framework].is_engine
         self.alive = True
-        self.reached_point = True  # whether the latest point had a child, or the import itself failed
+        self.reached_point = (
+            True  # whether the latest point had a child, or the import itself failed
+        )
         environ = key.environ()
-        # A folder that holds this package alone: beside it, in site-packages, are frameworks that are not under test.
+        # A folder that holds this package alone: beside it, in site-packages, are frameworks that
+        # are not under test.
         (self._folder.path / PACKAGE.name).symlink_to(PACKAGE)
         path = [str(self._folder.path), environ.get("PYTHONPATH")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-        command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
-        # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then kills the worker.
+        command = [
+            key.python,
+            "-m",
+            "paradnn.worker",
+            "--framework",
+            key.framework,
+            "--driver",
+            str(os.getpid()),
+        ]
+        # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then kills
+        # the worker.
         own: dict[str, Any] = {"env": environ, "cwd": self._folder.path, "start_new_session": True}
         with self._log.open("wb") as log:
             try:
                 pipe = subprocess.PIPE
-                self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, **own)
+                self._process = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=log, **own
+                )
             except OSError:
                 self._folder.remove()
                 raise
@@ -190,8 +238,12 @@ class Worker:
         self._buffer = bytearray()
         self._received = 0  # bytes that it has said of the latest point
 
-    def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]) -> PointResult:
-        """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and parts."""
+    def measure(
+        self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]
+    ) -> PointResult:
+        """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and
+        parts.
+        """
         has_eager = not self._is_engine and point.get("compile", "eager") != "eager"
         watch = _Watch(time.perf_counter(), Resident(self.pid), has_eager)
         try:
@@ -203,17 +255,24 @@ class Worker:
             phases = {"start": time.perf_counter() - watch.begin}
             return PointResult(*problem, phases=phases, stderr=self._tail(self._log))
         self._points += 1
-        self._received, self.reached_point, self._broken = 0, False, None
+        self._received = 0
+        self.reached_point = False
+        self._broken = None
         stderr = self._folder.path / f"point-{self._points}.log"
-        request = messages.Request(messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr))
-        with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
+        request = messages.Request(
+            messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr)
+        )
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # seen at once in `_follow`, as the end of the pipe
             self._to.write(encode(request))
             self._to.flush()
         try:
             ending = self._follow(watch, limits, time.perf_counter(), on_news)
         except MessageError as error:
             # Nothing else that such a worker says can be relied upon.
-            watch.fault, self.reached_point = str(error), True
+            watch.fault = str(error)
+            self.reached_point = True
             ending = Ending(None, None, "worker", watch.phase)
             self._kill_worker()
         return self._result(watch, ending, limits, stderr)
@@ -237,16 +296,22 @@ class Worker:
             if not self.alive:
                 last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    if (code := self._process.wait(_GRACE)) < 0:  # says nothing of the software: another is started
+                    code = self._process.wait(_GRACE)
+                    if code < 0:  # says nothing of the software: another is started
                         self.reached_point = False
-                        return "crash", f"the worker was ended by {signal_name(-code)} while importing: {last}"
+                        return (
+                            "crash",
+                            f"the worker was ended by {signal_name(-code)} while importing: {last}",
+                        )
                 return "unavailable", f"the worker exited while importing: {last}"
             if not self._ready and time.perf_counter() >= deadline:
                 self.alive = False
                 return "crash", f"the framework's import took over {_START_TIMEOUT:.0f} s"
         return None
 
-    def _follow(self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Part], None]) -> Ending:
+    def _follow(
+        self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Part], None]
+    ) -> Ending:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
         while True:
             for event in self._events(_LOOK):
@@ -256,12 +321,16 @@ class Worker:
                     isinstance(event, messages.Started | messages.PointAnswered | messages.Exited)
                     and event.id != self._points
                 ):
-                    raise MessageError(f"{type(event).__name__.lower()}.id={event.id}: the request is {self._points}")
+                    raise MessageError(
+                        f"{type(event).__name__.lower()}.id={event.id}: the request is {self._points}"
+                    )
                 if isinstance(event, messages.Started):
-                    watch.pid, watch.started = event.pid, time.perf_counter()
+                    watch.pid = event.pid
+                    watch.started = time.perf_counter()
                     self.reached_point = True
                 elif isinstance(event, messages.PhaseBegun):
-                    watch.phase, watch.entered = event.phase, time.perf_counter()
+                    watch.phase = event.phase
+                    watch.entered = time.perf_counter()
                     watch.measured = event.answer or watch.measured
                     on_news(watch.phase)
                 elif isinstance(event, messages.News):
@@ -269,13 +338,17 @@ class Worker:
                     on_news(event.part)
                 elif isinstance(event, messages.PointAnswered):
                     if event.answer.outcome not in OUTCOMES:
-                        raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
+                        raise MessageError(
+                            f"result.answer.outcome={event.answer.outcome!r} is no outcome"
+                        )
                     watch.answer = event.answer
                 elif isinstance(event, messages.Exited):
                     watch.peak = max(watch.peak, event.max_resident_bytes)
                     if watch.answer is None and event.exit_code == 0 and self._broken:
                         watch.fault = self._broken
-                    return Ending(event.exit_code, event.signal, watch.stopped, watch.phase, watch.has_eager)
+                    return Ending(
+                        event.exit_code, event.signal, watch.stopped, watch.phase, watch.has_eager
+                    )
             if not self.alive:
                 return Ending(None, None, watch.stopped or "worker", watch.phase, watch.has_eager)
             self._enforce(watch, limits, sent)
@@ -308,29 +381,45 @@ class Worker:
             os.killpg(self.pid, signal.SIGKILL)
 
     def _result(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> PointResult:
-        now, tail = time.perf_counter(), self._tail(stderr)
+        now = time.perf_counter()
+        tail = self._tail(stderr)
         stderr.unlink(missing_ok=True)
-        for folder in self._folder.path.glob("trace-*"):  # of a child that did not live to remove it
+        for folder in self._folder.path.glob(
+            "trace-*"
+        ):  # of a child that did not live to remove it
             shutil.rmtree(folder, ignore_errors=True)
         answer = None if watch.fault else watch.answer
-        outcome, reason = classify(ending, answer, tail, limits.timeout, limits.memory_bytes, watch.peak)
+        outcome, reason = classify(
+            ending, answer, tail, limits.timeout, limits.memory_bytes, watch.peak
+        )
         shown = tail if outcome != "ok" else ""
-        most = math.inf if limits.memory_bytes is None else limits.memory_bytes
+        if limits.memory_bytes is None:
+            most = math.inf
+        else:
+            most = limits.memory_bytes
         phases = {"start": (watch.started or now) - watch.begin}
         if watch.fault:
-            outcome, reason = "crash", f"a message of the worker cannot be understood: {watch.fault}"
+            outcome = "crash"
+            reason = f"a message of the worker cannot be understood: {watch.fault}"
         elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
             # Only the profile was lost, which comes after all that is timed.
-            lost = messages.NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
-            answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
+            lost = messages.NoProfile(
+                f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory")
+            )
+            answer = replace(watch.measured, profile=lost)
+            outcome = "ok"
+            reason = None
             phases["profile"] = now - watch.entered
-        if known := answer or watch.measured:
+        known = answer or watch.measured
+        if known:
             phases = {**known.phases, **phases}
         news = [] if watch.fault else watch.news
         return PointResult(outcome, reason, answer, phases, shown, watch.peak or None, news=news)
 
     def _events(self, timeout: float) -> list[Event]:
-        """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises MessageError."""
+        """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises
+        MessageError.
+        """
         if not wait([self._from], max(timeout, 0.0)):
             return []
         data = os.read(self._from, 1 << 20)
@@ -361,12 +450,15 @@ class Worker:
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
-    """Live workers by key, so that interleaved software stacks do not pay the import again. `limit` bounds how many are
-    kept, `share` the part of memory that they may hold together; the least recently used goes first."""
+    """Live workers by key, so that interleaved software stacks do not pay the import again. `limit`
+    bounds how many are kept, `share` the part of memory that they may hold together; the least
+    recently used goes first.
+    """
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
         remove_leftovers()
-        self._limit, self._share = limit, share
+        self._limit = limit
+        self._share = share
         self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
         self._busy: set[WorkerKey] = set()
         self._closed = False
@@ -376,13 +468,21 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         self.close()
 
     def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of `key` without waiting: its import runs while the driver does something else."""
+        """Start the worker of `key` without waiting: its import runs while the driver does
+        something else.
+        """
         self._get(key)
 
     def measure(
-        self, key: WorkerKey, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]
+        self,
+        key: WorkerKey,
+        point: Mapping[str, Any],
+        limits: Limits,
+        on_news: Callable[[str | Part], None],
     ) -> PointResult:
-        """Measure one point; whatever happens to child or worker, a result with an outcome comes back."""
+        """Measure one point; whatever happens to child or worker, a result with an outcome comes
+        back.
+        """
         try:
             worker = self._get(key)
         except OSError as error:  # the interpreter went away
@@ -399,7 +499,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             return result
         self._drop(key)
         # A worker that was killed while it slept says nothing of this point: a new one measures it.
-        return result if worker.reached_point else self._get(key).measure(point, limits, on_news)
+        if worker.reached_point:
+            return result
+        return self._get(key).measure(point, limits, on_news)
 
     def close(self) -> None:
         """Kill every worker and its child; none is started any more."""

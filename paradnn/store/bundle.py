@@ -4,8 +4,8 @@
     runs.jsonl             a line for each run: its fields, params, tags and metrics
     artifacts/RUN_ID/...   its files
 
-Bundles are made by `python -m analysis export FILE.zip`; every command of the analysis takes one as --store, and
-`python -m analysis import FILE.zip` logs one into a store.
+Bundles are made by `python -m analysis export FILE.zip`; every command of the analysis takes one as
+--store, and `python -m analysis import FILE.zip` logs one into a store.
 """
 
 import hashlib
@@ -28,15 +28,29 @@ from paradnn.store.runs import SCHEMA_VERSION, Query, Row, Run, Values
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
 FORMAT = "paradnn-bundle-1"
-_MANIFEST, _RUNS = "manifest.json", "runs.jsonl"
+_MANIFEST = "manifest.json"
+_RUNS = "runs.jsonl"
 
-#: What a bundle may hold, unless it is no bundle but an attack: files, bytes in all and of the runs' values, and how
-#: much larger it may be than its .zip. Bundles of this suite are 5 to 30 times as large.
-_MOST_FILES, _MOST_BYTES, _MOST_RATIO, _FREE_BYTES = 2_000_000, 64 * 2**30, 200, 64 * 2**20
+#: What a bundle may hold, unless it is no bundle but an attack: files, bytes in all and of the
+#: runs' values, and how much larger it may be than its .zip. Bundles of this suite are 5 to 30
+#: times as large.
+_MOST_FILES = 2_000_000
+_MOST_BYTES = 64 * 2**30
+_MOST_RATIO = 200
+_FREE_BYTES = 64 * 2**20
 _LONGEST_LINE = 16 * 2**20  # of a run
 _LONGEST_TEXT = 8_000  # of a param or tag, as MLflow takes it
 _DAMAGED = (
-    *(OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, ValueError, TypeError),
+    *(
+        OSError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        RuntimeError,
+        KeyError,
+        ValueError,
+        TypeError,
+    ),
     AttributeError,
 )
 
@@ -47,25 +61,40 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
     """Write runs and their files to one .zip, whole or not at all; how many runs it holds."""
     sums: dict[str, str] = {}
     lines = []
-    with whole_file(path, "FILE") as making, zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target:
+    with (
+        whole_file(path, "FILE") as making,
+        zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target,
+    ):
 
         def add(name: str, content: bytes) -> None:
             target.writestr(name, content)
             sums[name] = hashlib.sha256(content).hexdigest()
 
         for row in rows:
-            run = {**row.run._asdict(), "params": row.params, "tags": row.tags, "metrics": row.metrics}
+            run = {
+                **row.run._asdict(),
+                "params": row.params,
+                "tags": row.tags,
+                "metrics": row.metrics,
+            }
             lines.append(json.dumps(run, sort_keys=True))
             for name, content in artifacts(row.run):
                 add(f"artifacts/{row.run.run_id}/{name}", content)
         add(_RUNS, "".join(f"{line}\n" for line in lines).encode())
-        manifest = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "runs": len(lines), "sha256": sums}
+        manifest = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "runs": len(lines),
+            "sha256": sums,
+        }
         target.writestr(_MANIFEST, json.dumps(manifest, indent=1))
     return len(lines)
 
 
 class BundleReader:
-    """Reads a bundle like a store: NoStoreError where there is none, DataError for a damaged one, SchemaError."""
+    """Reads a bundle like a store: NoStoreError where there is none, DataError for a damaged one,
+    SchemaError.
+    """
 
     def __init__(self, address: StoreAddress) -> None:
         self._rows = list(_rows(Path(address.uri.removeprefix(f"{BUNDLE}:"))))
@@ -85,7 +114,9 @@ class BundleReader:
 def read_artifact(address: str, name: str) -> bytes | None:
     """A file of a run, whose artifact address is of a bundle; None where it has none of that name."""
     path, begin, members = _place(address)
-    return b"".join(_pieces(path, begin + name)) if begin + name in members else None
+    if begin + name in members:
+        return b"".join(_pieces(path, begin + name))
+    return None
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
@@ -96,7 +127,9 @@ def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
 
 
 def extract(address: str, folder: Path | None) -> None:
-    """Check every file of a run, given its artifact address, and write them below a folder where one is given."""
+    """Check every file of a run, given its artifact address, and write them below a folder where
+    one is given.
+    """
     path, begin, members = _place(address)
     for member in members:
         if folder is None:
@@ -109,7 +142,9 @@ def extract(address: str, folder: Path | None) -> None:
 
 
 def _place(address: str) -> tuple[Path, str, list[str]]:
-    """Of a run's artifact address: the bundle, how the names of its files begin there, and those names."""
+    """Of a run's artifact address: the bundle, how the names of its files begin there, and those
+    names.
+    """
     path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
     return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
 
@@ -146,9 +181,14 @@ def _row(path: Path, line: bytes) -> Row:
         raise ValueError("a time is none")
     for key, text in (*one.params.items(), *one.tags.items()):
         if len(text) > _LONGEST_TEXT or len(key) > _LONGEST_TEXT:
-            raise ValueError(f"{key[:80]} has {len(text):,} letters, at most {_LONGEST_TEXT:,} are read")
+            raise ValueError(
+                f"{key[:80]} has {len(text):,} letters, at most {_LONGEST_TEXT:,} are read"
+            )
     one.artifact_uri = f"{BUNDLE}:{path}#{one.run_id}"
-    return Row(Run(*(getattr(one, field) for field in Run._fields)), *(getattr(one, kind) for kind in _KINDS))
+    return Row(
+        Run(*(getattr(one, field) for field in Run._fields)),
+        *(getattr(one, kind) for kind in _KINDS),
+    )
 
 
 #: An open bundle, the checksums of its files, and the files of each run.
@@ -159,7 +199,9 @@ def _open(path: Path) -> _Bundle:
     try:
         state = path.stat()
     except (OSError, ValueError):
-        raise NoStoreError(f"no bundle of results at {path}: python -m analysis export FILE.zip makes one") from None
+        raise NoStoreError(
+            f"no bundle of results at {path}: python -m analysis export FILE.zip makes one"
+        ) from None
     return _opened(path, state.st_mtime_ns, state.st_size)
 
 
@@ -170,15 +212,20 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     try:
         file = zipfile.ZipFile(path)
         # What it unpacks to, which may fill memory or disk, stands in its directory.
-        files, unpacked = len(file.infolist()), sum(member.file_size for member in file.infolist())
+        files = len(file.infolist())
+        unpacked = sum(member.file_size for member in file.infolist())
         most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
         if files > _MOST_FILES or unpacked > most:
             what = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
             limit = f"at most {_MOST_FILES:,} files of {most:,} bytes are read"
             raise DataError(f"{path}: {what}; {limit}: do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
-        form, version = manifest.get("format"), manifest.get("schema_version")
-        sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()} if form == FORMAT else {}
+        form = manifest.get("format")
+        version = manifest.get("schema_version")
+        if form == FORMAT:
+            sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()}
+        else:
+            sums = {}
     except _DAMAGED:
         raise DataError(f"{path}: no bundle of results, or a damaged one") from None
     if form != FORMAT:
@@ -189,7 +236,9 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     runs: dict[str, list[str]] = {}
     for name in sums:
         if not is_inside(path.parent, name):
-            raise DataError(f"{path}: {name[:80]} would be written outside its folder; do not trust this file")
+            raise DataError(
+                f"{path}: {name[:80]} would be written outside its folder; do not trust this file"
+            )
         kind, _, rest = name.partition("/")
         if kind == "artifacts":
             runs.setdefault(rest.partition("/")[0], []).append(name)

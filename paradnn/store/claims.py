@@ -1,4 +1,6 @@
-"""What the store already holds of given points: finished runs, runs that are being measured now, and by whom."""
+"""What the store already holds of given points: finished runs, runs that are being measured now,
+and by whom.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,36 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-CLAIM_MARGIN = 600.0  # how much longer than its time limit a claim of another host is believed, in seconds
-_EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}  # what earlier versions called the tags of a claim
+CLAIM_MARGIN = (
+    600.0  # how much longer than its time limit a claim of another host is believed, in seconds
+)
+_EARLIER = {
+    OWNER: "owner",
+    EXPIRES: "claim_expires",
+}  # what earlier versions called the tags of a claim
 #: The tags that are read of a run.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "tags": (
-        *("point_id", "environment_id", "replicate", *OUTCOME_TAGS, "limits_id", "extras", "contended", "kind"),
-        *(OWNER, _EARLIER[OWNER], EXPIRES, _EARLIER[EXPIRES], "device", "reason", "offline_id", "sweep_id"),
+        *(
+            "point_id",
+            "environment_id",
+            "replicate",
+            *OUTCOME_TAGS,
+            "limits_id",
+            "extras",
+            "contended",
+            "kind",
+        ),
+        *(
+            OWNER,
+            _EARLIER[OWNER],
+            EXPIRES,
+            _EARLIER[EXPIRES],
+            "device",
+            "reason",
+            "offline_id",
+            "sweep_id",
+        ),
     ),
     "params": (),
     "metrics": (),
@@ -71,17 +96,23 @@ class Owner:
             raise ValueError("no process")
 
     def is_gone(self, expires: float) -> bool:
-        """Whether it does no more of what it held until `expires` (Unix seconds): no process here, or out of time."""
+        """Whether it does no more of what it held until `expires` (Unix seconds): no process here,
+        or out of time.
+        """
         if self.boot == _boot():
             try:
                 process = psutil.Process(self.pid)
-                # One that has ended keeps its number until its parent asks for it, which not every parent does.
+                # One that has ended keeps its number until its parent asks for it, which not every
+                # parent does.
                 same = abs(process.create_time() - self.started) < 1.0
                 return not same or process.status() == psutil.STATUS_ZOMBIE
             except psutil.Error:
                 return True
-        # Another host: only time can tell. This one, before it was started again: its processes are gone.
-        same_host = self.host == socket.gethostname() and self.boot.split("/")[1:] == _boot().split("/")[1:]
+        # Another host: only time can tell. This one, before it was started again: its processes are
+        # gone.
+        same_host = (
+            self.host == socket.gethostname() and self.boot.split("/")[1:] == _boot().split("/")[1:]
+        )
         return same_host or time.time() > expires
 
 
@@ -96,7 +127,8 @@ class Entry:
     @property
     def identity(self) -> Identity:
         """Of which measurement it is."""
-        point, environment = self.tags.get("point_id", ""), self.tags.get("environment_id", "")
+        point = self.tags.get("point_id", "")
+        environment = self.tags.get("environment_id", "")
         return Identity(point, environment, int(self.tags.get("replicate", 0)))
 
     @property
@@ -119,12 +151,18 @@ class Entry:
         """Whether what it says of itself can be understood: others write into the store, too."""
         number = self.tags.get("replicate", "0")
         whole = number.isascii() and number.isdigit() and len(number) < 10
-        return whole and (not self.owner or (Owner.read(self.owner) is not None and not math.isnan(self._expires)))
+        return whole and (
+            not self.owner or (Owner.read(self.owner) is not None and not math.isnan(self._expires))
+        )
 
     @property
     def _expires(self) -> float:
         try:
-            return expires if math.isfinite(expires := float(self._said(EXPIRES) or "1e300")) else math.nan
+            return (
+                expires
+                if math.isfinite(expires := float(self._said(EXPIRES) or "1e300"))
+                else math.nan
+            )
         except ValueError:
             return math.nan
 
@@ -140,7 +178,12 @@ class Entry:
 def owner_tag() -> str:
     """Who holds a run: this process, distinguished from a later one with the same number."""
     process = psutil.Process()
-    who = {"host": socket.gethostname(), "boot": _boot(), "pid": process.pid, "started": process.create_time()}
+    who = {
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pid": process.pid,
+        "started": process.create_time(),
+    }
     return json.dumps(who)
 
 
@@ -153,20 +196,29 @@ class RunIndex:
     """Identities and claims in one experiment of a store, the newest run first."""
 
     def __init__(self, reader: Reader, experiment: str) -> None:
-        self._reader, self._experiment = reader, experiment
+        self._reader = reader
+        self._experiment = experiment
         self._unreadable: set[str] = set()  # runs that were named
 
-    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+    def finished(
+        self, environment_ids: Iterable[str], sweep_id: str | None = None
+    ) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments; of a sweep, in whichever."""
-        wanted = [("environment_id", name) for name in environment_ids] + ([("sweep_id", sweep_id)] if sweep_id else [])
-        entries = {entry.run_id: entry for tag in wanted for entry in self.with_tag(*tag) if entry.outcome}
+        wanted = [("environment_id", name) for name in environment_ids] + (
+            [("sweep_id", sweep_id)] if sweep_id else []
+        )
+        entries = {
+            entry.run_id: entry for tag in wanted for entry in self.with_tag(*tag) if entry.outcome
+        }
         found: defaultdict[Identity, list[Finished]] = defaultdict(list)
         for entry in entries.values():
             found[entry.identity].append(Finished(entry.run_id, entry.tags))
         return dict(found)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Metrics and tags of one run, its name as MLflow's own tag; StoreError where it is not there."""
+        """Metrics and tags of one run, its name as MLflow's own tag; StoreError where it is not
+        there.
+        """
         query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
         for run, _, tags, metrics in self._reader.read(query):
             return metrics, tags | ({"mlflow.runName": run.run_name} if run.run_name else {})
@@ -174,7 +226,11 @@ class RunIndex:
 
     def of_point(self, identity: Identity) -> list[Entry]:
         """The runs of one measurement."""
-        return [entry for entry in self.with_tag("point_id", identity.point_id) if entry.identity == identity]
+        return [
+            entry
+            for entry in self.with_tag("point_id", identity.point_id)
+            if entry.identity == identity
+        ]
 
     def running(self) -> list[Entry]:
         """Runs of any kind that are still RUNNING."""
@@ -182,7 +238,11 @@ class RunIndex:
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
-        points = (entry for entry in self.running() if entry.tags.get("kind") == "point" and not entry.outcome)
+        points = (
+            entry
+            for entry in self.running()
+            if entry.tags.get("kind") == "point" and not entry.outcome
+        )
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def with_tag(self, key: str, value: str) -> list[Entry]:
@@ -191,12 +251,17 @@ class RunIndex:
 
     def _entries(self, **which: Any) -> list[Entry]:
         query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
-        newest = sorted(self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True)
+        newest = sorted(
+            self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True
+        )
         entries = [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
         for entry in entries:
             if not entry.is_readable and entry.run_id not in self._unreadable:
                 self._unreadable.add(entry.run_id)
-                print(f"run {entry.run_id} is passed over: its tags cannot be understood", file=sys.stderr)
+                print(
+                    f"run {entry.run_id} is passed over: its tags cannot be understood",
+                    file=sys.stderr,
+                )
         return [entry for entry in entries if entry.is_readable]
 
 

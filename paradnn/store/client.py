@@ -1,7 +1,8 @@
-"""MLflow's own client, set up the same way everywhere: quiet, and done with a server that is gone within seconds; what
-a store raises, in one line and sorted: it is away, it refuses, or something else is wrong. Away (no connection, a
-time-out, a server's 5xx) is worth waiting for. The innermost cause speaks, with addresses cut: MLflow's own words may
-repeat one with its password."""
+"""MLflow's own client, set up the same way everywhere: quiet, and done with a server that is gone
+within seconds; what a store raises, in one line and sorted: it is away, it refuses, or something
+else is wrong. Away (no connection, a time-out, a server's 5xx) is worth waiting for. The innermost
+cause speaks, with addresses cut: MLflow's own words may repeat one with its password.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ T = TypeVar("T")
 #: What SQLite and systems say of a disk that takes no more.
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded", "File too large")
 _CREDENTIALS = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-#: By default a request to a server that is gone is repeated for minutes, each upload shows a bar, and a thread sends
-#: what was called to MLflow's makers while others are measured.
+#: By default a request to a server that is gone is repeated for minutes, each upload shows a bar,
+#: and a thread sends what was called to MLflow's makers while others are measured.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -48,8 +49,8 @@ def client_of(address: StoreAddress) -> MlflowClient:
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
-    # After the import, which sets its own levels: that tables are made is no news to a user, and what fails is raised,
-    # so a traceback of it besides is none either.
+    # After the import, which sets its own levels: that tables are made is no news to a user, and
+    # what fails is raised, so a traceback of it besides is none either.
     for name in ("alembic", "mlflow", "mlflow.store.db.utils", "sqlalchemy.pool"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(address.uri)
@@ -58,24 +59,35 @@ def client_of(address: StoreAddress) -> MlflowClient:
 def open_experiment(
     address: StoreAddress, name: str, about: Mapping[str, str] | None = None
 ) -> tuple[MlflowClient, str]:
-    """A client, and the id of the experiment to write into; database and experiment are made where they are not there.
-    A SQLite store gets a write-ahead log, so that it can be read while it is written, and has its artifacts in the
-    folder beside it. `about`: tags of an experiment that is made. StoreError for one deleted or served."""
+    """A client, and the id of the experiment to write into; database and experiment are made where
+    they are not there. A SQLite store gets a write-ahead log, so that it can be read while it is
+    written, and has its artifacts in the folder beside it. `about`: tags of an experiment that is
+    made. StoreError for one deleted or served.
+    """
     from mlflow.exceptions import MlflowException
 
     with contextlib.ExitStack() as stack:
-        if address.folder is not None:  # two processes that first open a SQLite database would both make its tables
+        if (
+            address.folder is not None
+        ):  # two processes that first open a SQLite database would both make its tables
             fcntl.flock(stack.enter_context((address.folder / ".lock").open("w")), fcntl.LOCK_EX)
         settle(address)
         _make_tables(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)
-        if experiment is None and address.database is not None:  # readers and writers at once, where the disk can
-            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address.database)) as tables:
+        if (
+            experiment is None and address.database is not None
+        ):  # readers and writers at once, where the disk can
+            with (
+                contextlib.suppress(sqlite3.Error),
+                contextlib.closing(sqlite3.connect(address.database)) as tables,
+            ):
                 tables.execute("PRAGMA journal_mode=WAL")
         if experiment is None:
             try:
-                return client, str(client.create_experiment(name, address.artifact_location, dict(about or {})))
+                return client, str(
+                    client.create_experiment(name, address.artifact_location, dict(about or {}))
+                )
             except MlflowException:  # another process made it in the same moment
                 experiment = client.get_experiment_by_name(name)
                 if experiment is None:
@@ -85,8 +97,10 @@ def open_experiment(
 
 
 def _make_tables(address: StoreAddress) -> None:
-    """Make a SQLite store that is not there yet, whole or not at all: beside its place first, since it takes seconds.
-    MLflow's steps cannot be taken back, and it refuses a database in which one of them was interrupted."""
+    """Make a SQLite store that is not there yet, whole or not at all: beside its place first, since
+    it takes seconds. MLflow's steps cannot be taken back, and it refuses a database in which one of
+    them was interrupted.
+    """
     database = address.database
     if database is None or (database.is_file() and database.stat().st_size):
         return
@@ -104,14 +118,18 @@ def _make_tables(address: StoreAddress) -> None:
 def require_usable(address: StoreAddress, name: str, stage: str, location: str) -> None:
     """Raises StoreError for an experiment that was deleted, or whose files a server keeps."""
     if stage != "active":
-        raise StoreError(f"{address.public}: experiment {name} was deleted there; restore it or name another")
+        raise StoreError(
+            f"{address.public}: experiment {name} was deleted there; restore it or name another"
+        )
     if address.is_sql and location.startswith("mlflow-artifacts:"):
         raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
 
 
 @contextlib.contextmanager
 def store_errors(where: str) -> Iterator[None]:
-    """What MLflow, its database or the network raise inside becomes a StoreError whose message begins with `where`."""
+    """What MLflow, its database or the network raise inside becomes a StoreError whose message
+    begins with `where`.
+    """
     try:
         yield
     except Exception as error:
@@ -144,7 +162,9 @@ def wraps_errors(kind: type[T]) -> type[T]:
 
 
 def is_listening(uri: str) -> bool:
-    """Whether something answers at a server's address, asked once and briefly; always true of a database."""
+    """Whether something answers at a server's address, asked once and briefly; always true of a
+    database.
+    """
     if not uri.startswith("http"):
         return True
     import requests
@@ -165,19 +185,32 @@ def one_line_of(error: BaseException) -> str:
 
 def _store_error(where: str, error: BaseException) -> StoreError:
     causes = list(_causes(error))
-    status, text = _status(error, causes), one_line_of(error)
+    status = _status(error, causes)
+    text = one_line_of(error)
     if status == 401:
-        return StoreRefusalError(f"{where}: not logged in, or a wrong user or password (HTTP 401); {_CREDENTIALS}")
+        return StoreRefusalError(
+            f"{where}: not logged in, or a wrong user or password (HTTP 401); {_CREDENTIALS}"
+        )
     if status == 403:
-        remedy = "start the server with --allowed-hosts" if "Invalid Host" in text else f"{_CREDENTIALS} of one who may"
+        if "Invalid Host" in text:
+            remedy = "start the server with --allowed-hosts"
+        else:
+            remedy = f"{_CREDENTIALS} of one who may"
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
     if any(words in text for words in _FULL):  # waiting makes no room
         return StoreError(f"{where}: {text}; free some space")
-    http = _loaded("requests.exceptions", "ConnectionError", "Timeout", "RetryError", "ChunkedEncodingError")
-    away = (*http, *_loaded("sqlalchemy.exc", "InterfaceError", "OperationalError"), sqlite3.OperationalError)
-    is_away = (
-        any(isinstance(cause, away) for cause in causes) if status is None else status in (408, 429) or status >= 500
+    http = _loaded(
+        "requests.exceptions", "ConnectionError", "Timeout", "RetryError", "ChunkedEncodingError"
     )
+    away = (
+        *http,
+        *_loaded("sqlalchemy.exc", "InterfaceError", "OperationalError"),
+        sqlite3.OperationalError,
+    )
+    if status is None:
+        is_away = any(isinstance(cause, away) for cause in causes)
+    else:
+        is_away = status in (408, 429) or status >= 500
     return (StoreAwayError if is_away else StoreError)(f"{where}: {text}")
 
 
@@ -187,18 +220,23 @@ def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None
         response = getattr(cause, "response", None)
         if isinstance(cause, _loaded("requests.exceptions", "HTTPError")) and response is not None:
             return int(response.status_code)
-    # MLflow raises its own for an answer that is no success; with a cause behind it, there was no answer.
+    # MLflow raises its own for an answer that is no success; with a cause behind it, there was no
+    # answer.
     if isinstance(error, _loaded("mlflow.exceptions", "MlflowException")) and len(causes) == 1:
         return int(error.get_http_status_code())  # type: ignore[attr-defined]
     return None
 
 
 def _loaded(module: str, *names: str) -> tuple[type[BaseException], ...]:
-    return tuple(getattr(sys.modules[module], name) for name in names) if module in sys.modules else ()
+    if module in sys.modules:
+        return tuple(getattr(sys.modules[module], name) for name in names)
+    return ()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = error
     while current is not None:
         yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        current = current.__cause__ or (
+            None if current.__suppress_context__ else current.__context__
+        )

@@ -15,7 +15,8 @@ from paradnn.store.runs import LARGEST, OUTCOME_TAGS, Query, Row, Run, Values
 
 class Texts:
     """A text for each run, None where it has none: `codes` (runs,), int32, and the text -> its code in `places`. Code
-    -1 is no text. Codes count from 0 in the order of `places`."""
+    -1 is no text. Codes count from 0 in the order of `places`.
+    """
 
     def __init__(self, codes: NDArray[np.int32], places: dict[str, int] | None = None) -> None:
         self.codes = codes
@@ -50,7 +51,8 @@ class Texts:
         return whole
 
 
-#: Rows of a table as columns: run ids, keys, and texts or, of metrics, numbers (rows,), NaN where there is none.
+#: Rows of a table as columns: run ids, keys, and texts or, of metrics, numbers (rows,), NaN where
+#: there is none.
 Part = tuple[Texts, Texts, Texts | NDArray[np.float64]]
 PART = 1 << 16  # rows of a part, at most: keys are sorted by numbers of 16 bits
 
@@ -60,13 +62,21 @@ def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
     rows = iter(rows)
     while part := list(islice(rows, PART)):
         run_ids, keys, values = zip(*part, strict=True)
-        yield Texts.of(run_ids), Texts.of(keys), np.array(values, float) if kind == "metrics" else Texts.of(values)
+        yield (
+            Texts.of(run_ids),
+            Texts.of(keys),
+            np.array(values, float) if kind == "metrics" else Texts.of(values),
+        )
 
 
 def of_batch(batch: pa.RecordBatch) -> Part:
     """A batch of `paradnn.store.scan`."""
     run_ids, keys, values = batch.columns
-    return _texts(run_ids), _texts(keys), _texts(values) if pa.types.is_dictionary(values.type) else values.to_numpy()
+    return (
+        _texts(run_ids),
+        _texts(keys),
+        _texts(values) if pa.types.is_dictionary(values.type) else values.to_numpy(),
+    )
 
 
 def _texts(column: pa.DictionaryArray) -> Texts:
@@ -75,22 +85,29 @@ def _texts(column: pa.DictionaryArray) -> Texts:
 
 
 class Records:
-    """Entry i of every column belongs to run i: -1 or NaN where the run lacks the key. `index`: a run's id -> i."""
+    """Entry i of every column belongs to run i: -1 or NaN where the run lacks the key. `index`: a
+    run's id -> i.
+    """
 
     def __init__(self, runs: Iterable[Run]) -> None:
         unique = {run.run_id: run for run in runs}
-        self.runs, length = list(unique.values()), len(unique)
+        self.runs = list(unique.values())
+        length = len(unique)
         self.index = dict(zip(unique, range(length), strict=True))
         self.params: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
         self.tags: defaultdict[str, Texts] = defaultdict(lambda: Texts.missing(length))
-        self.metrics: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.full(length, np.nan))
+        self.metrics: defaultdict[str, NDArray[np.float64]] = defaultdict(
+            lambda: np.full(length, np.nan)
+        )
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
         """The columns of some rows."""
         records = cls(row.run for row in rows)
         for kind in get_args(Values):
-            entries = ((row.run.run_id, *entry) for row in rows for entry in getattr(row, kind).items())
+            entries = (
+                (row.run.run_id, *entry) for row in rows for entry in getattr(row, kind).items()
+            )
             records.add(kind, in_parts(kind, entries))
         return records
 
@@ -100,14 +117,21 @@ class Records:
         columns: dict[str, Any] = defaultdict(lambda: np.full(len(self.runs), lacking))
         places: dict[str, int] = {}  # of the texts of all columns
         for run_ids, keys, values in parts:
-            positions = np.array([self.index.get(run_id, -1) for run_id in run_ids.places], "int32")[run_ids.codes]
+            positions = np.array(
+                [self.index.get(run_id, -1) for run_id in run_ids.places], "int32"
+            )[run_ids.codes]
             if isinstance(values, Texts):
                 known = [places.setdefault(text, len(places)) for text in values.places]
                 values = np.array([*known, -1], "int32")[values.codes]
             there = np.flatnonzero((positions >= 0) & (values != lacking) & (values == values))
-            order = there[np.argsort(keys.codes[there].astype("uint16"), kind="stable")]  # by counting
-            positions, values, counts = positions[order], values[order], np.bincount(keys.codes[there])
-            ends, names = np.cumsum(counts), list(keys.places)
+            order = there[
+                np.argsort(keys.codes[there].astype("uint16"), kind="stable")
+            ]  # by counting
+            positions = positions[order]
+            values = values[order]
+            counts = np.bincount(keys.codes[there])
+            ends = np.cumsum(counts)
+            names = list(keys.places)
             for code in np.flatnonzero(counts):
                 rows = slice(ends[code] - counts[code], ends[code])
                 columns[names[code]][positions[rows]] = values[rows]
@@ -118,17 +142,29 @@ class Records:
                 continue
             there = column >= 0
             column[there], used = pd.factorize(column[there])
-            getattr(self, kind)[name] = Texts(column, {texts[code]: place for place, code in enumerate(used)})
+            getattr(self, kind)[name] = Texts(
+                column, {texts[code]: place for place, code in enumerate(used)}
+            )
 
     def chosen(self, query: Query) -> Self:
         """Its runs, with their tags, that the query's tags accept."""
         nothing = Texts.missing(len(self.runs))
-        asked = [[self.tags.get(name, nothing).are(text) for text in texts] for name, texts in query.tags.items()]
-        asked += [[self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS]] * query.needs_outcome
-        if np.all(accepted := np.logical_and.reduce([np.logical_or.reduce(each) for each in asked])):
+        asked = [
+            [self.tags.get(name, nothing).are(text) for text in texts]
+            for name, texts in query.tags.items()
+        ]
+        asked += [
+            [self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS]
+        ] * query.needs_outcome
+        if np.all(
+            accepted := np.logical_and.reduce([np.logical_or.reduce(each) for each in asked])
+        ):
             return self
         part = type(self)(compress(self.runs, accepted))
-        tags = ((name, Texts(column.codes[accepted], column.places)) for name, column in self.tags.items())
+        tags = (
+            (name, Texts(column.codes[accepted], column.places))
+            for name, column in self.tags.items()
+        )
         part.tags.update((name, column) for name, column in tags if np.any(column.codes >= 0))
         return part
 
@@ -139,11 +175,19 @@ class Records:
         own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):
             held = ((ids, entry) for part, ids in own for entry in getattr(part, kind).items())
-            whole.add(kind, ((ids, Texts(np.zeros_like(ids.codes), {name: 0}), each) for ids, (name, each) in held))
+            whole.add(
+                kind,
+                (
+                    (ids, Texts(np.zeros_like(ids.codes), {name: 0}), each)
+                    for ids, (name, each) in held
+                ),
+            )
         return whole
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A metric of every run (runs,), with the infinities that MLflow's SQL stores write as the largest float."""
+        """A metric of every run (runs,), with the infinities that MLflow's SQL stores write as the
+        largest float.
+        """
         numbers = self.metrics[name]
         numbers[numbers >= LARGEST], numbers[numbers <= -LARGEST] = np.inf, -np.inf
         return numbers

@@ -1,6 +1,8 @@
-"""Files: names that stay inside their folder, files that are there whole or not at all, and what a run's files hold. A
-tracking server takes each file in a request of its own. So what programs read goes there as one file, `files.json`,
-which maps names to contents; what a person opens (pictures, tables, a worker's last words) keeps a file of its own."""
+"""Files: names that stay inside their folder, files that are there whole or not at all, and what a
+run's files hold. A tracking server takes each file in a request of its own. So what programs read
+goes there as one file, `files.json`, which maps names to contents; what a person opens (pictures,
+tables, a worker's last words) keeps a file of its own.
+"""
 
 import base64
 import contextlib
@@ -22,12 +24,16 @@ _SHOWN = 80
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of `name`, parts joined by /, below `folder`. DataError where it would be outside: absolute, with `..`,
-    empty parts or a NUL, or through a link."""
-    path, parts = folder, name.split("/")
+    """The path of `name`, parts joined by /, below `folder`. DataError where it would be outside:
+    absolute, with `..`, empty parts or a NUL, or through a link.
+    """
+    path = folder
+    parts = name.split("/")
     unfit = any(part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts)
     if unfit or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
-        raise DataError(f"{name[:_SHOWN]!r} is no name of a file inside {folder}; do not trust where it came from")
+        raise DataError(
+            f"{name[:_SHOWN]!r} is no name of a file inside {folder}; do not trust where it came from"
+        )
     for part in parts:
         path = path / part
         if path.is_symlink():
@@ -43,7 +49,9 @@ def is_inside(folder: Path, name: str) -> bool:
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value in a JSON text of others; ValueError for whatever is none, however deep or long its numbers are."""
+    """The value in a JSON text of others; ValueError for whatever is none, however deep or long its
+    numbers are.
+    """
     try:
         return json.loads(text)
     except RecursionError:
@@ -52,7 +60,9 @@ def read_json(text: str | bytes) -> Any:
 
 @contextlib.contextmanager
 def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file in `folder`, with a name of its own that no link can take; it is removed unless it was renamed."""
+    """A new file in `folder`, with a name of its own that no link can take; it is removed unless it
+    was renamed.
+    """
     path = folder / f".{begin[:100]}{secrets.token_hex(8)}{end}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -64,8 +74,10 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 
 @contextlib.contextmanager
 def whole_file(path: Path, key: str) -> Iterator[Path]:
-    """Where to write what is to be the file at `path`; it takes its place once all is written, but for what is no
-    regular file, such as /dev/stdout. ConfigError, naming `key`, where it cannot be written."""
+    """Where to write what is to be the file at `path`; it takes its place once all is written, but
+    for what is no regular file, such as /dev/stdout. ConfigError, naming `key`, where it cannot be
+    written.
+    """
     try:
         try:
             target = path.resolve()
@@ -79,7 +91,9 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
             making.replace(target)
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())
-        raise ConfigError(key, str(path), f"cannot be written ({reason})", "give another") from error
+        raise ConfigError(
+            key, str(path), f"cannot be written ({reason})", "give another"
+        ) from error
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -89,17 +103,21 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def append_line(path: Path, key: str, content: Any) -> None:
-    """Add a JSON value as a line to a file, whole or not at all, also beside others who do; ConfigError, naming `key`,
-    where it cannot be written."""
+    """Add a JSON value as a line to a file, whole or not at all, also beside others who do;
+    ConfigError, naming `key`, where it cannot be written.
+    """
     try:
         with path.open("ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            end, line = file.seek(0, os.SEEK_END), json.dumps(content, allow_nan=False).encode() + b"\n"
+            end = file.seek(0, os.SEEK_END)
+            line = json.dumps(content, allow_nan=False).encode() + b"\n"
             if file.write(line) != len(line):
                 file.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        raise ConfigError(key, str(path), f"cannot be written ({error.strerror})", "give another") from error
+        raise ConfigError(
+            key, str(path), f"cannot be written ({error.strerror})", "give another"
+        ) from error
 
 
 def file_content(content: Any) -> bytes:
@@ -110,13 +128,17 @@ def file_content(content: Any) -> bytes:
 
 
 def pack(files: Mapping[str, Any]) -> dict[str, Any]:
-    """The same files, those in one that no person opens; where that is a single one, it stays as it is."""
+    """The same files, those in one that no person opens; where that is a single one, it stays as it
+    is.
+    """
     inner = {}
     for name, content in files.items():
         table = isinstance(content, Mapping) and {"columns", "data"} <= set(content)
         if name in _LISTS or (name.endswith(".json") and not table and not _is_binary(content)):
             inner[name] = content
-    packed = {name: content for name, content in files.items() if name not in inner} | {PACKED: inner}
+    packed = {name: content for name, content in files.items() if name not in inner} | {
+        PACKED: inner
+    }
     return packed if len(inner) > 1 else dict(files)
 
 

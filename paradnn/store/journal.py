@@ -1,7 +1,9 @@
-"""Results as files: what is measured goes here first, then into the store, at once where it answers, else later. Each
-point is one JSON file with a checksum, renamed once it is whole, which stays until a driver of the same store, or
-`python -m paradnn.sync`, logs it. Without a store points are claimed here too, by files that are made exclusively. What
-some processes of a point measured, and how far a training is, waits here until the point is complete."""
+"""Results as files: what is measured goes here first, then into the store, at once where it
+answers, else later. Each point is one JSON file with a checksum, renamed once it is whole, which
+stays until a driver of the same store, or `python -m paradnn.sync`, logs it. Without a store points
+are claimed here too, by files that are made exclusively. What some processes of a point measured,
+and how far a training is, waits here until the point is complete.
+"""
 
 import contextlib
 import hashlib
@@ -25,7 +27,16 @@ from paradnn.core.workload import Moment
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
-from paradnn.store.runs import SCHEMA_VERSION, AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepRun
+from paradnn.store.runs import (
+    SCHEMA_VERSION,
+    AcceptsRun,
+    Claim,
+    Claimed,
+    Finished,
+    Record,
+    RecordingMetrics,
+    SweepRun,
+)
 
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
@@ -35,8 +46,10 @@ _LARGEST = 2**30  # bytes of a file that is read
 
 @dataclass(frozen=True)
 class Document:
-    """A measured point as it is kept. `offline_id` names its file, `run_id` the run that was begun for it. `repeats`:
-    it is recorded whatever the store holds. `owner`: the tag of the driver that wrote it; of earlier ones none."""
+    """A measured point as it is kept. `offline_id` names its file, `run_id` the run that was begun
+    for it. `repeats`: it is recorded whatever the store holds. `owner`: the tag of the driver that
+    wrote it; of earlier ones none.
+    """
 
     record: Record
     offline_id: str
@@ -53,7 +66,10 @@ def folder_of(settings: Tracking) -> Path:
 
 def store_key(settings: Tracking) -> str:
     """Which store, and experiment, results are for."""
-    store = "" if settings.name == "offline" else address_of(settings.uri).uri
+    if settings.name == "offline":
+        store = ""
+    else:
+        store = address_of(settings.uri).uri
     return digest([store, settings.experiment], 8)
 
 
@@ -66,8 +82,9 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
 
 
 class Journal:
-    """Keeps runs as files in a folder. `key`: of the store that they are for; empty where they stay (`store_key`).
-    Methods raise StoreError when the disk does not take what is to be kept."""
+    """Keeps runs as files in a folder. `key`: of the store that they are for; empty where they stay
+    (`store_key`). Methods raise StoreError when the disk does not take what is to be kept.
+    """
 
     def __init__(self, folder: Path, key: str = "") -> None:
         self._key = f"{key}-" if key else ""
@@ -75,7 +92,9 @@ class Journal:
         self._sweep: SweepRun | None = None
         self._known: dict[Identity, list[Finished]] = {}
         self._read: set[str] = set()  # names of files that are known
-        with contextlib.suppress(*[StoreError] if key else []):  # beside a store it is needed where that is away
+        with contextlib.suppress(
+            *[StoreError] if key else []
+        ):  # beside a store it is needed where that is away
             _make(self.folder)
             if not os.access(self.folder, os.W_OK):
                 raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
@@ -85,13 +104,16 @@ class Journal:
         """Where the runs are, as it may be shown."""
         return f"{self.folder} (python -m paradnn.sync {self.folder} logs them)"
 
-    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+    def finished(
+        self, environment_ids: Iterable[str], sweep_id: str | None = None
+    ) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments; of a sweep, in whichever."""
         wanted = set(environment_ids)
         return {
             identity: runs
             for identity, runs in self._all().items()
-            if identity.environment_id in wanted or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
+            if identity.environment_id in wanted
+            or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
         }
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -119,7 +141,12 @@ class Journal:
             self._sweep = None
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+        self,
+        identity: Identity,
+        name: str,
+        tags: Mapping[str, str],
+        timeout: float,
+        accepts: AcceptsRun | None,
     ) -> Claimed:
         """Claim a point; with `accepts` None it is measured whatever the store holds."""
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
@@ -127,7 +154,8 @@ class Journal:
             return claim
         for _ in range(2):
             mine = self._claim(identity, timeout)
-            # Looked for once it is claimed: another driver may have recorded it, and let it go, the moment before.
+            # Looked for once it is claimed: another driver may have recorded it, and let it go, the
+            # moment before.
             found = next((run for run in self._all().get(identity, ()) if accepts(run.tags)), None)
             if found and mine:
                 self._claim_path(identity).unlink(missing_ok=True)
@@ -144,11 +172,16 @@ class Journal:
         """Let a claim hold for so many seconds from now on."""
         path = self._claim_path(claim.identity)
         if not claim.repeats:
-            with contextlib.suppress(OSError, StoreError), _written(path, _owned(claim.identity, timeout)) as made:
+            with (
+                contextlib.suppress(OSError, StoreError),
+                _written(path, _owned(claim.identity, timeout)) as made,
+            ):
                 os.replace(made, path)
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
-        """Let who looks at a point that is being measured see what its epochs gave so far: in a store."""
+        """Let who looks at a point that is being measured see what its epochs gave so far: in a
+        store.
+        """
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a finished point; the run's id."""
@@ -157,17 +190,22 @@ class Journal:
         return document.offline_id
 
     def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
-        """What is to be kept of a point that was measured; `metrics` are those of the recording itself."""
+        """What is to be kept of a point that was measured; `metrics` are those of the recording
+        itself.
+        """
         ours = claim.run_id.startswith("point-")
         run_id, begun = (claim.run_id, None) if ours else (self._new_id(), claim.run_id)
         whole = replace(record, metrics={**record.metrics, **metrics})
         return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
 
     def keep(self, document: Document) -> Path:
-        """Write a document; where it is. The claim of its point is given back: two drivers that kept their own would
-        each wait for the other's last point."""
-        path, tags = self.path_of(document.offline_id), document.record.tags
-        content, identity = asdict(document), identity_of(tags)
+        """Write a document; where it is. The claim of its point is given back: two drivers that
+        kept their own would each wait for the other's last point.
+        """
+        path = self.path_of(document.offline_id)
+        tags = document.record.tags
+        content = asdict(document)
+        identity = identity_of(tags)
         if document.sweep:
             del content["sweep"]["artifacts"]
         write_document(path, content)
@@ -181,7 +219,9 @@ class Journal:
         """Results for this store whose driver is gone."""
         for path in self.folder.glob(f"point-{self._key}*.json") if self._key else ():
             with contextlib.suppress(DataError):
-                if Entry(path.stem, "RUNNING", {"owner": read_record(path).owner or ""}).is_abandoned():
+                if Entry(
+                    path.stem, "RUNNING", {"owner": read_record(path).owner or ""}
+                ).is_abandoned():
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -193,7 +233,9 @@ class Journal:
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _all(self) -> dict[Identity, list[Finished]]:
-        """What the folder holds, others' of this moment too; damaged files are left to `sync` to name."""
+        """What the folder holds, others' of this moment too; damaged files are left to `sync` to
+        name.
+        """
         for path in self.folder.glob("point-*.json"):
             if path.name not in self._read:
                 self._read.add(path.name)
@@ -203,20 +245,26 @@ class Journal:
         return self._known
 
     def _claim_path(self, identity: Identity) -> Path:
-        return self.folder / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
+        return (
+            self.folder
+            / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
+        )
 
     def _claim(self, identity: Identity, timeout: float) -> bool:
         path = self._claim_path(identity)
         try:
             with _written(path, _owned(identity, timeout)) as made:
-                os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
+                os.link(
+                    made, path
+                )  # fails where the name is taken: the claim appears whole or not at all
             return True
         except FileExistsError:
             self._drop_if_stale(path)
             return False
 
     def _drop_if_stale(self, path: Path) -> bool:
-        if stale := bool((entry := _claim_in(path)) and entry.is_abandoned()):
+        stale = bool((entry := _claim_in(path)) and entry.is_abandoned())
+        if stale:
             path.unlink(missing_ok=True)
         return stale
 
@@ -225,7 +273,9 @@ class Journal:
 
 
 def _owned(identity: Identity, timeout: float) -> bytes:
-    return json.dumps({"owner": owner_tag(), "claim_expires": expiry(timeout), "identity": asdict(identity)}).encode()
+    return json.dumps(
+        {"owner": owner_tag(), "claim_expires": expiry(timeout), "identity": asdict(identity)}
+    ).encode()
 
 
 def _claim_in(path: Path) -> Entry | None:
@@ -239,7 +289,9 @@ def _claim_in(path: Path) -> Entry | None:
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
     """Write one file whole or not at all; raises StoreError when the disk does not take it."""
-    body = json.dumps({"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True)
+    body = json.dumps(
+        {"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True
+    )
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
     with _written(path, text.encode()) as made:
         os.replace(made, path)
@@ -247,7 +299,9 @@ def write_document(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _written(path: Path, data: bytes) -> Iterator[Path]:
-    """A whole file beside `path`, whose name it is to get; StoreError where the disk does not take it."""
+    """A whole file beside `path`, whose name it is to get; StoreError where the disk does not take
+    it.
+    """
     try:
         with new_file(path.parent) as (made, file):
             file.write(data)
@@ -257,7 +311,9 @@ def _written(path: Path, data: bytes) -> Iterator[Path]:
     except FileExistsError:
         raise
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}); free some space and run again") from error
+        raise StoreError(
+            f"{path}: cannot be written ({error.strerror}); free some space and run again"
+        ) from error
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -271,7 +327,9 @@ def read_document(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = read_json(body) if intact else {}
         form = content.get("format")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: no result file, or a damaged one ({type(error).__name__})") from None
+        raise DataError(
+            f"{path}: no result file, or a damaged one ({type(error).__name__})"
+        ) from None
     if not intact:
         raise DataError(f"{path}: damaged, its checksum does not fit")
     if form != FORMAT:
@@ -280,7 +338,9 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> Document:
-    """The result in a file, checked; DataError for one that is damaged, of another version, or none."""
+    """The result in a file, checked; DataError for one that is damaged, of another version, or
+    none.
+    """
     with _checked(path, "the record of a point") as content:
         record = {"description": "", "history": []} | content["record"]
         rest = {name: content.get(name) for name in ("offline_id", "run_id", "owner", "sweep")}
@@ -294,7 +354,10 @@ def read_sweep(path: Path) -> SweepRun:
     """How a sweep ended; DataError as `read_record` raises it."""
     with _checked(path, "the end of a sweep") as content:
         # Files of an earlier version hold a table alone.
-        artifacts = content["artifacts"] if "artifacts" in content else {"sweep.json": content["table"]}
+        if "artifacts" in content:
+            artifacts = content["artifacts"]
+        else:
+            artifacts = {"sweep.json": content["table"]}
         return read_message(SweepRun, content["sweep"] | {"artifacts": artifacts}, "sweep")
 
 
@@ -302,8 +365,11 @@ def read_sweep(path: Path) -> SweepRun:
 def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
     """The content of a file of this version; DataError for what is found wrong with it inside."""
     content = read_document(path)
-    if (version := content.get("schema_version")) != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}")
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}"
+        )
     if isinstance(sweep := content.get("sweep"), dict):
         content["sweep"] = {"status": "FINISHED", "metrics": {}, "artifacts": {}} | sweep
     try:
@@ -313,18 +379,25 @@ def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
 
 
 class PartialResults:
-    """Results of points that are not complete, a file each in the folder of results that wait for the store. Only who
-    holds the claim of a point, or finds its outcome, touches its file."""
+    """Results of points that are not complete, a file each in the folder of results that wait for
+    the store. Only who holds the claim of a point, or finds its outcome, touches its file.
+    """
 
     def __init__(self, settings: Tracking) -> None:
         # Claims are made in a store: a point of another store, or experiment, is another's.
-        self._folder, self._store = folder_of(settings), store_key(settings)
+        self._folder = folder_of(settings)
+        self._store = store_key(settings)
 
     def load(self, identity: Identity) -> list[PointResult]:
-        """What an earlier driver kept; a file that cannot be read, or of another version, holds nothing."""
+        """What an earlier driver kept; a file that cannot be read, or of another version, holds
+        nothing.
+        """
         try:
             content = read_document(self._path("partial", identity, "json"))
-            if (content["schema_version"], content["protocol"]) != (SCHEMA_VERSION, PROTOCOL_VERSION):
+            if (content["schema_version"], content["protocol"]) != (
+                SCHEMA_VERSION,
+                PROTOCOL_VERSION,
+            ):
                 return []
             return [read_message(PointResult, result, "result") for result in content["results"]]
         except (DataError, MessageError, KeyError, TypeError):
@@ -337,10 +410,15 @@ class PartialResults:
         write_document(self._path("partial", identity, "json"), content)
 
     def forget(self, identity: Identity, ended: bool) -> None:
-        """The point is recorded, and where it has `ended` no training goes on from its checkpoint, of which a worker
-        that was killed may have left half a file. A folder that cannot be written holds no file of ours."""
+        """The point is recorded, and where it has `ended` no training goes on from its checkpoint,
+        of which a worker that was killed may have left half a file. A folder that cannot be written
+        holds no file of ours.
+        """
         training = self.checkpoint(identity)
-        checkpoints = (training, training.with_suffix(".part")) if ended else ()
+        if ended:
+            checkpoints = (training, training.with_suffix(".part"))
+        else:
+            checkpoints = ()
         for path in (self._path("partial", identity, "json"), *checkpoints):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -358,4 +436,6 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"tracking.folder={folder}: cannot be made ({error.strerror}); give another") from None
+        raise StoreError(
+            f"tracking.folder={folder}: cannot be made ({error.strerror}); give another"
+        ) from None

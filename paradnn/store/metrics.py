@@ -1,5 +1,7 @@
-"""The registry of metrics: what every recorded number means. A kind of work declares its own (`paradnn.core.workload`),
-a step those of every point and every timed step; the table beside this file has the others."""
+"""The registry of metrics: what every recorded number means. A kind of work declares its own
+(`paradnn.core.workload`), a step those of every point and every timed step; the table beside this
+file has the others.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +11,19 @@ from paradnn.core.metric import Metric, declared, interval_names
 from paradnn.core.workload import WORKLOADS
 
 _COMMON = (
-    *("schedule", "start", "build", "input", "compile", "warmup", "measure", "latency", "balance", "profile", "record"),
+    *(
+        "schedule",
+        "start",
+        "build",
+        "input",
+        "compile",
+        "warmup",
+        "measure",
+        "latency",
+        "balance",
+        "profile",
+        "record",
+    ),
 )
 
 
@@ -23,15 +37,19 @@ def _phases() -> tuple[str, ...]:
     return tuple(found)
 
 
-PHASES = _phases()  # what the stack does for one point, in order; each has a metric `phase_<name>_seconds`
+PHASES = (
+    _phases()
+)  # what the stack does for one point, in order; each has a metric `phase_<name>_seconds`
 
-_HOUR, _MILLION = 3600.0, 1e6
+_HOUR = 3600.0
+_MILLION = 1e6
 
 
 @dataclass(frozen=True)
 class PriceMetric:
-    """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or so many a second
-    (`rate`), of a million. `learning`: also of a training that failed."""
+    """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or
+    so many a second (`rate`), of a million. `learning`: also of a training that failed.
+    """
 
     name: str
     description: str
@@ -50,26 +68,45 @@ class PriceMetric:
 
 
 COST_TO_TARGET = PriceMetric(
-    "cost_to_target", "price of an hour / 3600 * seconds_to_target", ("seconds_to_target",), learning=True
+    "cost_to_target",
+    "price of an hour / 3600 * seconds_to_target",
+    ("seconds_to_target",),
+    learning=True,
 )
-#: The rate of a schedule is what is asked of the server and what it serves, as long as the run is ok.
+#: The rate of a schedule is what is asked of the server and what it serves, as long as the run is
+#: ok.
 _SERVED = ("peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second")
 COSTS = (
-    PriceMetric("cost_per_million_examples", "price / 3600 * 1e6 / the rate", ("examples_per_second",), rate=True),
-    PriceMetric("cost_per_million_queries", "of queries: at the peak, or as scheduled", _SERVED, rate=True),
+    PriceMetric(
+        "cost_per_million_examples",
+        "price / 3600 * 1e6 / the rate",
+        ("examples_per_second",),
+        rate=True,
+    ),
+    PriceMetric(
+        "cost_per_million_queries", "of queries: at the peak, or as scheduled", _SERVED, rate=True
+    ),
     PriceMetric("cost_per_million_tokens", "the same of tokens", ("tokens_per_second",), rate=True),
     COST_TO_TARGET,
-    PriceMetric("cost_of_learning", "the same of learning_seconds", ("learning_seconds",), learning=True),
+    PriceMetric(
+        "cost_of_learning", "the same of learning_seconds", ("learning_seconds",), learning=True
+    ),
 )
 _OTHERS = (
     *declared(__file__),
     *(Metric(cost.name, "currency", "lower", cost.description) for cost in COSTS),
-    *(Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'") for name in PHASES),
+    *(
+        Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'")
+        for name in PHASES
+    ),
 )
 _DECLARED = (*(entry for work in WORKLOADS.values() for entry in work.declares), *_OTHERS)
-#: Metrics whose names end in what they are of, such as `op_share.MatMul`, by what those begin with; and all others.
+#: Metrics whose names end in what they are of, such as `op_share.MatMul`, by what those begin with;
+#: and all others.
 FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _DECLARED if "<" in entry.name}
-METRICS = {entry.name: entry for each in _DECLARED for entry in each.entries() if "<" not in entry.name}
+METRICS = {
+    entry.name: entry for each in _DECLARED for entry in each.entries() if "<" not in entry.name
+}
 
 
 def metric(name: str) -> Metric:
@@ -79,11 +116,15 @@ def metric(name: str) -> Metric:
     for prefix, entry in FAMILIES.items():
         if name.startswith(prefix) and len(name) > len(prefix):
             return entry
-    raise KeyError(f"metric {name!r} is not declared; do so where it is computed, with its unit and formula")
+    raise KeyError(
+        f"metric {name!r} is not declared; do so where it is computed, with its unit and formula"
+    )
 
 
 def costs(price: float, ok: bool, known: Callable[[str], float | None]) -> dict[str, float]:
-    """The costs of one run at `price` an hour, of the metrics that `known` gives; if not `ok` of its learning alone."""
+    """The costs of one run at `price` an hour, of the metrics that `known` gives; if not `ok` of
+    its learning alone.
+    """
     found = {}
     for cost in COSTS:
         amount = next((value for name in cost.of if (value := known(name))), None)

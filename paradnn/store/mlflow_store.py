@@ -1,7 +1,9 @@
-"""The only writer of MLflow: one run for each point, one parent run for each sweep. A run is made RUNNING when its
-point begins, which is also the claim that keeps other drivers off it. Artifacts go first, then one `log_batch` with
-params, metrics and tags, the outcome among them: a run without an outcome was not finished, whatever its status says.
-Through a server that is five requests: create, look, files, values, end."""
+"""The only writer of MLflow: one run for each point, one parent run for each sweep. A run is made
+RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
+first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an
+outcome was not finished, whatever its status says. Through a server that is five requests: create,
+look, files, values, end.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,23 @@ from paradnn.core.tables import rows
 from paradnn.core.workload import Moment
 from paradnn.store import runs
 from paradnn.store.address import address_of, local_folder, locate, settle
-from paradnn.store.claims import Entry, RunIndex, close_abandoned, close_run, expiry, owner_tag, status_of
-from paradnn.store.client import client_of, is_listening, one_line_of, open_experiment, store_errors, wraps_errors
+from paradnn.store.claims import (
+    Entry,
+    RunIndex,
+    close_abandoned,
+    close_run,
+    expiry,
+    owner_tag,
+    status_of,
+)
+from paradnn.store.client import (
+    client_of,
+    is_listening,
+    one_line_of,
+    open_experiment,
+    store_errors,
+    wraps_errors,
+)
 from paradnn.store.files import file_content, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.reader import open_reader
@@ -34,8 +51,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 
-_MOST_VALUES = 1000  # how many metrics, or metrics, params and tags together, a tracking server takes at once
-_PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
+_MOST_VALUES = (
+    1000  # how many metrics, or metrics, params and tags together, a tracking server takes at once
+)
+_PARENT = "mlflow.parentRunId"
+_NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (
     "ParaDnn: one run for each measured point, nested under the sweep that measured it. The tag `outcome` says how a "
@@ -45,7 +65,9 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What became of a kept result. "known": the store had it. "withheld": run `run_id` measured the same meanwhile."""
+    """What became of a kept result. "known": the store had it. "withheld": run `run_id` measured
+    the same meanwhile.
+    """
 
     state: Literal["logged", "known", "withheld"]
     run_id: str
@@ -77,7 +99,9 @@ class MlflowStore(RunIndex):
 
     def _open(self, experiment: str) -> None:
         client = known = None
-        if self._address.is_sql:  # MLflow's import takes seconds: what is only read needs none of it
+        if (
+            self._address.is_sql
+        ):  # MLflow's import takes seconds: what is only read needs none of it
             from paradnn.store.sql import SqlReader
 
             settle(self._address)
@@ -85,7 +109,11 @@ class MlflowStore(RunIndex):
                 known = SqlReader(self._address).experiment(experiment)
         if known is None:
             # The kind makes the UI show runs, with their descriptions, rather than traces.
-            about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
+            about = {
+                "mlflow.experimentKind": "custom_model_development",
+                _NOTE: _ABOUT,
+                **view_tags(),
+            }
             self._client, known = client, _ = open_experiment(self._address, experiment, about)
         self._experiment_id = known
         super().__init__(open_reader(self._address, client=client, pooled=True), experiment)
@@ -97,7 +125,9 @@ class MlflowStore(RunIndex):
 
         try:
             return client_of(self._address)
-        except MlflowException as error:  # tables of another version, say: nothing can be written, now or later
+        except (
+            MlflowException
+        ) as error:  # tables of another version, say: nothing can be written, now or later
             raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
 
     @property
@@ -105,9 +135,16 @@ class MlflowStore(RunIndex):
         return self._address.public
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        own = {**_SOURCE, "kind": "sweep", "schema_version": runs.SCHEMA_VERSION, runs.OWNER: self._owner}
+        own = {
+            **_SOURCE,
+            "kind": "sweep",
+            "schema_version": runs.SCHEMA_VERSION,
+            runs.OWNER: self._owner,
+        }
         own |= {_PARENT: self._project_run} if self._project_run else {}
-        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, _NOTE: description, **tags})
+        run = self._client.create_run(
+            self._experiment_id, run_name=name, tags={**own, _NOTE: description, **tags}
+        )
         self._parent = self._parents[tags["sweep_id"]] = str(run.info.run_id)
         return self._parent
 
@@ -126,11 +163,18 @@ class MlflowStore(RunIndex):
         self._client.set_terminated(run_id, end.status, now)
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: runs.AcceptsRun | None
+        self,
+        identity: Identity,
+        name: str,
+        tags: Mapping[str, str],
+        timeout: float,
+        accepts: runs.AcceptsRun | None,
     ) -> Claimed:
-        """Claim a point and make its run: the claim holds where, once it is written, no other stands beside it; two
-        drivers that claim at once both withdraw, and come back later. Who looks before as well makes no run in vain:
-        for ceilings, which are there most of the time, and for points once another driver's was met."""
+        """Claim a point and make its run: the claim holds where, once it is written, no other
+        stands beside it; two drivers that claim at once both withdraw, and come back later. Who
+        looks before as well makes no run in vain: for ceilings, which are there most of the time,
+        and for points once another driver's was met.
+        """
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks and any(other := self._others(identity, accepts)):
             return other[0]
@@ -145,14 +189,26 @@ class MlflowStore(RunIndex):
         return claim
 
     def _create(
-        self, identity: Identity, name: str, tags: Mapping[str, str], start: float, parent: str | None
+        self,
+        identity: Identity,
+        name: str,
+        tags: Mapping[str, str],
+        start: float,
+        parent: str | None,
     ) -> Claim:
-        whole, begun = {**_SOURCE, **tags} | ({_PARENT: parent} if parent else {}), _since_1970(start)
-        run = self._client.create_run(self._experiment_id, start_time=begun, run_name=name, tags=whole)
+        whole = {**_SOURCE, **tags} | ({_PARENT: parent} if parent else {})
+        begun = _since_1970(start)
+        run = self._client.create_run(
+            self._experiment_id, start_time=begun, run_name=name, tags=whole
+        )
         return Claim(run.info.run_id, identity, begun, files=run.info.artifact_uri, tags=whole)
 
-    def _others(self, identity: Identity, accepts: runs.AcceptsRun, besides: str = "") -> tuple[Finished | None, bool]:
-        """Why the point need not be measured now: a run that is accepted; whether a living driver holds it."""
+    def _others(
+        self, identity: Identity, accepts: runs.AcceptsRun, besides: str = ""
+    ) -> tuple[Finished | None, bool]:
+        """Why the point need not be measured now: a run that is accepted; whether a living driver
+        holds it.
+        """
         busy = False
         for entry in self.of_point(identity):
             if entry.run_id == besides or (entry.is_abandoned() and close_run(self._client, entry)):
@@ -160,7 +216,9 @@ class MlflowStore(RunIndex):
             if entry.outcome:
                 if accepts(entry.tags):
                     return Finished(entry.run_id, entry.tags), False
-            elif entry.is_claim_of(self._owner):  # the answer to an earlier request of ours was lost
+            elif entry.is_claim_of(
+                self._owner
+            ):  # the answer to an earlier request of ours was lost
                 self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
                 busy = True
@@ -174,7 +232,9 @@ class MlflowStore(RunIndex):
 
     def abandon(self, claim: Claim, reason: str) -> None:
         for entry in self.of_point(claim.identity):
-            if entry.run_id == claim.run_id and entry.outcome:  # interrupted when it was recorded already
+            if (
+                entry.run_id == claim.run_id and entry.outcome
+            ):  # interrupted when it was recorded already
                 self._client.set_terminated(claim.run_id, status_of(entry.outcome))
                 return
         self._client.set_tag(claim.run_id, "reason", reason)
@@ -184,8 +244,10 @@ class MlflowStore(RunIndex):
         return close_abandoned(self, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
-        """Log a result that was kept, into the run that was begun for it or a new one below its sweep, unless the store
-        holds it, or, without `repeats`, as much of the same point. DataError for one that the store does not accept."""
+        """Log a result that was kept, into the run that was begun for it or a new one below its
+        sweep, unless the store holds it, or, without `repeats`, as much of the same point.
+        DataError for one that the store does not accept.
+        """
         try:
             with store_errors(self.where):
                 return self._upload(document, repeats)
@@ -194,28 +256,43 @@ class MlflowStore(RunIndex):
             raise DataError(f"{document.offline_id}: cannot be logged ({problem})") from error
 
     def _upload(self, document: Document, repeats: bool) -> Uploaded:
-        record, identity = document.record, identity_of(document.record.tags)
+        record = document.record
+        identity = identity_of(document.record.tags)
         same = self.of_point(identity)
         begun = next((entry for entry in same if entry.run_id == document.run_id), None)
         logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
-        if logged := [entry for entry in logged if entry.outcome]:
+        logged = [entry for entry in logged if entry.outcome]
+        if logged:
             for entry in logged:  # the store had taken it, and went away before its answer came, or its end was written
                 if entry.status == "RUNNING":
-                    self._client.set_terminated(entry.run_id, status_of(record.outcome), _since_1970(record.end_time))
+                    self._client.set_terminated(
+                        entry.run_id, status_of(record.outcome), _since_1970(record.end_time)
+                    )
             return Uploaded("known", logged[0].run_id, record)
         held = next((entry for entry in same if record.is_held_by(entry.tags)), None)
-        claim = Claim(begun.run_id, identity, record.start_time) if begun else None
+        if begun:
+            claim = Claim(begun.run_id, identity, record.start_time)
+        else:
+            claim = None
         if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
             if begun and claim and begun.status == "RUNNING":
-                self.abandon(claim, "another driver measured the point while the store was unreachable")
+                self.abandon(
+                    claim, "another driver measured the point while the store was unreachable"
+                )
             return Uploaded("withheld", held.run_id, record)
         parent = self._parent_of(document.sweep) if document.sweep else None
         if claim is None:
-            tags = {key: value for key, value in record.tags.items() if key not in runs.OUTCOME_TAGS}
+            tags = {
+                key: value for key, value in record.tags.items() if key not in runs.OUTCOME_TAGS
+            }
             tags |= {runs.OWNER: self._owner, runs.EXPIRES: expiry(0)}
             claim = self._create(identity, record.name, tags, record.start_time, parent)
         try:
-            self.record(claim, replace(record, tags={**record.tags, "offline_id": document.offline_id}), dict)
+            self.record(
+                claim,
+                replace(record, tags={**record.tags, "offline_id": document.offline_id}),
+                dict,
+            )
         except Exception:
             if not begun:  # half a run is none
                 with contextlib.suppress(Exception):
@@ -224,11 +301,14 @@ class MlflowStore(RunIndex):
         return Uploaded("logged", claim.run_id, record)
 
     def _parent_of(self, sweep: SweepRun) -> str:
-        """The run of a sweep whose points are uploaded; one that is made says that its driver ended early, unless a
-        file holds its end (`end_sweep`)."""
-        sweep_id, own = sweep.tags["sweep_id"], self._parent
+        """The run of a sweep whose points are uploaded; one that is made says that its driver ended
+        early, unless a file holds its end (`end_sweep`).
+        """
+        sweep_id = sweep.tags["sweep_id"]
+        own = self._parent
         if sweep_id not in self._parents:
-            if known := self._runs_of(sweep):
+            known = self._runs_of(sweep)
+            if known:
                 self._parents[sweep_id] = known[0].run_id
             else:
                 made = self.open_sweep(sweep.name, "A sweep whose driver ended early.", sweep.tags)
@@ -237,7 +317,11 @@ class MlflowStore(RunIndex):
         return self._parents[sweep_id]
 
     def _runs_of(self, sweep: SweepRun) -> list[Entry]:
-        return [one for one in self.with_tag("sweep_id", sweep.tags["sweep_id"]) if one.tags.get("kind") == "sweep"]
+        return [
+            one
+            for one in self.with_tag("sweep_id", sweep.tags["sweep_id"])
+            if one.tags.get("kind") == "sweep"
+        ]
 
     def end_sweep(self, sweep: SweepRun) -> None:
         """Close the run of a sweep whose end the store was not told."""
@@ -249,12 +333,16 @@ class MlflowStore(RunIndex):
         """Whether a store that went away answers again; asks no longer than it must."""
         try:
             with store_errors(self.where):
-                return is_listening(self._address.uri) and bool(self._client.get_experiment(self._experiment_id))
+                return is_listening(self._address.uri) and bool(
+                    self._client.get_experiment(self._experiment_id)
+                )
         except StoreError:
             return False
 
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims of this process that it does not know: their run was made, the answer was lost."""
+        """Delete claims of this process that it does not know: their run was made, the answer was
+        lost.
+        """
         for entry in self.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
                 self._client.delete_run(entry.run_id)
@@ -262,27 +350,37 @@ class MlflowStore(RunIndex):
     def record(self, claim: Claim, record: Record, recording_metrics: runs.RecordingMetrics) -> str:
         from mlflow.entities import Param, RunTag
 
-        run_id, end = claim.run_id, _since_1970(record.end_time)
+        run_id = claim.run_id
+        end = _since_1970(record.end_time)
         self._put_artifacts(run_id, record.artifacts, claim.files)
         params = [Param(key, value) for key, value in record.params.items()]
         held = {**record.tags, _NOTE: record.description}
         tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
-        # At the point's own end, so that a record which is written again after a lost answer does not show twice.
+        # At the point's own end, so that a record which is written again after a lost answer does
+        # not show twice.
         last = Moment(0, end, {**record.metrics, **recording_metrics()})
         numbers = _numbers([*record.history, last])
-        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)  # the outcome comes with the last of them
+        first = max(
+            0, len(numbers) + len(params) + len(tags) - _MOST_VALUES
+        )  # the outcome comes with the last of them
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, status_of(record.outcome), end)
         return run_id
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
-        """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
+        """Metrics alone; what the store holds of them already it keeps once, since their times are
+        the same.
+        """
         for start in range(0, len(numbers), _MOST_VALUES):
             self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
 
-    def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None) -> None:
-        """Store files under the run; `address` is where its files are, asked for where it is not given."""
+    def _put_artifacts(
+        self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None
+    ) -> None:
+        """Store files under the run; `address` is where its files are, asked for where it is not
+        given.
+        """
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         address = address or str(self._client.get_run(run_id).info.artifact_uri)
@@ -291,15 +389,24 @@ class MlflowStore(RunIndex):
                 path = inside(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))
-            get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(str(folder))
+            get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(
+                str(folder)
+            )
 
 
 def _numbers(moments: Sequence[Moment]) -> list[Metric]:
-    """Metrics as MLflow takes them; measurements to seven digits, as many as they may have, counts as they are."""
+    """Metrics as MLflow takes them; measurements to seven digits, as many as they may have, counts
+    as they are.
+    """
     from mlflow.entities import Metric
 
     return [
-        Metric(name, number if number.is_integer() else float(f"{number:.7g}"), _since_1970(moment.time), moment.step)
+        Metric(
+            name,
+            number if number.is_integer() else float(f"{number:.7g}"),
+            _since_1970(moment.time),
+            moment.step,
+        )
         for moment in moments
         for name, number in ((name, float(value)) for name, value in moment.metrics.items())
     ]
@@ -311,20 +418,33 @@ def _since_1970(milliseconds: float) -> int:
 
 
 _PREFIX = "mlflow.sharedViewState."
-#: By its key, a view: what it shows, filter, order, columns. Sorted by time, runs stand below their parents; sorted by
-#: anything else, each has a line of its own.
+#: By its key, a view: what it shows, filter, order, columns. Sorted by time, runs stand below their
+#: parents; sorted by anything else, each has a line of its own.
 VIEWS = {view.pop("key"): view for view in rows(__file__, "views.csv")}
 
 
 def view_tags() -> Mapping[str, str]:
     """The tags of an experiment that hold its views."""
-    fixed = {"orderByAsc": False, "startTime": "ALL", "lifecycleFilter": "Active", "datasetsFilter": []}
+    fixed = {
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+    }
     tags = {}
     for key, view in VIEWS.items():
         columns = view["columns"].split()
         shown = ["attributes.`Run Name`", *columns]
-        state = fixed | {"searchFilter": view["filter"], "orderByKey": view["order"], "selectedColumns": columns}
-        state |= {"columnOrder": shown, "modelVersionFilter": "All Runs", "columnWidths": dict.fromkeys(shown, 170)}
+        state = fixed | {
+            "searchFilter": view["filter"],
+            "orderByKey": view["order"],
+            "selectedColumns": columns,
+        }
+        state |= {
+            "columnOrder": shown,
+            "modelVersionFilter": "All Runs",
+            "columnWidths": dict.fromkeys(shown, 170),
+        }
         tags[f"{_PREFIX}{key}"] = json.dumps(state)
     return tags
 

@@ -1,5 +1,7 @@
-"""Opening a store for reading alone: SQL tables directly, tracking servers through MLflow's search. Resume, claims,
-planning and analysis all read here. Nothing heavy is imported before a store is opened."""
+"""Opening a store for reading alone: SQL tables directly, tracking servers through MLflow's search.
+Resume, claims, planning and analysis all read here. Nothing heavy is imported before a store is
+opened.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from paradnn.store.columns import Records
 
 
-#: "sql" reads tables, "api" asks MLflow's search, which takes milliseconds a run; "auto" reads tables where it can.
+#: "sql" reads tables, "api" asks MLflow's search, which takes milliseconds a run; "auto" reads
+#: tables where it can.
 Way = Literal["auto", "sql", "api"]
 
 
@@ -35,10 +38,16 @@ class Reader(Protocol):
 
 
 def open_reader(
-    address: StoreAddress, way: Way = "auto", *, client: MlflowClient | None = None, pooled: bool = False
+    address: StoreAddress,
+    way: Way = "auto",
+    *,
+    client: MlflowClient | None = None,
+    pooled: bool = False,
 ) -> Reader:
-    """A reader of the store at `address`, which looking never makes. `client`: MLflow's, where one is open; `pooled`
-    keeps connections for many small reads. NoStoreError where there is none, StoreError where it cannot be read."""
+    """A reader of the store at `address`, which looking never makes. `client`: MLflow's, where one
+    is open; `pooled` keeps connections for many small reads. NoStoreError where there is none,
+    StoreError where it cannot be read.
+    """
     if address.is_bundle:
         from paradnn.store.bundle import BundleReader
 
@@ -57,16 +66,24 @@ def open_reader(
         if way != "api" and not tables.unexpected:
             return tables
         if way != "api":
-            warnings.warn(f"reading through MLflow's search, which is slow: {tables.unexpected}", stacklevel=3)
+            warnings.warn(
+                f"reading through MLflow's search, which is slow: {tables.unexpected}", stacklevel=3
+            )
     return SearchReader(address, client)
 
 
-def read_columns(address: StoreAddress, query: Query, way: Way = "auto") -> tuple[Records, list[str]]:
-    """The runs of a query column by column, and the names of the store's experiments, read as `open_reader` does."""
+def read_columns(
+    address: StoreAddress, query: Query, way: Way = "auto"
+) -> tuple[Records, list[str]]:
+    """The runs of a query column by column, and the names of the store's experiments, read as
+    `open_reader` does.
+    """
     from paradnn.store.columns import Records
 
     store = open_reader(address, way, pooled=True)
-    read: Callable[[Query], Records] = getattr(store, "columns", lambda wanted: Records.of(store.read(wanted)))
+    read: Callable[[Query], Records] = getattr(
+        store, "columns", lambda wanted: Records.of(store.read(wanted))
+    )
     return read(query), store.experiments()
 
 
@@ -87,7 +104,9 @@ class SearchReader:
             return sorted(experiment.name for experiment in _pages(self._client.search_experiments))
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query. The server filters what its grammar can say, the rest is filtered here."""
+        """The runs of a query. The server filters what its grammar can say, the rest is filtered
+        here.
+        """
         with store_errors(f"cannot read {self._address.public}"):
             return list(islice(self._search(query), query.newest))
 
@@ -96,21 +115,38 @@ class SearchReader:
         return self._given or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
-        """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory. Pages are counted by
-        offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers last; ids seen are passed."""
+        """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory. Pages
+        are counted by offset, so runs that arrive meanwhile may shift them: oldest first keeps
+        newcomers last; ids seen are passed.
+        """
         names = {self._id_of(name): name for name in query.experiments}
         names.pop("", None)
         if not names:
             return
         seen: set[str] = set()
-        order = ["attributes.start_time DESC" if query.newest else "attributes.start_time ASC", "attributes.run_id ASC"]
+        order = [
+            "attributes.start_time DESC" if query.newest else "attributes.start_time ASC",
+            "attributes.run_id ASC",
+        ]
         for answer in _pages(self._client.search_runs, list(names), _filter(query), order_by=order):
-            info, data = answer.info, answer.data
-            name, end = names[info.experiment_id], info.end_time or None
-            run = Run(info.run_id, info.run_name, name, info.status, info.start_time, end, info.artifact_uri)
+            info = answer.info
+            data = answer.data
+            name = names[info.experiment_id]
+            end = info.end_time or None
+            run = Run(
+                info.run_id,
+                info.run_name,
+                name,
+                info.status,
+                info.start_time,
+                end,
+                info.artifact_uri,
+            )
             if run.run_id not in seen and query.accepts(run, data.params, data.tags):
                 seen.add(run.run_id)
-                numbers = {key: number(value) for key, value in data.metrics.items() if value == value}
+                numbers = {
+                    key: number(value) for key, value in data.metrics.items() if value == value
+                }
                 yield query.narrowed(Row(run, data.params, data.tags, numbers))
 
     def _id_of(self, name: str) -> str:

@@ -1,5 +1,6 @@
-"""What driver and analysis agree on about a stored run: its version, keys that came later, how it says its end, and
-what readers of every kind of store are asked for and give."""
+"""What driver and analysis agree on about a stored run: its version, keys that came later, how it
+says its end, and what readers of every kind of store are asked for and give.
+"""
 
 import math
 import sys
@@ -8,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from paradnn.config.identity import EXTRA_KEYS, FORMER_STANDARD, Identity, later_keys, limits_id, protocol_id, texts
+from paradnn.config.identity import (
+    EXTRA_KEYS,
+    FORMER_STANDARD,
+    Identity,
+    later_keys,
+    limits_id,
+    protocol_id,
+    texts,
+)
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure, Point
@@ -19,16 +28,21 @@ from paradnn.core.workload import Moment
 #:   1  the first.
 SCHEMA_VERSION = "1"
 
-#: Tags of a claim: who holds it, and until when it is believed. The UI hides what begins with "mlflow."; runs recorded
-#: by earlier versions have both without that beginning.
-OWNER, EXPIRES = "mlflow.paradnn.owner", "mlflow.paradnn.claim_expires"
+#: Tags of a claim: who holds it, and until when it is believed. The UI hides what begins with
+#: "mlflow."; runs recorded by earlier versions have both without that beginning.
+OWNER = "mlflow.paradnn.owner"
+EXPIRES = "mlflow.paradnn.claim_expires"
 
-#: Params that came later, with the value that every run measured before them had, written as the store writes it.
+#: Params that came later, with the value that every run measured before them had, written as the
+#: store writes it.
 LATER_PARAMS: Mapping[str, str] = texts(later_keys())
 
-#: How runs that are no points say their end: under names of their own, so that who counts outcomes counts points.
-CEILINGS_OUTCOME, ANALYSIS_OUTCOME = "ceilings_outcome", "analysis_outcome"
-#: Tags of which a finished run has one. Those recorded by earlier versions say `outcome`, whatever they are.
+#: How runs that are no points say their end: under names of their own, so that who counts outcomes
+#: counts points.
+CEILINGS_OUTCOME = "ceilings_outcome"
+ANALYSIS_OUTCOME = "analysis_outcome"
+#: Tags of which a finished run has one. Those recorded by earlier versions say `outcome`, whatever
+#: they are.
 OUTCOME_TAGS = ("outcome", CEILINGS_OUTCOME, ANALYSIS_OUTCOME)
 
 
@@ -37,15 +51,20 @@ def outcome_of(tags: Mapping[str, str]) -> str | None:
     return next((tags[name] for name in OUTCOME_TAGS if name in tags), None)
 
 
-#: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be claimed.
+#: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be
+#: claimed.
 AcceptsRun = Callable[[Mapping[str, str]], bool]
-RecordingMetrics = Callable[[], Mapping[str, float]]  # metrics of the recording itself, asked for at the last moment
+RecordingMetrics = Callable[
+    [], Mapping[str, float]
+]  # metrics of the recording itself, asked for at the last moment
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds. `files`,
-    the address of its files, and `tags` that it bears are those that are known."""
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the
+    store holds. `files`, the address of its files, and `tags` that it bears are those that are
+    known.
+    """
 
     run_id: str
     identity: Identity
@@ -63,13 +82,17 @@ class Finished:
     tags: Mapping[str, str]
 
 
-Claimed = Claim | Finished | None  # what becomes of a point that is to be claimed; None: another driver is measuring it
+Claimed = (
+    Claim | Finished | None
+)  # what becomes of a point that is to be claimed; None: another driver is measuring it
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """The parent of points, and how it ended: `status` is an MLflow run status, `artifacts` are as those of a `Record`.
-    Of one that ends `name` need not be said, and `tags` are those that it gets besides."""
+    """The parent of points, and how it ended: `status` is an MLflow run status, `artifacts` are as
+    those of a `Record`. Of one that ends `name` need not be said, and `tags` are those that it gets
+    besides.
+    """
 
     status: str
     description: str
@@ -81,8 +104,10 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one run holds; times are in ms. `artifacts` maps a file name to text, to a JSON-able value, or to
-    {"base64": ...}: see `paradnn.store.files`. `history` are metrics that have a value for each epoch."""
+    """Everything one run holds; times are in ms. `artifacts` maps a file name to text, to a
+    JSON-able value, or to {"base64": ...}: see `paradnn.store.files`. `history` are metrics that
+    have a value for each epoch.
+    """
 
     name: str
     outcome: str
@@ -97,8 +122,10 @@ class Record:
     history: Sequence[Moment] = ()
 
     def is_held_by(self, known: Mapping[str, str]) -> bool:
-        """Whether a stored run with these tags holds all that this one holds, which is of the same identity and was
-        made without a claim. A measurement adds something to a failure, so do other limits, and a profile."""
+        """Whether a stored run with these tags holds all that this one holds, which is of the same
+        identity and was made without a claim. A measurement adds something to a failure, so do
+        other limits, and a profile.
+        """
         outcome = outcome_of(known)
         if outcome is None or (outcome != "ok" and outcome_of(self.tags) == "ok"):
             return False
@@ -108,7 +135,9 @@ class Record:
 
 
 def wanted_extras(point: Point) -> set[str]:
-    """What `point` asks for beside its timing: names of settings; a kept trace brings its profile along."""
+    """What `point` asks for beside its timing: names of settings; a kept trace brings its profile
+    along.
+    """
     wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
     return wanted and wanted | {"profile"}
 
@@ -126,10 +155,13 @@ class ResumePolicy:
         return self.resume is not False
 
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares. An
-        outcome, or the lack of a profile, that a limit caused is accepted under the same limits alone; where a profile
-        or its trace is asked for, no measured run without it is."""
-        outcome, extras, wanted = tags.get("outcome"), tags.get("extras", "").split(), wanted_extras(point)
+        """Whether a run with these tags is accepted as the measurement of `point`, whose identity
+        it shares. An outcome, or the lack of a profile, that a limit caused is accepted under the
+        same limits alone; where a profile or its trace is asked for, no measured run without it is.
+        """
+        outcome = tags.get("outcome")
+        extras = tags.get("extras", "").split()
+        wanted = wanted_extras(point)
         if outcome is None or (self.resume == "retry" and outcome in self.retry):
             return False
         limited = outcome in LIMIT_OUTCOMES or (wanted and "limited" in extras)
@@ -142,14 +174,19 @@ class ResumePolicy:
         return next((run for run in runs if self.accepts(point, run.tags)), None)
 
 
-#: `protocol_id` of published measurements, a hash of what is known of it: the paper's ("best logged rate"), DeepBench's
-#: ("mean of many calls after one"), Vidur's ("median of the kernels of three repetitions").
-PUBLISHED, DEEPBENCH, VIDUR = "b5307f819546707b", "6a1314096f27918a", "ee900f105392ae85"
+#: `protocol_id` of published measurements, a hash of what is known of it: the paper's ("best logged
+#: rate"), DeepBench's ("mean of many calls after one"), Vidur's ("median of the kernels of three
+#: repetitions").
+PUBLISHED = "b5307f819546707b"
+DEEPBENCH = "6a1314096f27918a"
+VIDUR = "ee900f105392ae85"
 
 
 @cache
 def protocol_names() -> Mapping[str, str]:
-    """`protocol_id` -> name: quick, standard and whatever else `conf/measure` holds, and those of published runs."""
+    """`protocol_id` -> name: quick, standard and whatever else `conf/measure` holds, and those of
+    published runs.
+    """
     import yaml
 
     named = {PUBLISHED: "published", DEEPBENCH: "deepbench", VIDUR: "vidur"}
@@ -165,12 +202,16 @@ def protocol_name(identity: str) -> str:
 
 
 LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
-Values = Literal["params", "tags", "metrics"]  # what a run holds: "params" and "tags" are text, "metrics" numbers
+Values = Literal[
+    "params", "tags", "metrics"
+]  # what a run holds: "params" and "tags" are text, "metrics" numbers
 
 
 def number(value: float) -> float:
     """A metric with the infinities that MLflow's SQL stores write as the largest float."""
-    return math.copysign(math.inf, value) if abs(value) >= LARGEST else value
+    if abs(value) >= LARGEST:
+        return math.copysign(math.inf, value)
+    return value
 
 
 class Run(NamedTuple):
@@ -196,10 +237,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """Runs of some experiments that are not deleted, narrowed by whatever else is given. `params` and `tags` map a key
-    to the values allowed for it; a run must satisfy all of them. Times are Unix milliseconds, `since_ms` included,
-    `until_ms` not. Runs that never said how they ended are left out unless `unfinished`. `newest` keeps so many of the
-    runs that started last. `columns`: keys to read of the kinds it names, of others all."""
+    """Runs of some experiments that are not deleted, narrowed by whatever else is given. `params`
+    and `tags` map a key to the values allowed for it; a run must satisfy all of them. Times are
+    Unix milliseconds, `since_ms` included, `until_ms` not. Runs that never said how they ended are
+    left out unless `unfinished`. `newest` keeps so many of the runs that started last. `columns`:
+    keys to read of the kinds it names, of others all.
+    """
 
     experiments: tuple[str, ...]
     params: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -222,12 +265,17 @@ class Query:
         if self.needs_outcome and not any(name in tags for name in OUTCOME_TAGS):
             return False
         bounded = self.since_ms is not None or self.until_ms is not None
-        least, most = self.since_ms or 0, math.inf if self.until_ms is None else self.until_ms
+        least = self.since_ms or 0
+        most = math.inf if self.until_ms is None else self.until_ms
         asked = ((params, self.params), (tags, self.tags))
         return (
             (self.run_id in (None, run.run_id) and self.status in (None, run.status))
             and (not bounded or (run.start_ms is not None and least <= run.start_ms < most))
-            and all(values.get(key) in allowed for values, keys in asked for key, allowed in keys.items())
+            and all(
+                values.get(key) in allowed
+                for values, keys in asked
+                for key, allowed in keys.items()
+            )
         )
 
     def narrowed(self, row: Row) -> Row:
@@ -235,6 +283,15 @@ class Query:
 
         def wanted(kind: Values, values: dict[str, Any]) -> dict[str, Any]:
             keys = self.columns.get(kind)
-            return {sys.intern(key): value for key, value in values.items() if keys is None or key in keys}
+            return {
+                sys.intern(key): value
+                for key, value in values.items()
+                if keys is None or key in keys
+            }
 
-        return Row(row.run, wanted("params", row.params), wanted("tags", row.tags), wanted("metrics", row.metrics))
+        return Row(
+            row.run,
+            wanted("params", row.params),
+            wanted("tags", row.tags),
+            wanted("metrics", row.metrics),
+        )

@@ -1,5 +1,7 @@
 """Runs straight from the tables of an MLflow SQL store, some fifty times faster than its search
-(`benchmarks/bench_store.py`). The tables are MLflow's own business: `unexpected` says whether they look as known."""
+(`benchmarks/bench_store.py`). The tables are MLflow's own business: `unexpected` says whether they
+look as known.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +48,26 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 #: Tags first: see `SqlReader.read`.
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
-_BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")  # in a column of texts SQLite makes texts of numbers
+_BYTES: sa.ColumnElement[Any] = sa.literal_column(
+    "x''"
+)  # in a column of texts SQLite makes texts of numbers
 _POINTS = {"kind": ("point",)}  # the tags of what analyses read
-_CHUNK, _PIPE = 20_000, 1 << 20  # rows fetched at once, and bytes of a part that wait for this process
-_MANY, _SHARES = 5_000, 4  # runs above which processes of their own read an SQLite file, and how many of them at most
+# rows fetched at once, and bytes of a part that wait for this process
+_CHUNK = 20_000
+_PIPE = 1 << 20
+# runs above which processes of their own read an SQLite file, and how many of them at most
+_MANY = 5_000
+_SHARES = 4
 _FEW = 500  # so many runs are looked up by their ids
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
 
 def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
-    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use.
-    SQLite is opened with writing switched off: mode=ro could not recover the journal of a killed writer. NoStoreError
-    for a file that is not there, StoreError for no address or no driver; without passwords."""
+    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed
+    after its use. SQLite is opened with writing switched off: mode=ro could not recover the journal
+    of a killed writer. NoStoreError for a file that is not there, StoreError for no address or no
+    driver; without passwords.
+    """
     options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
     try:
         url = sa.make_url(address.uri)
@@ -69,7 +79,8 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
                     "python -m analysis import-archive, or name another with --store"
                 )
             path = Path(url.database).absolute()
-            # Where nothing can be made beside it, which a write-ahead log takes, it is read as a file that stays.
+            # Where nothing can be made beside it, which a write-ahead log takes, it is read as a
+            # file that stays.
             left = any(Path(f"{path}{end}").is_file() for end in ("-wal", "-journal"))
             opened = {"mode": "rw", "uri": "true"}
             if not left and not os.access(path.parent, os.W_OK):
@@ -78,12 +89,21 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
         # A writer holds a SQLite database for a moment: wait for it rather than fail.
         engine = sa.create_engine(url, connect_args={"timeout": 60} if sqlite else {}, **options)
     except SQLAlchemyError as error:
-        raise StoreError(f"cannot read the tracking store's address: {one_line_of(error)}") from error
+        raise StoreError(
+            f"cannot read the tracking store's address: {one_line_of(error)}"
+        ) from error
     except ImportError as error:
-        how = " with pip install 'paradnn[postgres]'" if address.scheme == "postgresql" else ""
-        raise StoreError(f"cannot open a {address.scheme} store: {error}; install that driver{how}") from error
+        if address.scheme == "postgresql":
+            how = " with pip install 'paradnn[postgres]'"
+        else:
+            how = ""
+        raise StoreError(
+            f"cannot open a {address.scheme} store: {error}; install that driver{how}"
+        ) from error
     if sqlite:
-        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON"))
+        sa.event.listen(
+            engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON")
+        )
     return engine
 
 
@@ -96,9 +116,13 @@ class SqlReader:
 
     @cached_property
     def unexpected(self) -> str:
-        """What the tables lack of TABLES, in one line; empty when they are as known. NoStoreError without any table."""
+        """What the tables lack of TABLES, in one line; empty when they are as known. NoStoreError
+        without any table.
+        """
         if not self._columns:
-            raise NoStoreError(f"{self._address.public} holds no MLflow tables: is it a tracking store?")
+            raise NoStoreError(
+                f"{self._address.public} holds no MLflow tables: is it a tracking store?"
+            )
         wanted = [f"{table}.{column}" for table, columns in TABLES.items() for column in columns]
         missing = [column for column in wanted if column not in self._columns]
         return f"its tables lack {', '.join(missing)}" if missing else ""
@@ -108,9 +132,13 @@ class SqlReader:
         return sorted(row.name for row in self._experiments() if row.lifecycle_stage == "active")
 
     def experiment(self, name: str) -> str | None:
-        """Id of an experiment that can be written into; None where it is not there, or tables are not as known.
-        StoreError for one that was deleted, or whose files a server keeps."""
-        row = None if self.unexpected else next((row for row in self._experiments() if row.name == name), None)
+        """Id of an experiment that can be written into; None where it is not there, or tables are
+        not as known. StoreError for one that was deleted, or whose files a server keeps.
+        """
+        if self.unexpected:
+            row = None
+        else:
+            row = next((row for row in self._experiments() if row.name == name), None)
         if row:
             require_usable(self._address, name, row.lifecycle_stage, row.artifact_location or "")
         return str(row.experiment_id) if row else None
@@ -120,44 +148,68 @@ class SqlReader:
             return connection.execute(sa.select(_EXPERIMENTS).where(*self._workspace())).all()
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query. A run's outcome is written last and tags are read first: what has one then has all its
-        values, so a store that is being written gives whole runs without a lock."""
+        """The runs of a query. A run's outcome is written last and tags are read first: what has
+        one then has all its values, so a store that is being written gives whole runs without a
+        lock.
+        """
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
             for kind, statement in self._statements(query, runs, lookup):
                 for run_id, key, value in _rows(connection, statement):
                     if run_id in rows:
-                        getattr(rows[run_id], kind)[key] = number(value) if kind == "metrics" else value
+                        getattr(rows[run_id], kind)[key] = (
+                            number(value) if kind == "metrics" else value
+                        )
             return list(rows.values())
 
     def columns(self, query: Query) -> Records:
-        """The same, column by column: for many runs. Of points that have ended, as most runs are, it reads all tags and
-        chooses by those: SQLite takes eight times as long."""
+        """The same, column by column: for many runs. Of points that have ended, as most runs are,
+        it reads all tags and chooses by those: SQLite takes eight times as long.
+        """
         from paradnn.store.columns import Records, in_parts  # its imports take time
 
-        said, every = {*query.tags, *OUTCOME_TAGS}, replace(query, tags={}, unfinished=True)
-        by_tags = query.newest is None and not query.params and query.tags.items() <= _POINTS.items()
+        said = {*query.tags, *OUTCOME_TAGS}
+        every = replace(query, tags={}, unfinished=True)
+        by_tags = (
+            query.newest is None and not query.params and query.tags.items() <= _POINTS.items()
+        )
         by_tags = by_tags and said <= {*query.columns.get("tags", said)}
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, every if by_tags else query)
             if by_tags and lookup is not None:
                 (runs, lookup), by_tags = self._chosen(connection, query), False
-            records, asked = Records(runs), [*self._statements(query, runs, lookup)]
+            records = Records(runs)
+            asked = [*self._statements(query, runs, lookup)]
             whole = lookup is None and len(runs) > _MANY and connection.dialect.name == "sqlite"
             with self._scanned(connection, asked) if whole else nullcontext() as parts:
                 for kind, statement in asked:
-                    records.add(kind, parts() if parts else in_parts(kind, _rows(connection, statement)))
-                    records = records.chosen(query) if by_tags and kind == "tags" else records
+                    records.add(
+                        kind, parts() if parts else in_parts(kind, _rows(connection, statement))
+                    )
+                    if by_tags and kind == "tags":
+                        records = records.chosen(query)
+                    else:
+                        records = records
             return records
 
-    def _statements(self, query: Query, runs: Sequence[Run], lookup: Any) -> Iterator[tuple[Values, sa.Select[Any]]]:
-        """For each kind that a query asks for what gives rows (run, key, value) of the wanted keys and runs."""
+    def _statements(
+        self, query: Query, runs: Sequence[Run], lookup: Any
+    ) -> Iterator[tuple[Values, sa.Select[Any]]]:
+        """For each kind that a query asks for what gives rows (run, key, value) of the wanted keys
+        and runs.
+        """
         for kind, table in _KINDS.items() if runs else ():
-            key, value = table.c.key, table.c.value
+            key = table.c.key
+            value = table.c.value
             conditions: list[sa.ColumnElement[bool]] = [value.is_not(None)]
-            if self._engine.dialect.name == "sqlite":  # a damaged file may hold anything: numbers < texts < bytes
-                conditions = [key < _BYTES, value < (sa.literal_column("''") if kind == "metrics" else _BYTES)]
+            if (
+                self._engine.dialect.name == "sqlite"
+            ):  # a damaged file may hold anything: numbers < texts < bytes
+                conditions = [
+                    key < _BYTES,
+                    value < (sa.literal_column("''") if kind == "metrics" else _BYTES),
+                ]
             conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
             if kind in query.columns:
                 conditions.append(key.in_(sorted(query.columns[kind])))
@@ -171,32 +223,44 @@ class SqlReader:
     def _scanned(
         self, connection: sa.Connection, asked: Iterable[tuple[Values, sa.Select[Any]]]
     ) -> Iterator[Callable[[], Iterator[Part]]]:
-        """What gives the rows of each statement over a whole table of an SQLite file, one call after the other. Several
-        processes read them. The ends of all tables are asked for first, of the tags before the others: see `read`."""
+        """What gives the rows of each statement over a whole table of an SQLite file, one call
+        after the other. Several processes read them. The ends of all tables are asked for first, of
+        the tags before the others: see `read`.
+        """
         import pyarrow as pa
 
         from paradnn.store.columns import PART, of_batch
 
-        tables, url = [], self._engine.url
+        tables = []
+        url = self._engine.url
         for kind, statement in asked:
-            table, compiled = _KINDS[kind].name, statement.compile(self._engine, compile_kwargs={"literal_binds": True})
+            table = _KINDS[kind].name
+            compiled = statement.compile(self._engine, compile_kwargs={"literal_binds": True})
             # By rowid: an index would give one key after the other.
             text = str(compiled).replace(f"FROM {table}", f"FROM {table} NOT INDEXED", 1)
             # Asked for both ends at once SQLite looks at every row.
-            ends = (connection.execute(sa.text(f"SELECT {end}(rowid) FROM {table}")).scalar() for end in ("min", "max"))
+            ends = (
+                connection.execute(sa.text(f"SELECT {end}(rowid) FROM {table}")).scalar()
+                for end in ("min", "max")
+            )
             tables.append((text, *(end or 0 for end in ends), kind == "metrics"))
         uri = f"{url.database}?{urlencode({key: value for key, value in url.query.items() if key != 'uri'})}"
         with ExitStack() as opened:
-            children, errors = [], opened.enter_context(tempfile.TemporaryFile())
+            children = []
+            errors = opened.enter_context(tempfile.TemporaryFile())
             for share in range(shares := min(os.cpu_count() or 1, _SHARES)):
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
                 command.append(json.dumps((uri, PART, share, shares, tables)))
-                child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, pipesize=_PIPE)
+                child = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=errors, pipesize=_PIPE
+                )
                 children.append(opened.enter_context(child))
                 opened.callback(child.kill)
 
             def parts() -> Iterator[Part]:
-                for batches in zip_longest(*(pa.ipc.open_stream(child.stdout) for child in children)):
+                for batches in zip_longest(
+                    *(pa.ipc.open_stream(child.stdout) for child in children)
+                ):
                     yield from map(of_batch, filter(None, batches))
 
             try:
@@ -210,40 +274,64 @@ class SqlReader:
                 raise sqlite3.DatabaseError(said or "a process that read it was killed") from None
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
-        """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or the selection; None
-        where all rows are read."""
+        """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or
+        the selection; None where all rows are read.
+        """
         chosen = self._selection(query)
-        newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
+        if query.newest is None:
+            newest = chosen
+        else:
+            newest = chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
         runs = [Run(*row) for row in _rows(connection, newest)]
         if len(runs) <= _FEW:
             return runs, [run.run_id for run in runs]
         if query.newest is not None:  # what started before the oldest of them is not wanted
-            chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in runs)))
+            chosen = self._selection(
+                replace(query, since_ms=min(run.start_ms or 0 for run in runs))
+            )
         total = connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one()
-        return runs, chosen.with_only_columns(_RUNS.c.run_uuid) if len(runs) < _SCAN_SHARE * total else None
+        return runs, chosen.with_only_columns(_RUNS.c.run_uuid) if len(
+            runs
+        ) < _SCAN_SHARE * total else None
 
     @cached_property
     def _columns(self) -> set[str]:
         """Columns of the tables that are read, as table.column."""
         with self._answers():
             inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
-        return {f"{table}.{entry['name']}" for (_, table), entries in inspected.items() for entry in entries}
+        return {
+            f"{table}.{entry['name']}"
+            for (_, table), entries in inspected.items()
+            for entry in entries
+        }
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
-        """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""
+        """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the
+        active one alone.
+        """
         if "experiments.workspace" not in self._columns:
             return []
-        return [sa.column("workspace") == (os.environ.get("MLFLOW_WORKSPACE", "").strip() or "default")]
+        return [
+            sa.column("workspace") == (os.environ.get("MLFLOW_WORKSPACE", "").strip() or "default")
+        ]
 
     def _selection(self, query: Query) -> sa.Select[Any]:
         """The runs of a query, in the order of `Run`."""
-        runs, names = _RUNS.c, _EXPERIMENTS.c
+        runs = _RUNS.c
+        names = _EXPERIMENTS.c
         # SQLite keeps anything in a column of numbers.
         times = (sa.cast(time, sa.BigInteger) for time in (runs.start_time, runs.end_time))
         columns = (runs.run_uuid, runs.name, names.name, runs.status, *times, runs.artifact_uri)
-        conditions = [runs.lifecycle_stage == "active", names.name.in_(query.experiments), *self._workspace()]
+        conditions = [
+            runs.lifecycle_stage == "active",
+            names.name.in_(query.experiments),
+            *self._workspace(),
+        ]
         for table, filters in ((_PARAMS, query.params), (_TAGS, query.tags)):
-            conditions += [_having(table, [key], table.c.value.in_(allowed)) for key, allowed in filters.items()]
+            conditions += [
+                _having(table, [key], table.c.value.in_(allowed))
+                for key, allowed in filters.items()
+            ]
         if query.needs_outcome:
             conditions.append(_having(_TAGS, OUTCOME_TAGS))
         bounds = (
@@ -253,21 +341,29 @@ class SqlReader:
             (runs.start_time.__lt__, query.until_ms),
         )
         conditions += [holds(value) for holds, value in bounds if value is not None]
-        joined = sa.select(*columns).join_from(_RUNS, _EXPERIMENTS, runs.experiment_id == names.experiment_id)
+        joined = sa.select(*columns).join_from(
+            _RUNS, _EXPERIMENTS, runs.experiment_id == names.experiment_id
+        )
         return joined.where(*conditions)
 
     def _answers(self) -> AbstractContextManager[None]:
         return store_errors(f"cannot read {self._address.public}")
 
 
-def _having(table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+def _having(
+    table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElement[bool]
+) -> sa.ColumnElement[bool]:
     return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *also))
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
-    """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which halves the time."""
+    """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which
+    halves the time.
+    """
     if connection.dialect.name != "sqlite":
         return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
-    compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
+    compiled = statement.compile(
+        dialect=connection.dialect, compile_kwargs={"render_postcompile": True}
+    )
     given = tuple(compiled.params[name] for name in compiled.positiontup or ())
     return iter(connection.connection.driver_connection.execute(str(compiled), given))  # type: ignore[union-attr]

@@ -1,8 +1,10 @@
-"""Where a session keeps its runs: one path for results, whether the store answers or not. What is measured goes first
-into a file of the journal, then into the store, at once where it answers. So a driver that is killed between the two
-loses nothing (the next one of the same store logs what it left), and neither does one whose store goes away: it waits
-for `tracking.patience`, then measures on without claims and looks from time to time. What another driver recorded
-meanwhile is not recorded twice."""
+"""Where a session keeps its runs: one path for results, whether the store answers or not. What is
+measured goes first into a file of the journal, then into the store, at once where it answers. So a
+driver that is killed between the two loses nothing (the next one of the same store logs what it
+left), and neither does one whose store goes away: it waits for `tracking.patience`, then measures
+on without claims and looks from time to time. What another driver recorded meanwhile is not
+recorded twice.
+"""
 
 import contextlib
 import fcntl
@@ -21,15 +23,27 @@ from paradnn.core.words import counted, without_credentials
 from paradnn.core.workload import Moment
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
-from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepRun
+from paradnn.store.runs import (
+    AcceptsRun,
+    Claim,
+    Claimed,
+    Finished,
+    Record,
+    RecordingMetrics,
+    SweepRun,
+)
 
 T = TypeVar("T")
 
-_SOON, _LATER = 1.0, 30.0  # seconds between two looks at a store that is away: while it is waited for, and later
+# seconds between two looks at a store that is away: while it is waited for, and later
+_SOON = 1.0
+_LATER = 30.0
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
-    """The command line that logs a folder into the store of these settings; credentials are left to the environment."""
+    """The command line that logs a folder into the store of these settings; credentials are left to
+    the environment.
+    """
     words = ["python", "-m", "paradnn.sync", str(folder)]
     if settings.uri:
         words += ["--uri", without_credentials(settings.uri)]
@@ -39,18 +53,26 @@ def sync_command(folder: Path, settings: Tracking) -> str:
 
 
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
-    """Where runs are kept as configured, or StoreError; `notify` gets a line when results cannot go into the store."""
+    """Where runs are kept as configured, or StoreError; `notify` gets a line when results cannot go
+    into the store.
+    """
     if settings.name == "offline":
         return Journal(folder_of(settings))
     return Tracker(settings, MlflowStore(settings), notify)
 
 
 class Tracker(Journal):
-    """A journal before a store. Methods raise StoreError when neither store nor disk can do what is asked."""
+    """A journal before a store. Methods raise StoreError when neither store nor disk can do what is
+    asked.
+    """
 
-    def __init__(self, settings: Tracking, store: MlflowStore, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Tracking, store: MlflowStore, notify: Callable[[str], None]
+    ) -> None:
         super().__init__(folder_of(settings), store_key(settings))
-        self._store, self._notify, self._patience = store, notify, settings.patience
+        self._store = store
+        self._notify = notify
+        self._patience = settings.patience
         self._command = sync_command(self.folder, settings)
         self._kept: list[Path] = []  # files to upload
         self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
@@ -63,14 +85,21 @@ class Tracker(Journal):
     def where(self) -> str:
         if not self._kept and not self._unclosed:
             return self._store.where
-        what = f"{len(self._kept)} of them" if self._kept else "the end of the sweep"
+        if self._kept:
+            what = f"{len(self._kept)} of them"
+        else:
+            what = "the end of the sweep"
         return f"{self._store.where}, {what} in files until {self._command}"
 
-    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+    def finished(
+        self, environment_ids: Iterable[str], sweep_id: str | None = None
+    ) -> dict[Identity, list[Finished]]:
         return self._store.finished(environment_ids, sweep_id)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        return super().fetch(run_id) if self.path_of(run_id).is_file() else self._store.fetch(run_id)
+        if self.path_of(run_id).is_file():
+            return super().fetch(run_id)
+        return self._store.fetch(run_id)
 
     def close_abandoned(self) -> int:
         """The same, once what dead drivers measured is in the store."""
@@ -97,12 +126,18 @@ class Tracker(Journal):
             self._unclosed = True
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+        self,
+        identity: Identity,
+        name: str,
+        tags: Mapping[str, str],
+        timeout: float,
+        accepts: AcceptsRun | None,
     ) -> Claimed:
         while self._is_there():
             try:
                 answer = self._store.begin(identity, name, tags, timeout, accepts)
-                self._away_since, self._proven = None, True
+                self._away_since = None
+                self._proven = True
                 if isinstance(answer, Claim):
                     self._held.add(answer.run_id)
                 return answer
@@ -127,7 +162,9 @@ class Tracker(Journal):
         self._held.discard(claim.run_id)
         document = self.document(claim, record, recording_metrics())
         path: Path | None = None
-        with contextlib.suppress(StoreError):  # it goes into the store where the disk does not take it
+        with contextlib.suppress(
+            StoreError
+        ):  # it goes into the store where the disk does not take it
             path = self.keep(document)
         if self._away_since is None and begun:
             try:
@@ -178,7 +215,9 @@ class Tracker(Journal):
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
     def _lost(self, error: StoreError) -> None:
-        """Note that the store failed; whether it is worth waiting for is a matter of the error and of time."""
+        """Note that the store failed; whether it is worth waiting for is a matter of the error and
+        of time.
+        """
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -188,9 +227,12 @@ class Tracker(Journal):
             self._next_look = now + _LATER
 
     def _is_there(self) -> bool:
-        """Whether the store can be asked; waits for one that went away lately, and uploads what was kept."""
+        """Whether the store can be asked; waits for one that went away lately, and uploads what was
+        kept.
+        """
         while self._away_since is not None:
-            if (now := time.monotonic()) < self._next_look:
+            now = time.monotonic()
+            if now < self._next_look:
                 return False
             if self._store.is_back() and self._upload_kept("; the store answers again"):
                 return True
@@ -201,7 +243,9 @@ class Tracker(Journal):
         return True
 
     def _upload_kept(self, why: str) -> bool:
-        """Upload what was kept, and remove those files; False when the store went away again meanwhile."""
+        """Upload what was kept, and remove those files; False when the store went away again
+        meanwhile.
+        """
         count = 0
         while self._kept:
             try:
@@ -221,7 +265,9 @@ class Tracker(Journal):
         return True
 
     def _upload(self, path: Path) -> bool:
-        """Whether a result was uploaded now, or was known; another process may upload it at the same time."""
+        """Whether a result was uploaded now, or was known; another process may upload it at the
+        same time.
+        """
         with _alone_with(path) as alone:
             done = self._store.upload(read_record(path)) if alone else None
             if done and done.state != "withheld":
@@ -247,11 +293,17 @@ def _alone_with(path: Path) -> Iterator[bool]:
         yield alone
 
 
-def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> tuple[list[tuple[Path, Uploaded]], list[str]]:
-    """Log every result file below `folder`; with `repeats` also those of points that the store holds already. What
-    became of each file, and in words of those that are damaged, or that the store does not accept."""
+def sync(
+    folder: Path, settings: Tracking, *, repeats: bool = False
+) -> tuple[list[tuple[Path, Uploaded]], list[str]]:
+    """Log every result file below `folder`; with `repeats` also those of points that the store
+    holds already. What became of each file, and in words of those that are damaged, or that the
+    store does not accept.
+    """
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
+        raise DataError(
+            f"{folder}: no such folder; give the folder of a sweep with tracking=offline"
+        )
     store = MlflowStore(settings)
     store.close_abandoned()
     done: list[tuple[Path, Uploaded]] = []
@@ -261,7 +313,13 @@ def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> tuple[li
 
     points, sweeps = (sorted(folder.rglob(f"{kind}-*.json")) for kind in ("point", "sweep"))
     screen = Console(stderr=True)
-    for path in track([*points, *sweeps], "logging", console=screen, transient=True, disable=not screen.is_terminal):
+    for path in track(
+        [*points, *sweeps],
+        "logging",
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    ):
         try:
             if path in sweeps:
                 store.end_sweep(read_sweep(path))

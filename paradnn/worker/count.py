@@ -1,8 +1,9 @@
-"""`python -m paradnn.worker.count`: what a forward pass multiplies of a model that no arithmetic knows (`paradnn ask`).
+"""`python -m paradnn.worker.count`: what a forward pass multiplies of a model that no arithmetic
+knows (`paradnn ask`).
 
-In and out is JSON: framework, model and batch size; of each product its category, FLOPs and the elements of its
-operands and result, and the model's parameters; or why nothing is known. The pass is traced on the CPU, and with
-PyTorch run there.
+In and out is JSON: framework, model and batch size; of each product its category, FLOPs and the
+elements of its operands and result, and the model's parameters; or why nothing is known. The pass
+is traced on the CPU, and with PyTorch run there.
 """
 
 import json
@@ -18,16 +19,32 @@ from paradnn.worker.frameworks import load
 
 def counted(asked: dict[str, Any]) -> dict[str, Any]:
     """The answer. Raises what building the model raises."""
-    framework = load(name := FRAMEWORKS[asked["framework"]].backend)  # what builds the models of an engine
+    framework = load(
+        name := FRAMEWORKS[asked["framework"]].backend
+    )  # what builds the models of an engine
     from paradnn.worker.step import prepare_step
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
-    point = {"seed": 0, "mode": "inference", "precision": "float32", "compile": "eager" if name == "torch" else "graph"}
+    point = {
+        "seed": 0,
+        "mode": "inference",
+        "precision": "float32",
+        "compile": "eager" if name == "torch" else "graph",
+    }
     workload, step = prepare_step({**asked, **point}, framework)
     if not callable(workload.model):
-        raise Unavailable("what an ONNX file multiplies is not counted; ask for the model that it was made from")
-    products = [(cost.category, cost.product_flops, cost.operands) for cost in step.products() if cost.product_flops]
-    return {"products": products, "parameters": sum(math.prod(each.shape) for each in workload.model.variables)}
+        raise Unavailable(
+            "what an ONNX file multiplies is not counted; ask for the model that it was made from"
+        )
+    products = [
+        (cost.category, cost.product_flops, cost.operands)
+        for cost in step.products()
+        if cost.product_flops
+    ]
+    return {
+        "products": products,
+        "parameters": sum(math.prod(each.shape) for each in workload.model.variables),
+    }
 
 
 if __name__ == "__main__":
@@ -37,5 +54,7 @@ if __name__ == "__main__":
         told = counted(json.load(sys.stdin))
     except Exception as error:
         line = (str(error).strip() or type(error).__name__).partition("\n")[0][:300]
-        told = {"why": line if isinstance(error, Unavailable) else f"{type(error).__name__}: {line}"}
+        told = {
+            "why": line if isinstance(error, Unavailable) else f"{type(error).__name__}: {line}"
+        }
     json.dump(told, answer)

@@ -1,7 +1,8 @@
 """The fork server: reads requests, forks a child for each, reports how it exited.
 
-The loop sleeps in `select` on two things, the driver's next line and the child's exit, so it takes no time from
-the measurement. When the driver is gone (standard input ends) the child is killed: nothing is left behind.
+The loop sleeps in `select` on two things, the driver's next line and the child's exit, so it takes
+no time from the measurement. When the driver is gone (standard input ends) the child is killed:
+nothing is left behind.
 """
 
 import contextlib
@@ -17,11 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from paradnn.core.channel import EventWriter, MessageError, read_json, read_message
-from paradnn.core.messages import Answer, Exited, News, PhaseBegun, PointAnswered, Refused, Request, Started
+from paradnn.core.messages import (
+    Answer,
+    Exited,
+    News,
+    PhaseBegun,
+    PointAnswered,
+    Refused,
+    Request,
+    Started,
+)
 from paradnn.core.workload import Part
 from paradnn.worker.meters import give_back, remember_file_pages
 
-#: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far, should it not end.
+#: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far,
+#: should it not end.
 Report = Callable[[str | Part, Answer | None], None]
 Handler = Callable[[Mapping[str, Any], Report], Answer]
 
@@ -29,9 +40,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
-    """Ask the kernel to kill this process when its parent exits; where it cannot (not Linux), `serve` notices. A parent
-    that exited before that is noticed here, if the caller names it: a fork knows it from before (`parent`), an
-    interpreter, which takes a while to start, has it from its command line (`driver`, beyond any wrapper)."""
+    """Ask the kernel to kill this process when its parent exits; where it cannot (not Linux),
+    `serve` notices. A parent that exited before that is noticed here, if the caller names it: a
+    fork knows it from before (`parent`), an interpreter, which takes a while to start, has it from
+    its command line (`driver`, beyond any wrapper).
+    """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -46,8 +59,11 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
 
 
 def serve(channel: EventWriter, handler: Handler) -> None:
-    """Answer requests from standard input until it ends. `handler` runs in the child and returns its answer."""
-    # What was imported stays as it is: the collector need not touch (and so copy) those pages in every child.
+    """Answer requests from standard input until it ends. `handler` runs in the child and returns
+    its answer.
+    """
+    # What was imported stays as it is: the collector need not touch (and so copy) those pages in
+    # every child.
     give_back()
     gc.freeze()
     remember_file_pages()
@@ -118,19 +134,25 @@ class Phases:
 def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
     """Sleep until the child of a request exits; kill it when the driver is gone."""
     while not (ended := os.wait4(pid, os.WNOHANG))[0]:
-        watched = [wakeup] if requests.ended else [wakeup, requests.descriptor]
+        if requests.ended:
+            watched = [wakeup]
+        else:
+            watched = [wakeup, requests.descriptor]
         ready, _, _ = select.select(watched, [], [])
         if wakeup in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wakeup, 4096)
         elif requests.fill() == 0:
             os.kill(pid, signal.SIGKILL)
-    code, peak = os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss
+    code = os.waitstatus_to_exitcode(ended[1])
+    peak = ended[2].ru_maxrss
     peak *= 1 if sys.platform == "darwin" else 1024
     return Exited(number, code if code >= 0 else None, -code if code < 0 else None, peak)
 
 
-def _child(request: Request, channel: EventWriter, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:
+def _child(
+    request: Request, channel: EventWriter, handler: Handler, worker: int, closing: tuple[int, ...]
+) -> None:
     """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
     code = 1
     try:

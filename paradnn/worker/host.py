@@ -1,11 +1,12 @@
-"""`python -m paradnn.worker.host --host ADDRESS`: let this host run processes of points that another host measures.
+"""`python -m paradnn.worker.host --host ADDRESS`: let this host run processes of points that
+another host measures.
 
     node2$ PARADNN_HOSTS_KEY=... python -m paradnn.worker.host --host 10.0.0.2 --port 5000
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 python -m paradnn.train model=channel hosts=2
 
-docs/clusters.md says more. Each process is forked from this one, which imports no framework, once who connects has
-shown the key, and imports the one that its point asks for. This runs until it is stopped, with --with-stdin until
-standard input ends.
+docs/clusters.md says more. Each process is forked from this one, which imports no framework, once
+who connects has shown the key, and imports the one that its point asks for. This runs until it is
+stopped, with --with-stdin until standard input ends.
 """
 
 import argparse
@@ -23,25 +24,54 @@ from multiprocessing.connection import Connection
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.workload import Unavailable, asked_for
 from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.process_group import KEY, LOOPBACK, RankFailed, Stranger, accept, listen, run_rank, with_port
+from paradnn.worker.process_group import (
+    KEY,
+    LOOPBACK,
+    RankFailed,
+    Stranger,
+    accept,
+    listen,
+    run_rank,
+    with_port,
+)
 
-#: Seconds in which the point's process makes its second connection, and in which who connects shows the key.
-_PATIENCE, _SHOW = 30.0, 10.0
-#: Connections that have not shown the key yet, of which the oldest goes first, and processes that run.
-_MOST_STRANGERS, _MOST_PROCESSES = 64, 512
+#: Seconds in which the point's process makes its second connection, and in which who connects shows
+#: the key.
+_PATIENCE = 30.0
+_SHOW = 10.0
+#: Connections that have not shown the key yet, of which the oldest goes first, and processes that
+#: run.
+_MOST_STRANGERS = 64
+_MOST_PROCESSES = 512
 
 
 def main() -> int:
     """Serve until stopped; 2 for what cannot be."""
     parser = argparse.ArgumentParser(
-        prog="python -m paradnn.worker.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m paradnn.worker.host",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--host", type=_own_address, default=LOOPBACK, help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port_number, default=0, help="0: any that is free, which is printed (default)")
+    parser.add_argument(
+        "--host",
+        type=_own_address,
+        default=LOOPBACK,
+        help="address to listen on (default: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port_number,
+        default=0,
+        help="0: any that is free, which is printed (default)",
+    )
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
     given = parser.parse_args()
-    if not (key := os.environ.pop(KEY, "")):
-        print(f"error: {KEY} is not set: give the hosts a secret of their own, the same on each", file=sys.stderr)
+    key = os.environ.pop(KEY, "")
+    if not key:
+        print(
+            f"error: {KEY} is not set: give the hosts a secret of their own, the same on each",
+            file=sys.stderr,
+        )
         return 2
     try:
         listening = listen(given.port, given.host, "--port")
@@ -53,7 +83,8 @@ def main() -> int:
     remove_leftovers()
     try:
         with Scratch() as folder:
-            # AutoGraph leaves a file for each function where a process does not end by itself: none of these does.
+            # AutoGraph leaves a file for each function where a process does not end by itself: none
+            # of these does.
             tempfile.tempdir = str(folder)
             _serve(listening, key.encode(), given.with_stdin)
     except KeyboardInterrupt:
@@ -64,7 +95,9 @@ def main() -> int:
 def _port_number(text: str) -> int:
     """A port as argparse reads it: 0 to 65535."""
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; choose one up to 65535, or 0 for any that is free")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no port; choose one up to 65535, or 0 for any that is free"
+        )
     return int(text)
 
 
@@ -92,7 +125,8 @@ def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
         if listening.fileno() in ready:
             _let_in(listening, strangers)
         for number, stranger in list(strangers.items()):
-            known, gone = False, time.monotonic() - stranger.since > _SHOW
+            known = False
+            gone = time.monotonic() - stranger.since > _SHOW
             if number in ready:
                 try:
                     known = stranger.is_known(key)
@@ -119,7 +153,8 @@ def _let_in(listening: socket.socket, strangers: dict[int, Stranger]) -> None:
 def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: socket.socket) -> int:
     """The number of the process that is asked for, which this becomes there."""
     server = os.getpid()
-    if pid := os.fork():
+    pid = os.fork()
+    if pid:
         return pid
     die_with_parent(server)
     try:
@@ -137,7 +172,8 @@ def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: sock
 
     def serve(rank: int, channel: Connection) -> None:
         work = asked_for(asked.point)
-        if (serve_elsewhere := work.elsewhere()) is None:
+        serve_elsewhere = work.elsewhere()
+        if serve_elsewhere is None:
             raise RankFailed("unavailable", f"{work.name} has no processes on other hosts")
         serve_elsewhere(asked.point, rank, addresses, own, channel)
 

@@ -1,9 +1,10 @@
-"""How a step is timed: calibrated blocks, warm-up until windows agree, blocks until enough, a verdict on those.
+"""How a step is timed: calibrated blocks, warm-up until windows agree, blocks until enough, a
+verdict on those.
 
-A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
-is what is measured. Where the measured blocks are not steady, they become warm-up and twice as many are measured, twice
-at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Every block is
-kept; summaries are the driver's.
+A block is a number of steps between two synchronisations, long enough that neither the clock nor
+the host's dispatch is what is measured. Where the measured blocks are not steady, they become
+warm-up and twice as many are measured, twice at most; where something disturbed them, as many are
+measured again, once, and the less disturbed count. Every block is kept; summaries are the driver's.
 """
 
 import math
@@ -24,18 +25,23 @@ from paradnn.worker.turns import Turn
 
 #: Blocks of a window: the last two or three of the warm-up end it once they show no change.
 WINDOW = 4
-#: How often blocks that are not steady are measured again, and how often those that something disturbed.
-REPEATS, DISTURBED_REPEATS = 2, 1
-#: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours resemble each other it
-#: is too narrow, and a stop finds the moments at which it is (`python -m benchmarks.steadiness --stop 0.02`).
+#: How often blocks that are not steady are measured again, and how often those that something
+#: disturbed.
+REPEATS = 2
+DISTURBED_REPEATS = 1
+#: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours
+#: resemble each other it is too narrow, and a stop finds the moments at which it is (`python -m
+#: benchmarks.steadiness --stop 0.02`).
 FEWEST_TO_STOP = 40
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
-#: In turns, blocks of more steps than this begin with one that is not timed: the caches hold the other point's data.
+#: In turns, blocks of more steps than this begin with one that is not timed: the caches hold the
+#: other point's data.
 _LEAD = 3
 #: Reference kernels take this share of the time where none is given.
 REFERENCE_SHARE = 0.2
-#: Behind them steps go untimed for so many seconds: caches, sleeping threads and clocks are not the model's at once.
+#: Behind them steps go untimed for so many seconds: caches, sleeping threads and clocks are not the
+#: model's at once.
 SETTLE_SECONDS = 0.01
 
 #: Seconds of a call of each reference kernel, which it runs.
@@ -65,21 +71,31 @@ class Protocol:
     @property
     def reference_share(self) -> float:
         """The share of the time between blocks, at most, in which reference kernels run."""
-        return REFERENCE_SHARE if self.reference is True else float(self.reference)
+        if self.reference is True:
+            return REFERENCE_SHARE
+        return float(self.reference)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """The protocol in the request's `measure` group."""
-        return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if name in settings})
+        return cls(
+            **{name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
+        )
 
 
 class Watch:
-    """Watches the attempts at the measured blocks, each from its first block to its last: what others take, and of a
-    model's step the energy and the programs compiled meanwhile. `kept`: the number of the attempt that counts."""
+    """Watches the attempts at the measured blocks, each from its first block to its last: what
+    others take, and of a model's step the energy and the programs compiled meanwhile. `kept`: the
+    number of the attempt that counts.
+    """
 
-    def __init__(self, meter: EnergyMeter | None = None, compilations: Callable[[], int] = lambda: 0) -> None:
-        self._watch, self._meter = ContentionWatch(), meter or EnergyMeter("unavailable")
-        self._compilations, self._compiled = compilations, 0
+    def __init__(
+        self, meter: EnergyMeter | None = None, compilations: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._watch = ContentionWatch()
+        self._meter = meter or EnergyMeter("unavailable")
+        self._compilations = compilations
+        self._compiled = 0
         self._seen: list[tuple[Contention | None, float | None, int]] = []
         self.kept = -1
 
@@ -107,8 +123,13 @@ class Watch:
     def judged(self, timing: Timing) -> Timing:
         """`timing`, not steady where something was compiled meanwhile, or the process was stopped."""
         seen, _, compiled = self._seen[self.kept]
-        what = f"compiled {compiled} program(s)" if compiled else "were stopped (SIGSTOP)"
-        unsteady = replace(timing, steady=False, steady_reason=f"the measured steps {what}; {timing.steady_reason}")
+        if compiled:
+            what = f"compiled {compiled} program(s)"
+        else:
+            what = "were stopped (SIGSTOP)"
+        unsteady = replace(
+            timing, steady=False, steady_reason=f"the measured steps {what}; {timing.steady_reason}"
+        )
         return unsteady if compiled or (seen and seen.stops) else timing
 
 
@@ -121,8 +142,10 @@ def measure_steps(
     reference: Reference | None = None,
     turn: Turn | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite.
-    With `turn` another point has the machine between the blocks, of which there are as many as turns."""
+    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks.
+    Raises NotFinite. With `turn` another point has the machine between the blocks, of which there
+    are as many as turns.
+    """
     measuring = _Measuring(run, protocol, clock, watch, reference)
     with phase("warmup"):
         begin = clock()
@@ -132,7 +155,10 @@ def measure_steps(
             measuring.refer_in_turn(len(warmup), begin)
             warmup.append(measuring.block())
     with phase("measure"):
-        attempts = [(0.0, measuring.in_turn(warmup, turn))] if turn else measuring.attempts(warmup)
+        if turn:
+            attempts = [(0.0, measuring.in_turn(warmup, turn))]
+        else:
+            attempts = measuring.attempts(warmup)
     # Of those that were disturbed the least; one that was not is the last.
     kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number][0])
     if watch and not turn:
@@ -149,16 +175,27 @@ def measure_steps(
 
 
 class _Measuring:
-    """Blocks of `steps` steps, once those are calibrated; `loss` is the last one, and none that is not finite."""
+    """Blocks of `steps` steps, once those are calibrated; `loss` is the last one, and none that is
+    not finite.
+    """
 
     def __init__(
-        self, run: Run, protocol: Protocol, clock: Callable[[], float], watch: Watch | None, reference: Reference | None
+        self,
+        run: Run,
+        protocol: Protocol,
+        clock: Callable[[], float],
+        watch: Watch | None,
+        reference: Reference | None,
     ) -> None:
-        self._run, self._protocol, self._clock = run, protocol, clock
-        self._watch, self._reference = watch, reference
+        self._run = run
+        self._protocol = protocol
+        self._clock = clock
+        self._watch = watch
+        self._reference = reference
         self.steps = 1
         self.loss: float | None = None
-        # References since the warm-up began; the seconds that each of this attempt took, and its first block's number.
+        # References since the warm-up began; the seconds that each of this attempt took, and its
+        # first block's number.
         self._references: list[References] = []
         self._beside: list[float] = []
         self._first = 0
@@ -174,8 +211,11 @@ class _Measuring:
         return seconds
 
     def calibrate(self) -> list[Trial]:
-        """Steps of a block that lasts at least `block_seconds`, twice in a row: the first are slow and mislead."""
-        wanted, confirmed = self._protocol.block_seconds, 0
+        """Steps of a block that lasts at least `block_seconds`, twice in a row: the first are slow
+        and mislead.
+        """
+        wanted = self._protocol.block_seconds
+        confirmed = 0
         trials: list[Trial] = []
         while True:
             seconds = self.block()
@@ -191,32 +231,47 @@ class _Measuring:
             self.steps = min(MAX_STEPS, max(self.steps + 1, min(sized, 10 * self.steps)))
 
     def attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:
-        """Measure until the blocks are steady and nothing disturbed them, or no further attempt is to be had; what
-        others took of each attempt, and its blocks."""
+        """Measure until the blocks are steady and nothing disturbed them, or no further attempt is
+        to be had; what others took of each attempt, and its blocks.
+        """
         attempts: list[tuple[float, Timing]] = []
-        begin, scale, known = self._clock(), 1, [*warmup]
+        begin = self._clock()
+        scale = 1
+        known = [*warmup]
         while True:
             if self._watch:
                 self._watch.start()
             start = self._clock()
-            self._first, self._beside = len(known), []
+            self._first = len(known)
+            self._beside = []
             blocks = self._blocks(scale, begin)
             taken = self._watch.stop() if self._watch else 0.0
             self._refer(len(blocks))
             # What was disturbed would make what follows look like a jump.
-            attempts.append((taken, self._timing([] if attempts and attempts[-1][0] else known, blocks)))
+            attempts.append(
+                (taken, self._timing([] if attempts and attempts[-1][0] else known, blocks))
+            )
             known += blocks
             growth = 1 if taken else 2
             disturbed = sum(taken > 0 for taken, _ in attempts)
-            if (disturbed > DISTURBED_REPEATS) if taken else (attempts[-1][1].steady or scale == 2**REPEATS):
+            if (
+                (disturbed > DISTURBED_REPEATS)
+                if taken
+                else (attempts[-1][1].steady or scale == 2**REPEATS)
+            ):
                 return attempts
             now = self._clock()
-            if len(known) < FEWEST or now - begin + growth * (now - start) > self._protocol.max_seconds:
+            if (
+                len(known) < FEWEST
+                or now - begin + growth * (now - start) > self._protocol.max_seconds
+            ):
                 return attempts
             scale *= growth
 
     def in_turn(self, warmup: Sequence[float], turn: Turn) -> Timing:
-        """A block each time that it is this point's turn; what others take of the machine is the other point's."""
+        """A block each time that it is this point's turn; what others take of the machine is the
+        other point's.
+        """
         blocks: list[float] = []
         turn.end()
         while turn.wait():
@@ -227,10 +282,13 @@ class _Measuring:
         return self._timing(warmup, blocks)
 
     def _blocks(self, scale: int, begin: float) -> list[float]:
-        """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""
+        """One measurement, `scale` times as long as the least; none goes on for longer than allowed
+        since `begin`.
+        """
         protocol = self._protocol
         blocks: list[float] = []
-        start, looked = self._clock(), 0
+        start = self._clock()
+        looked = 0
         while True:
             self.refer_in_turn(len(blocks), start)
             blocks.append(self.block())
@@ -242,32 +300,49 @@ class _Measuring:
                 continue
             if protocol.relative_interval is None:
                 return blocks
-            # Looking takes longer the more blocks there are: every twentieth of them is often enough.
+            # Looking takes longer the more blocks there are: every twentieth of them is often
+            # enough.
             if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
                 [times] = adjusted_times([self._timed([], blocks)])
-                looked, ends = len(blocks), block_interval(times)
-                if ends and (ends[1] - ends[0]) / 2 / statistics.median(times) <= protocol.relative_interval:
+                looked = len(blocks)
+                ends = block_interval(times)
+                if (
+                    ends
+                    and (ends[1] - ends[0]) / 2 / statistics.median(times)
+                    <= protocol.relative_interval
+                ):
                     return blocks
 
     def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """What an attempt gave, with the verdict on its blocks and the two windows before them: in ten blocks alone a
-        drift does not show. Where references tell, a change of the machine's speed is none of the model's."""
+        """What an attempt gave, with the verdict on its blocks and the two windows before them: in
+        ten blocks alone a drift does not show. Where references tell, a change of the machine's
+        speed is none of the model's.
+        """
         [series] = adjusted_times([self._timed(before[-2 * WINDOW :], blocks)])
-        steady, reason = False, f"too few blocks to tell: {len(series)} of {FEWEST}"
+        steady = False
+        reason = f"too few blocks to tell: {len(series)} of {FEWEST}"
         if len(series) >= FEWEST:
             change = find_change(series)
-            steady, reason = not change.matters, f"{'' if change.matters else 'no change that matters: '}{change}"
-        return replace(self._timed([], blocks), steady=steady, steady_reason=reason, beside=sum(self._beside))
+            steady = not change.matters
+            reason = f"{'' if change.matters else 'no change that matters: '}{change}"
+        return replace(
+            self._timed([], blocks), steady=steady, steady_reason=reason, beside=sum(self._beside)
+        )
 
     def _timed(self, before: Sequence[float], blocks: list[float]) -> Timing:
         """Blocks of this attempt with those `before` them, and the references beside them."""
-        seen = [replace(each, blocks=each.blocks - self._first + len(before)) for each in self._references]
-        series, seen = [*before, *blocks], [each for each in seen if each.blocks >= 0]
+        seen = [
+            replace(each, blocks=each.blocks - self._first + len(before))
+            for each in self._references
+        ]
+        series = [*before, *blocks]
+        seen = [each for each in seen if each.blocks >= 0]
         return Timing(self.steps, [], [], series, False, "", None, references=seen)
 
     def refer_in_turn(self, blocks: int, start: float) -> None:
-        """Run the reference kernels before a block as often as their share of the time since `start` allows, and behind
-        them steps that are not timed."""
+        """Run the reference kernels before a block as often as their share of the time since
+        `start` allows, and behind them steps that are not timed.
+        """
         if self._reference is None:
             return
         beside = sum(self._beside)
@@ -284,37 +359,48 @@ class _Measuring:
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:
-    """Whether the warm-up is over: its last three windows, or two where there are no more, show no change."""
+    """Whether the warm-up is over: its last three windows, or two where there are no more, show no
+    change.
+    """
     return len(warmup) >= 2 * WINDOW and not find_change(warmup[-3 * WINDOW :]).matters
 
 
-# Steps that are timed one by one, before the blocks (the phase `compile`) and after them (`latency`). The first step
-# does not say it all: PyTorch compiles again where a value it took for constant has changed, JAX where the state that
-# comes out of a step is placed otherwise than the one that went in.
+# Steps that are timed one by one, before the blocks (the phase `compile`) and after them
+# (`latency`). The first step does not say it all: PyTorch compiles again where a value it took for
+# constant has changed, JAX where the state that comes out of a step is placed otherwise than the
+# one that went in.
 
 #: A step that compiles again every time ends the phase all the same.
 MOST_STEPS = 8
 
 
-def compile_steps(step: Step, clock: Callable[[], float] = time.perf_counter) -> tuple[Compilation, float | None]:
-    """Run `step` until it compiles nothing, or for the eighth time; what that took, and the very first loss."""
+def compile_steps(
+    step: Step, clock: Callable[[], float] = time.perf_counter
+) -> tuple[Compilation, float | None]:
+    """Run `step` until it compiles nothing, or for the eighth time; what that took, and the very
+    first loss.
+    """
     seconds: list[float] = []
     programs: list[int] = []
     losses: list[float | None] = []
     watch = ContentionWatch()
     watch.start()
     while len(programs) < MOST_STEPS and (not programs or programs[-1]):
-        before, start = step.compilations(), clock()
+        before = step.compilations()
+        start = clock()
         losses.append(step.run(1))
         seconds.append(clock() - start)
         programs.append(step.compilations() - before)
     notes = [note] if (note := step.compile_note()) else []
     if programs[-1]:
         notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
-    return Compilation(seconds, programs, "; ".join(notes) or None, watch.stop(), step.conversion()), losses[0]
+    return Compilation(
+        seconds, programs, "; ".join(notes) or None, watch.stop(), step.conversion()
+    ), losses[0]
 
 
-#: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so long.
+#: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so
+#: long.
 _LATENCY_STEPS = 200
 _LATENCY_SECONDS = 10.0
 
@@ -325,9 +411,12 @@ def single_latencies(
     clock: Callable[[], float] = time.perf_counter,
     watch: ContentionWatch | None = None,
 ) -> tuple[list[float], Contention | None]:
-    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the measurement; and what
-    disturbed them. Where something did they are timed once more, and those that were disturbed less count."""
-    watch, longest = watch or ContentionWatch(), min(_LATENCY_SECONDS, longest)
+    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the
+    measurement; and what disturbed them. Where something did they are timed once more, and those
+    that were disturbed less count.
+    """
+    watch = watch or ContentionWatch()
+    longest = min(_LATENCY_SECONDS, longest)
     tries: list[tuple[list[float], Contention | None]] = []
     for _ in range(2):
         seconds: list[float] = []

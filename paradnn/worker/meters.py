@@ -1,8 +1,10 @@
-"""What else the machine did while a point's blocks were measured, read just before the first and just after the last.
+"""What else the machine did while a point's blocks were measured, read just before the first and
+just after the last.
 
-Three things take cores away from a point: other processes, the hypervisor (steal) and the quota of a control group.
-Whatever the cores were neither idle nor stolen nor the point's own was foreign, known to about 0.01 s a core (measured:
-docs/check.md). Linux alone tells; elsewhere nothing is said.
+Three things take cores away from a point: other processes, the hypervisor (steal) and the quota of
+a control group. Whatever the cores were neither idle nor stolen nor the point's own was foreign,
+known to about 0.01 s a core (measured: docs/check.md). Linux alone tells; elsewhere nothing is
+said.
 """
 
 import contextlib
@@ -22,12 +24,16 @@ from typing import Any
 from paradnn.core.messages import Contention
 from paradnn.core.words import counted
 
-#: Shares of the capacity of the point's cores, and of the time in which a quota stopped it, beyond which its blocks are
-#: contended (docs/check.md says why these).
-FOREIGN, STEAL, THROTTLED = 0.05, 0.05, 0.01
-#: On many cores one busy core is a small share, and still each step waits for the thread that shares it: so many cores
-#: taken count where the point and the others together fill so much of the capacity.
-TAKEN_CORES, FULL = 0.5, 0.9
+#: Shares of the capacity of the point's cores, and of the time in which a quota stopped it, beyond
+#: which its blocks are contended (docs/check.md says why these).
+FOREIGN = 0.05
+STEAL = 0.05
+THROTTLED = 0.01
+#: On many cores one busy core is a small share, and still each step waits for the thread that
+#: shares it: so many cores taken count where the point and the others together fill so much of the
+#: capacity.
+TAKEN_CORES = 0.5
+FULL = 0.9
 #: Core-seconds by which what a core was given may be miscounted: in a short phase a larger share.
 UNSURE = 0.0125
 
@@ -36,9 +42,11 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True)
 class Counters:
-    """One moment: seconds on a clock, and counters that only grow, None where the system does not tell. `idle`, `steal`
-    and `counted` (all that the kernel accounts for) are core-seconds of the `cores` that may be used, `own` those that
-    the point's processes took, `throttled` seconds in which a quota stopped them."""
+    """One moment: seconds on a clock, and counters that only grow, None where the system does not
+    tell. `idle`, `steal` and `counted` (all that the kernel accounts for) are core-seconds of the
+    `cores` that may be used, `own` those that the point's processes took, `throttled` seconds in
+    which a quota stopped them.
+    """
 
     seconds: float
     cores: int
@@ -61,7 +69,8 @@ class ContentionWatch:
 
     def start(self) -> None:
         self._stops = 0
-        # Time in which a process is stopped (SIGSTOP) shows in no counter; that it goes on again is a signal.
+        # Time in which a process is stopped (SIGSTOP) shows in no counter; that it goes on again is
+        # a signal.
         with contextlib.suppress(ValueError):  # not the main thread
             self._handler = signal.signal(signal.SIGCONT, self._continued)
             signal.siginterrupt(signal.SIGCONT, False)
@@ -77,7 +86,10 @@ class ContentionWatch:
             self._handler = None
         if self._stops:
             stopped = f"the point was stopped (SIGSTOP) {counted(self._stops, 'time')}"
-            reason = f"{self.seen.reason}; {stopped}" if self.seen.reason else stopped
+            if self.seen.reason:
+                reason = f"{self.seen.reason}; {stopped}"
+            else:
+                reason = stopped
             self.seen = replace(self.seen, reason=reason, stops=self._stops)
         return self.seen
 
@@ -87,21 +99,36 @@ class ContentionWatch:
 
 def read_counters(root: Path = _ROOT) -> Counters:
     """The counters now; `root` is where proc and sys are mounted."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    else:
+        cores = []
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     times = _core_seconds(root, cores)
-    return Counters(time.perf_counter(), len(cores), _own_seconds(root), *times, switches, _throttled_seconds(root))
+    return Counters(
+        time.perf_counter(),
+        len(cores),
+        _own_seconds(root),
+        *times,
+        switches,
+        _throttled_seconds(root),
+    )
 
 
 def between(before: Counters, after: Counters) -> Contention:
     """What happened between two moments, with the verdict."""
-    seconds, cores = after.seconds - before.seconds, after.cores
+    seconds = after.seconds - before.seconds
+    cores = after.cores
 
     def rate(name: str, per: float) -> float | None:
         counts = getattr(before, name), getattr(after, name)
-        return None if None in counts or not per else (counts[1] - counts[0]) / per
+        if None in counts or not per:
+            return None
+        return (counts[1] - counts[0]) / per
 
-    own, steal, idle, counted = (rate(name, seconds * cores) for name in ("own", "steal", "idle", "counted"))
+    own, steal, idle, counted = (
+        rate(name, seconds * cores) for name in ("own", "steal", "idle", "counted")
+    )
     foreign = None
     # A sandbox may show counters that stand still.
     if own is not None and idle is not None and counted is not None and counted > 0.5:
@@ -110,24 +137,36 @@ def between(before: Counters, after: Counters) -> Contention:
     else:
         steal = None
     throttled = rate("throttled", seconds)
-    reasons, taken = [], foreign or 0.0
+    reasons = []
+    taken = foreign or 0.0
     unsure = UNSURE / seconds if seconds else math.inf
-    if taken > max(FOREIGN, unsure) or (taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL):
-        reasons.append(f"other processes took {taken * cores:.1f} of {cores} core{'s' if cores > 1 else ''}")
+    if taken > max(FOREIGN, unsure) or (
+        taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL
+    ):
+        reasons.append(
+            f"other processes took {taken * cores:.1f} of {cores} core{'s' if cores > 1 else ''}"
+        )
     if steal is not None and steal > max(STEAL, unsure):
         reasons.append(f"the hypervisor took {steal:.0%} of the cores' time (steal)")
     if throttled is not None and throttled > THROTTLED:
-        reasons.append(f"the control group's CPU quota stopped the point for {throttled:.0%} of the time")
-    return Contention(cores, own, foreign, steal, rate("switches", seconds), throttled, "; ".join(reasons) or None)
+        reasons.append(
+            f"the control group's CPU quota stopped the point for {throttled:.0%} of the time"
+        )
+    return Contention(
+        cores, own, foreign, steal, rate("switches", seconds), throttled, "; ".join(reasons) or None
+    )
 
 
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
     """Idle, stolen and all core-seconds of `cores`, from /proc/stat; see proc(5)."""
-    names, tick = {f"cpu{core}" for core in cores}, os.sysconf("SC_CLK_TCK")
+    names = {f"cpu{core}" for core in cores}
+    tick = os.sysconf("SC_CLK_TCK")
     found = []
     with contextlib.suppress(OSError):
         rows = (row.split() for row in (root / "proc/stat").read_text().splitlines())
-        found = [[int(count) / tick for count in row[1:9]] for row in rows if row and row[0] in names]
+        found = [
+            [int(count) / tick for count in row[1:9]] for row in rows if row and row[0] in names
+        ]
     if not found or len(found[0]) < 8:
         return None, None, None
     # user nice system idle iowait irq softirq steal; guests are in user and nice already.
@@ -157,7 +196,9 @@ def _descendants(root: Path, pid: int) -> Iterator[int]:
 
 
 def _throttled_seconds(root: Path) -> float | None:
-    """Seconds in which the quota of this process's control group, version 2 or 1, stopped it; None without one."""
+    """Seconds in which the quota of this process's control group, version 2 or 1, stopped it; None
+    without one.
+    """
     with contextlib.suppress(OSError, ValueError):
         for row in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = row.split(":", 2)
@@ -165,15 +206,19 @@ def _throttled_seconds(root: Path) -> float | None:
                 continue
             top = root / "sys/fs/cgroup" / controllers
             for file in (top / path.strip("/") / "cpu.stat", top / "cpu.stat"):
-                counts = dict(line.split() for line in file.read_text().splitlines()) if file.exists() else {}
+                if file.exists():
+                    counts = dict(line.split() for line in file.read_text().splitlines())
+                else:
+                    counts = {}
                 for name, per in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
                     if name in counts:
                         return int(counts[name]) / per
     return None
 
 
-# Energy of a stretch of work, where the machine counts it: RAPL packages of a CPU, NVML for an NVIDIA GPU. Counters
-# belong to the whole package or board: on a shared machine the neighbours' work is in them.
+# Energy of a stretch of work, where the machine counts it: RAPL packages of a CPU, NVML for an
+# NVIDIA GPU. Counters belong to the whole package or board: on a shared machine the neighbours'
+# work is in them.
 
 _POWERCAP = Path("/sys/class/powercap")
 
@@ -190,7 +235,9 @@ class EnergyMeter:
         self._begin = self._read() if self._read else None
 
     def joules(self) -> float | None:
-        """Energy since `start`, None where it is unavailable; a counter that wrapped round once is unwrapped."""
+        """Energy since `start`, None where it is unavailable; a counter that wrapped round once is
+        unwrapped.
+        """
         if self._read is None or self._begin is None:
             return None
         total = 0.0
@@ -203,24 +250,30 @@ def open_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter
     """The meter of a platform: "cpu" (every package of the host), or "gpu" number `index`."""
     if platform == "cpu":
         return _rapl(root)
-    return _nvml(index) if platform == "gpu" else EnergyMeter(f"unavailable: no counter is known for {platform}")
+    if platform == "gpu":
+        return _nvml(index)
+    return EnergyMeter(f"unavailable: no counter is known for {platform}")
 
 
 def _rapl(root: Path) -> EnergyMeter:
     def read() -> list[tuple[float, float]]:
         kinds = ("energy_uj", "max_energy_range_uj")
-        counts = ([int((package / kind).read_text()) * 1e-6 for kind in kinds] for package in packages)
+        counts = (
+            [int((package / kind).read_text()) * 1e-6 for kind in kinds] for package in packages
+        )
         return [(now, largest) for now, largest in counts]
 
     try:
-        # intel-rapl:0 is a package, intel-rapl:0:0 a part of it; AMD's kernels use the same names. A zone named psys
-        # counts the whole board, the packages once more.
+        # intel-rapl:0 is a package, intel-rapl:0:0 a part of it; AMD's kernels use the same names.
+        # A zone named psys counts the whole board, the packages once more.
         zones = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
         packages = [path for path in zones if (path / "name").read_text().strip() != "psys"]
         read()
     except OSError as error:
         return EnergyMeter(f"unavailable: {error.filename}: {error.strerror}")
-    return EnergyMeter("rapl", read) if packages else EnergyMeter("unavailable: this host shows no RAPL counter")
+    if packages:
+        return EnergyMeter("rapl", read)
+    return EnergyMeter("unavailable: this host shows no RAPL counter")
 
 
 def _nvml(index: int) -> EnergyMeter:
@@ -228,11 +281,16 @@ def _nvml(index: int) -> EnergyMeter:
         import pynvml
 
         pynvml.nvmlInit()
-        # NVML sees every board of the host, the framework those that CUDA_VISIBLE_DEVICES names, in its order.
+        # NVML sees every board of the host, the framework those that CUDA_VISIBLE_DEVICES names, in
+        # its order.
         given = os.environ.get("CUDA_VISIBLE_DEVICES")
-        boards = [str(index)] if given is None else [board for entry in given.split(",") if (board := entry.strip())]
+        if given is None:
+            boards = [str(index)]
+        else:
+            boards = [board for entry in given.split(",") if (board := entry.strip())]
         board = boards[0 if given is None else index]
-        by_index, by_id = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+        by_index = pynvml.nvmlDeviceGetHandleByIndex
+        by_id = pynvml.nvmlDeviceGetHandleByUUID
         handle = by_index(int(board)) if board.isdigit() else by_id(board)
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except ImportError:
@@ -242,21 +300,28 @@ def _nvml(index: int) -> EnergyMeter:
     except Exception as error:
         return EnergyMeter(f"unavailable: NVML: {error}")
     # Millijoules since the driver was loaded, in 64 bits.
-    return EnergyMeter("nvml", lambda: [(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-3, 0.0)])
+    return EnergyMeter(
+        "nvml", lambda: [(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-3, 0.0)]
+    )
 
 
-# Memory of a point: the peak that a process of its own would have had, and what its steps took of it. A fork begins
-# with its parent's anonymous pages, but without those of files (Linux does not copy their page tables), which come into
-# the child's count as they are used. So every page of a file that the server holds and the child does not is added, and
-# what grows is counted without files.
+# Memory of a point: the peak that a process of its own would have had, and what its steps took of
+# it. A fork begins with its parent's anonymous pages, but without those of files (Linux does not
+# copy their page tables), which come into the child's count as they are used. So every page of a
+# file that the server holds and the child does not is added, and what grows is counted without
+# files.
 
-#: glibc's malloc.h: what may be free at the heap's end, and from which size on a block is mapped by itself.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: glibc's malloc.h: what may be free at the heap's end, and from which size on a block is mapped by
+#: itself.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: By the last byte of an entry of /proc/self/pagemap: whether the page is in memory (0x80) and a file's (0x20).
+#: By the last byte of an entry of /proc/self/pagemap: whether the page is in memory (0x80) and a
+#: file's (0x20).
 _OF_FILE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
-#: Where the fork server has files mapped, first byte and length, and which of those pages it holds, a bit each.
+#: Where the fork server has files mapped, first byte and length, and which of those pages it holds,
+#: a bit each.
 _mapped: list[tuple[int, int]] = []
 _held: list[int] = []
 
@@ -269,8 +334,9 @@ def give_back() -> None:
 
 
 def keep_freed() -> None:
-    """Let malloc keep what is freed, blocks of up to 32 MiB and 512 MiB in all, whatever was freed before: where that
-    were small blocks alone, gRPC's calls with 1 MiB take 1.2 to 3 times as long."""
+    """Let malloc keep what is freed, blocks of up to 32 MiB and 512 MiB in all, whatever was freed
+    before: where that were small blocks alone, gRPC's calls with 1 MiB take 1.2 to 3 times as long.
+    """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
@@ -278,7 +344,9 @@ def keep_freed() -> None:
 
 
 def remember_file_pages() -> None:
-    """Note which pages of files this process holds, for the children that it forks later. Some 25 ms."""
+    """Note which pages of files this process holds, for the children that it forks later. Some 25
+    ms.
+    """
     with contextlib.suppress(OSError), open("/proc/self/maps") as mappings:
         for row in mappings:
             if "/" in row:
@@ -288,16 +356,22 @@ def remember_file_pages() -> None:
 
 
 def _file_pages() -> list[int]:
-    """Pages that this process holds of what the fork server had mapped; none where the kernel does not tell."""
+    """Pages that this process holds of what the fork server had mapped; none where the kernel does
+    not tell.
+    """
     with contextlib.suppress(OSError), open("/proc/self/pagemap", "rb", buffering=0) as table:
-        entries = (os.pread(table.fileno(), size // _PAGE * 8, first // _PAGE * 8) for first, size in _mapped)
+        entries = (
+            os.pread(table.fileno(), size // _PAGE * 8, first // _PAGE * 8)
+            for first, size in _mapped
+        )
         return [int.from_bytes(each[7::8].translate(_OF_FILE), "little") for each in entries]
     return _held
 
 
 class MemoryMeter:
-    """Of this process, from now on: `compiled` is called once, before the steps that count. `beside`: bytes that it
-    holds and that are none of the point's."""
+    """Of this process, from now on: `compiled` is called once, before the steps that count.
+    `beside`: bytes that it holds and that are none of the point's.
+    """
 
     def __init__(self) -> None:
         self.beside = 0
@@ -306,7 +380,9 @@ class MemoryMeter:
         self._baseline = _anonymous(_status(), "VmRSS")
 
     def compiled(self) -> None:
-        """The steps begin: their peak is one of its own, and what compiling has freed is given back to the system."""
+        """The steps begin: their peak is one of its own, and what compiling has freed is given back
+        to the system.
+        """
         status = _status()
         self._compile_peak = status.get("VmHWM", 0)
         give_back()
@@ -315,13 +391,17 @@ class MemoryMeter:
             control.write("5")  # the peak is now what is held
 
     def taken(self) -> tuple[int | None, int | None]:
-        """Bytes of the peak so far, and how far anonymous memory has grown; None where the system does not tell."""
+        """Bytes of the peak so far, and how far anonymous memory has grown; None where the system
+        does not tell.
+        """
         status = _status()
         if "VmHWM" not in status:
             return None, None
         # A process of its own gives nothing back: what compiling has freed is in its peak still.
         peak = max(self._compile_peak, status["VmHWM"] + self._given_back)
-        peak += _PAGE * sum((held & ~own).bit_count() for held, own in zip(_held, _file_pages(), strict=True))
+        peak += _PAGE * sum(
+            (held & ~own).bit_count() for held, own in zip(_held, _file_pages(), strict=True)
+        )
         steps = _anonymous(status, "VmHWM") - self._baseline
         return peak - self.beside, max(0, steps - self.beside)
 
@@ -336,5 +416,7 @@ def _status() -> dict[str, int]:
 
 
 def _anonymous(status: dict[str, int], total: str) -> int:
-    """What is no file's, of the memory held now (VmRSS) or at the peak (VmHWM); files' pages come and seldom go."""
+    """What is no file's, of the memory held now (VmRSS) or at the peak (VmHWM); files' pages come
+    and seldom go.
+    """
     return status.get(total, 0) - status.get("RssFile", 0)

@@ -1,8 +1,9 @@
 """What this machine can do at most, in the framework and with the threads that the models run in.
 
-Two kernels: square matrix products in each precision over a range of sizes, compiled each way there is, and the sum of
-two arrays in place that no cache holds (STREAM's add, McCalpin 1995, without its third array: what is read and written
-is exactly three arrays, whether or not the processor reads a line before writing it).
+Two kernels: square matrix products in each precision over a range of sizes, compiled each way there
+is, and the sum of two arrays in place that no cache holds (STREAM's add, McCalpin 1995, without its
+third array: what is read and written is exactly three arrays, whether or not the processor reads a
+line before writing it).
 """
 
 import statistics
@@ -14,31 +15,46 @@ from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.frameworks import Framework
 from paradnn.worker.measure import Protocol, Watch, measure_steps
 
-#: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays measure.
+#: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays
+#: measure.
 REPEATS = 32
 
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 #: Bytes of one of the two arrays.
 ARRAY_BYTES = 2**28
-_PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3)
+_PROTOCOL = Protocol(
+    min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3
+)
 #: A size whose single product would take longer than this is left out.
 _LONGEST = 0.5
 #: How often the reference kernels are run, as long each as beside a standard point's blocks.
-_REFERENCES, _REFERENCE_SHARE = 30, 0.35
+_REFERENCES = 30
+_REFERENCE_SHARE = 0.35
 
 
-def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
-    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`. With `only`, rows of an earlier
-    answer, those kernels alone are measured, in another process."""
+def measure_peak_rates(
+    request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]
+) -> PeakRates:
+    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`. With
+    `only`, rows of an earlier answer, those kernels alone are measured, in another process.
+    """
     from paradnn.worker.reference import Reference
 
-    memory, only = request["memory_bytes"], request.get("only")
+    memory = request["memory_bytes"]
+    only = request.get("only")
     with phase("matmul"):
         if only:
-            matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
+            matmul = [
+                _product(framework, row["precision"], row["size"], row["compile"])
+                for row in only["matmul"]
+            ]
         else:
-            ways = [(precision, compile) for precision in _PRECISIONS for compile in framework.compile_modes]
+            ways = [
+                (precision, compile)
+                for precision in _PRECISIONS
+                for compile in framework.compile_modes
+            ]
             matmul = [row for way in ways for row in _matmul(framework, *way, memory)]
     with phase("bandwidth"):
         bandwidth = []
@@ -57,7 +73,9 @@ def _matmul(framework: Framework, precision: str, compile: str, memory: int) -> 
     rows: list[ProductRate] = []
     for size in _MATMUL_SIZES:
         # Each size has eight times the work of the one before.
-        if 4 * 4 * size**2 > memory or (rows and 2.0 * size**3 / rows[-1].flops_per_second > _LONGEST):
+        if 4 * 4 * size**2 > memory or (
+            rows and 2.0 * size**3 / rows[-1].flops_per_second > _LONGEST
+        ):
             break
         rows.append(_product(framework, precision, size, compile))
     return rows
@@ -69,11 +87,23 @@ def _product(framework: Framework, precision: str, size: int, compile: str) -> P
     return ProductRate(precision, size, compile, *_rates(run, 2.0 * size**3))
 
 
-def _rates(run: Callable[[int], None], work: float) -> tuple[float, float, float, int, bool, str | None]:
-    """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile, number of blocks,
-    whether they are steady, and what disturbed them."""
+def _rates(
+    run: Callable[[int], None], work: float
+) -> tuple[float, float, float, int, bool, str | None]:
+    """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile,
+    number of blocks, whether they are steady, and what disturbed them.
+    """
     watch = Watch()
     timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), watch=watch)
     rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
-    low, middle, high = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
-    return middle, low, high, len(rates), timing.steady, watch.contention.reason if watch.contention else None
+    low, middle, high = (
+        statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    )
+    return (
+        middle,
+        low,
+        high,
+        len(rates),
+        timing.steady,
+        watch.contention.reason if watch.contention else None,
+    )

@@ -1,7 +1,8 @@
-"""One request, in a forked child: a point is built, compiled, warmed up, measured and profiled; ceilings are measured.
+"""One request, in a forked child: a point is built, compiled, warmed up, measured and profiled;
+ceilings are measured.
 
-Every way this can end within Python is an outcome with a one-line reason; what ends the process itself is classified
-by the driver, which watches from outside.
+Every way this can end within Python is an outcome with a one-line reason; what ends the process
+itself is classified by the driver, which watches from outside.
 """
 
 import contextlib
@@ -35,10 +36,11 @@ Timed = tuple[Timing, tuple[float | None, str], Contention | None]
 
 
 class PointRun:
-    """A request while it is served: what was measured so far is in the answer, whatever comes next. The point's kind of
-    work says what is done; here is what all of them use. `request` is the point as plain values, `report` is called
-    with the name of each phase as it begins: of the profile with the answer so far, so that no limit that it exceeds
-    costs what was measured before."""
+    """A request while it is served: what was measured so far is in the answer, whatever comes next.
+    The point's kind of work says what is done; here is what all of them use. `request` is the point
+    as plain values, `report` is called with the name of each phase as it begins: of the profile
+    with the answer so far, so that no limit that it exceeds costs what was measured before.
+    """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
         self.request = request
@@ -64,7 +66,9 @@ class PointRun:
                 work.measure(self)
             self.note(outcome="ok")
         except Exception as error:
-            outcome, reason = _ending_of(error, self.framework, self.phases.current, self.request["model"].get("build"))
+            outcome, reason = _ending_of(
+                error, self.framework, self.phases.current, self.request["model"].get("build")
+            )
             self.note(outcome=outcome, reason=reason)
         if self.answered.peak_memory_bytes is None:
             self.note_own_memory()
@@ -76,16 +80,24 @@ class PointRun:
 
     def open_devices(self) -> None:
         with self.phases("build"):
-            platform, devices = bind_cores(self.request["platform"]), self.devices
+            platform = bind_cores(self.request["platform"])
+            devices = self.devices
             if devices > 1:
-                self.framework = distributed(self.framework, layout_of(devices, self.request["platform"]))
+                self.framework = distributed(
+                    self.framework, layout_of(devices, self.request["platform"])
+                )
             self.framework.open_device(platform)
             if devices == 1 and not self.turn and self.request.get("measure", {}).get("reference"):
                 from paradnn.worker.reference import Reference  # which takes Keras
 
                 protocol = Protocol.of(self.request["measure"])
-                self.reference = Reference(platform["name"], protocol.block_seconds, protocol.reference_share)
-                self.memory.beside = self.reference.nbytes if platform["name"] == "cpu" else 0
+                self.reference = Reference(
+                    platform["name"], protocol.block_seconds, protocol.reference_share
+                )
+                if platform["name"] == "cpu":
+                    self.memory.beside = self.reference.nbytes
+                else:
+                    self.memory.beside = 0
 
     @property
     def devices(self) -> int:
@@ -99,13 +111,19 @@ class PointRun:
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
         watch = Watch(self.meter(), step.compilations)
-        protocol, own = Protocol.of(self.request["measure"]), self.reference
-        timing = measure_steps(run, protocol, phase or self.phases, watch=watch, reference=own, turn=self.turn)
+        protocol = Protocol.of(self.request["measure"])
+        own = self.reference
+        timing = measure_steps(
+            run, protocol, phase or self.phases, watch=watch, reference=own, turn=self.turn
+        )
         if self.turn:
             return timing, (None, "unavailable: two points took turns"), None
         joules, source = watch.energy
         if own:
-            timing = replace(timing, references=[*(References(-1, each) for each in own.before), *timing.references])
+            timing = replace(
+                timing,
+                references=[*(References(-1, each) for each in own.before), *timing.references],
+            )
             # What was spent between the blocks took its share of the time.
             blocks = sum(timing.blocks)
             joules = joules and joules * blocks / (blocks + timing.beside)
@@ -119,15 +137,27 @@ class PointRun:
         products: Mapping[str, float],
         loss: Any = None,
     ) -> None:
-        """What timed steps of a model gave (None: they have none); `loss` is the very first, `products` are FLOPs."""
+        """What timed steps of a model gave (None: they have none); `loss` is the very first,
+        `products` are FLOPs.
+        """
         timing, energy, contention = timed
-        parameters = _elements(workload.model.trainable_variables) if workload else 0
-        counted = counted_costs(workload, self.request, sum(products.values())) if workload else None
-        measured = Measurement(parameters, compilation, shares(products), loss, timing, *energy, contention, counted)
+        if workload:
+            parameters = _elements(workload.model.trainable_variables)
+        else:
+            parameters = 0
+        if workload:
+            counted = counted_costs(workload, self.request, sum(products.values()))
+        else:
+            counted = None
+        measured = Measurement(
+            parameters, compilation, shares(products), loss, timing, *energy, contention, counted
+        )
         self.note(measurement=measured)
 
     def note_latencies(self, run: Run) -> None:
-        """Seconds of single steps, and what disturbed them; not where two points take turns to compare their blocks."""
+        """Seconds of single steps, and what disturbed them; not where two points take turns to
+        compare their blocks.
+        """
         if self.turn:
             return
         with self.phases("latency"):
@@ -144,7 +174,11 @@ class PointRun:
         if settings["profile"] or settings["keep_trace"]:
             with self.phases("profile", replace(self.answered, outcome="ok")):
                 keeps = settings["keep_trace"]
-                self.note(profile=profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left))
+                self.note(
+                    profile=profile_steps(
+                        self.framework, step, self.step_seconds(), keeps, self.seconds_left
+                    )
+                )
 
     def note_contention(self, phase: str, seen: Contention | None) -> None:
         """What disturbed a phase beside the measured blocks."""
@@ -168,7 +202,9 @@ class PointRun:
         """What counts the energy of the point's device."""
         platform = self.request["platform"]
         if self.devices > 1 and platform["name"] != "cpu":
-            return EnergyMeter("unavailable: the counter is that of one board, the point has several")
+            return EnergyMeter(
+                "unavailable: the counter is that of one board, the point has several"
+            )
         return open_meter(platform["name"], int(platform["index"]))
 
     def step_seconds(self) -> float:
@@ -177,11 +213,16 @@ class PointRun:
         return statistics.median(timing.blocks) / timing.steps_per_block
 
 
-def _ending_of(error: Exception, framework: Framework, phase: str, build: str | None) -> tuple[str, str]:
-    """Outcome and one-line reason of what was raised in `phase`, with the line of the user's own file, if in one."""
+def _ending_of(
+    error: Exception, framework: Framework, phase: str, build: str | None
+) -> tuple[str, str]:
+    """Outcome and one-line reason of what was raised in `phase`, with the line of the user's own
+    file, if in one.
+    """
     if isinstance(error, Ended):
         return error.outcome, str(error)
-    # The exception's type and the first line of its message, which names the operation; in bold below one of Keras'.
+    # The exception's type and the first line of its message, which names the operation; in bold
+    # below one of Keras'.
     lines = [line for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
     lines = lines[len(lines) > 1 and lines[0].startswith("Exception encountered when calling") :]
     reason = f"{phase}: {type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
@@ -192,7 +233,9 @@ def _ending_of(error: Exception, framework: Framework, phase: str, build: str | 
     if isinstance(error, MemoryError):
         return "oom_host", reason
     traceback.print_exc()
-    return framework.out_of_memory(error) or ("compile_error" if phase == "compile" else "crash"), reason
+    return framework.out_of_memory(error) or (
+        "compile_error" if phase == "compile" else "crash"
+    ), reason
 
 
 def _elements(arrays: Sequence[Any]) -> int:
@@ -200,17 +243,24 @@ def _elements(arrays: Sequence[Any]) -> int:
 
 
 def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
-    """The costs of a step whose model no arithmetic knows, with the FLOPs that the framework counts; None of others.
-    Bytes are those of one layer with all parameters: what passes between layers is left out."""
+    """The costs of a step whose model no arithmetic knows, with the FLOPs that the framework
+    counts; None of others. Bytes are those of one layer with all parameters: what passes between
+    layers is left out.
+    """
     model = model_of(point["model"])
     if not model.is_counted:
         return None
     fixed = _elements(workload.model.non_trainable_variables)
-    read, targets = (sum(math.prod(spec.shape) for spec in specs) for specs in (workload.inputs, workload.targets))
+    read, targets = (
+        sum(math.prod(spec.shape) for spec in specs)
+        for specs in (workload.inputs, workload.targets)
+    )
     trained = _elements(workload.model.trainable_variables)
     whole = Layer("whole", parameters=trained, fixed_parameters=fixed, read=read, targets=targets)
     optimizer = point["optimizer"]
     slots = optimizer_slots(optimizer["name"], optimizer["momentum"])
     each = point["batch_size"] // point["devices"]
-    costs = sum_costs([replace(whole, is_first=True)], each, point["precision"], point["mode"], slots=slots)
+    costs = sum_costs(
+        [replace(whole, is_first=True)], each, point["precision"], point["mode"], slots=slots
+    )
     return replace(costs.times(point["devices"]), flops_per_step=round(flops))

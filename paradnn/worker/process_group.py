@@ -1,8 +1,9 @@
-"""The other processes of a point that has several (`model=channel`): forked from its own, or on other hosts
-(`python -m paradnn.worker.host`), and gone with it.
+"""The other processes of a point that has several (`model=channel`): forked from its own, or on
+other hosts (`python -m paradnn.worker.host`), and gone with it.
 
-Each runs as many steps as it is asked for through a channel of its own. When one exits that should not, the kernel
-kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
+Each runs as many steps as it is asked for through a channel of its own. When one exits that should
+not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver
+reports it.
 """
 
 import contextlib
@@ -28,9 +29,11 @@ from paradnn.core.workload import Ended, Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
-#: Seconds without any answer after which a peer counts as gone, that a process which failed leaves the point's own
-#: process to report it, and to wait for another's report once this one has failed.
-_LONGEST, _GRACE, _REPORT_SECONDS = 30.0, 10.0, 2.0
+#: Seconds without any answer after which a peer counts as gone, that a process which failed leaves
+#: the point's own process to report it, and to wait for another's report once this one has failed.
+_LONGEST = 30.0
+_GRACE = 10.0
+_REPORT_SECONDS = 2.0
 #: Bytes that a message may have: the longest is a point with its environment variables.
 _MOST_BYTES = 1 << 20
 
@@ -49,14 +52,21 @@ def with_port(host: str, port: int) -> str:
 
 
 def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
-    """A socket that listens on `port`, 0 for a free one. Raises Unavailable, naming `option`, where it is taken."""
+    """A socket that listens on `port`, 0 for a free one. Raises Unavailable, naming `option`, where
+    it is taken.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        why = "is taken" if taken else f"cannot be listened on: {os.strerror(error.errno or 0)}"
-        raise Unavailable(f"port {port} of {host} {why}; choose another with {option}, or 0") from error
+        if taken:
+            why = "is taken"
+        else:
+            why = f"cannot be listened on: {os.strerror(error.errno or 0)}"
+        raise Unavailable(
+            f"port {port} of {host} {why}; choose another with {option}, or 0"
+        ) from error
 
 
 class RankFailed(Ended):
@@ -75,8 +85,10 @@ class RankFailed(Ended):
 
 
 def hear(channel: Connection, kind: Any) -> Any:
-    """The next message, JSON that is read as a `kind` (`paradnn.core.channel`): nothing is unpickled. Raises the
-    RankFailed that the other side says, MessageError for anything else, EOFError and OSError where the channel ends."""
+    """The next message, JSON that is read as a `kind` (`paradnn.core.channel`): nothing is
+    unpickled. Raises the RankFailed that the other side says, MessageError for anything else,
+    EOFError and OSError where the channel ends.
+    """
     content = read_json(channel.recv_bytes(_MOST_BYTES))
     if isinstance(content, dict) and set(content) == {"outcome", "reason"}:
         raise RankFailed(str(content["outcome"]), str(content["reason"]))
@@ -84,7 +96,9 @@ def hear(channel: Connection, kind: Any) -> Any:
 
 
 def patience_of(point: Mapping[str, Any]) -> float:
-    """Seconds to wait for an answer: less than the driver waits for the point, so that the reason names the peer."""
+    """Seconds to wait for an answer: less than the driver waits for the point, so that the reason
+    names the peer.
+    """
     return float(min(_LONGEST, 0.5 * point["measure"]["timeout"]))
 
 
@@ -95,9 +109,10 @@ def silent(peer: str, seconds: float) -> RankFailed:
 
 @dataclass(frozen=True)
 class RemoteProcess:
-    """Process number `rank` of a point, on another host: host:port that is free for it, and the address of this host as
-    it is known there. Over `channel` it is sent the addresses at which all find each other; `life` closes when either
-    side exits."""
+    """Process number `rank` of a point, on another host: host:port that is free for it, and the
+    address of this host as it is known there. Over `channel` it is sent the addresses at which all
+    find each other; `life` closes when either side exits.
+    """
 
     rank: int
     address: str
@@ -111,11 +126,16 @@ class RemoteProcess:
 
 
 class ProcessGroup:
-    """Processes 1 to `count` - 1 of a point; this one is number 0. `serve(rank, channel)` runs in each of this host and
-    returns when the channel closes; `elsewhere` are the last ones, on other hosts, which are there already."""
+    """Processes 1 to `count` - 1 of a point; this one is number 0. `serve(rank, channel)` runs in
+    each of this host and returns when the channel closes; `elsewhere` are the last ones, on other
+    hosts, which are there already.
+    """
 
     def __init__(
-        self, count: int, serve: Callable[[int, Connection], None], elsewhere: Sequence[RemoteProcess] = ()
+        self,
+        count: int,
+        serve: Callable[[int, Connection], None],
+        elsewhere: Sequence[RemoteProcess] = (),
     ) -> None:
         self.channels: list[Connection] = [each.channel for each in elsewhere]
         self._lives: list[int] = [each.life for each in elsewhere]
@@ -126,7 +146,8 @@ class ProcessGroup:
             point = os.getpid()
             pid = os.fork()
             if pid == 0:
-                # Those of earlier ranks too: a pipe that is open here would still send its signal when we close it.
+                # Those of earlier ranks too: a pipe that is open here would still send its signal
+                # when we close it.
                 for each in (life, *self._lives):
                     os.close(each)
                 run_rank(rank, point, child, [ours, *self.channels], serve)
@@ -163,17 +184,22 @@ class ProcessGroup:
 
 
 class GroupStep(Step):
-    """A step of all processes at once, of this one `step`, without a loss. Raises the RankFailed of another process."""
+    """A step of all processes at once, of this one `step`, without a loss. Raises the RankFailed of
+    another process.
+    """
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:
-        self._step, self._group = step, group
+        self._step = step
+        self._group = group
 
     def run(self, steps: int) -> None:
         try:
             for channel in self._group.channels:
                 channel.send_bytes(encode(steps))
         except OSError as error:
-            raise self._group.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
+            raise self._group.failure() or RankFailed(
+                "crash", f"a process of the point is gone: {error}"
+            ) from error
         self._step.run(steps)
         try:
             for channel in self._group.channels:
@@ -191,17 +217,25 @@ def serve_steps(channel: Connection, step: Step) -> None:
 
 
 def die_with(life: int) -> None:
-    """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is closed, over which
-    nothing is sent: Python cannot, where a framework waits for one that is gone and holds the interpreter's lock."""
+    """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is
+    closed, over which nothing is sent: Python cannot, where a framework waits for one that is gone
+    and holds the interpreter's lock.
+    """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def run_rank(
-    rank: int, point: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]
+    rank: int,
+    point: int,
+    channel: Connection,
+    others: list[Connection],
+    serve: Callable[[int, Connection], None],
 ) -> NoReturn:
-    """What a forked process does; it exits without the clean-up of the process that it was forked from."""
+    """What a forked process does; it exits without the clean-up of the process that it was forked
+    from.
+    """
     code = 1
     try:
         die_with_parent(point)
@@ -221,24 +255,27 @@ def run_rank(
         os._exit(code)
 
 
-# Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's process connects to a
-# server for each process that it wants there; both show that they know the same key before anything else is read, and
-# before the server forks: it sends a number, drawn at random, and gets another with the proof for both (HMAC-SHA256),
-# which it answers with its own. Each side knows the other by the connection's address: no host's name is looked up. A
-# second connection ends each with the other (`die_with`).
+# Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's
+# process connects to a server for each process that it wants there; both show that they know the
+# same key before anything else is read, and before the server forks: it sends a number, drawn at
+# random, and gets another with the proof for both (HMAC-SHA256), which it answers with its own.
+# Each side knows the other by the connection's address: no host's name is looked up. A second
+# connection ends each with the other (`die_with`).
 
 #: The variable that holds the key of a server, and of those that may ask it.
 KEY = "PARADNN_HOSTS_KEY"
 #: Bytes of the numbers that are drawn, and of a proof.
 _NONCE = 32
-#: Seconds of silence until the kernel asks whether the other host is there, between two such questions, and how many.
+#: Seconds of silence until the kernel asks whether the other host is there, between two such
+#: questions, and how many.
 _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a server is asked for: process number `rank` of a point (a request's), with these environment variables,
-    that listens on `port`, 0: any that is free."""
+    """What a server is asked for: process number `rank` of a point (a request's), with these
+    environment variables, that listens on `port`, 0: any that is free.
+    """
 
     protocol: int
     rank: int
@@ -248,17 +285,22 @@ class Asked:
 
 
 def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> list[RemoteProcess]:
-    """Those of `count` processes that are on other hosts, waiting to begin: each host has as many, this one the first
-    of them. `port`: the first that each host's processes listen on, 0 for free ones. Raises Unavailable, RankFailed."""
+    """Those of `count` processes that are on other hosts, waiting to begin: each host has as many,
+    this one the first of them. `port`: the first that each host's processes listen on, 0 for free
+    ones. Raises Unavailable, RankFailed.
+    """
     hosts = int(point.get("hosts", 1))
     if hosts == 1:
         return []
-    others, each = point["other_hosts"], count // hosts
+    others = point["other_hosts"]
+    each = count // hosts
     found: list[RemoteProcess] = []
     try:
         for rank in range(each, count):
             own_port = port and port + rank % each
-            asked = Asked(PROTOCOL_VERSION, rank, own_port, others["environ"], {**point, "other_hosts": None})
+            asked = Asked(
+                PROTOCOL_VERSION, rank, own_port, others["environ"], {**point, "other_hosts": None}
+            )
             address = others["addresses"][rank // each - 1]
             found.append(_ask(address, others["key"].encode(), asked, patience_of(point)))
     except BaseException:
@@ -271,7 +313,8 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
 def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProcess:
     """Connect to a server and have it start a process."""
     connected = _connect(host_and_port(address), address, patience)
-    local, there = connected.getsockname()[0], connected.getpeername()[0]
+    local = connected.getsockname()[0]
+    there = connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         try:
@@ -284,11 +327,15 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
             raise silent(f"the server at {address}", patience)
         own_port, life_port = hear(channel, list[int])
     except AuthenticationError:
-        raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
+        raise Unavailable(
+            f"the server at {address} has another key: set the same {KEY} on both hosts"
+        ) from None
     except (EOFError, OSError):
         raise RankFailed("crash", f"the server at {address} closed the connection") from None
     except ValueError as error:
-        raise RankFailed("crash", f"the server at {address} answered something else: {error}") from None
+        raise RankFailed(
+            "crash", f"the server at {address} answered something else: {error}"
+        ) from None
     life = _connect((there, life_port), address, patience)
     return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
 
@@ -297,7 +344,8 @@ def _prove(connected: socket.socket, key: bytes, address: str, patience: float) 
     """Show that this side has the key, and see that the other has. Raises AuthenticationError."""
     connected.settimeout(patience)
     try:
-        nonce, own = _receive(connected), os.urandom(_NONCE)
+        nonce = _receive(connected)
+        own = os.urandom(_NONCE)
         if len(nonce) < _NONCE:
             raise EOFError
         connected.sendall(own + _proof(key, b"point", nonce + own))
@@ -323,24 +371,30 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 class Stranger:
-    """A connection to a server, until its other end has shown the key: nothing here waits. `since`: when it came."""
+    """A connection to a server, until its other end has shown the key: nothing here waits. `since`:
+    when it came.
+    """
 
     def __init__(self, connected: socket.socket, since: float) -> None:
-        self.connected, self.since = connected, since
-        self._own, self._said = os.urandom(_NONCE), b""
+        self.connected = connected
+        self.since = since
+        self._own = os.urandom(_NONCE)
+        self._said = b""
         connected.setblocking(False)
         connected.send(self._own)  # fits any buffer
 
     def is_known(self, key: bytes) -> bool:
-        """Whether what it has said shows the key; False as long as that is open. Raises AuthenticationError where it
-        has another, and OSError where it is gone."""
+        """Whether what it has said shows the key; False as long as that is open. Raises
+        AuthenticationError where it has another, and OSError where it is gone.
+        """
         part = self.connected.recv(2 * _NONCE - len(self._said))
         if not part:
             raise ConnectionError("it has gone")
         self._said += part
         if len(self._said) < 2 * _NONCE:
             return False
-        other, proof = self._said[:_NONCE], self._said[_NONCE:]
+        other = self._said[:_NONCE]
+        proof = self._said[_NONCE:]
         if not hmac.compare_digest(proof, _proof(key, b"point", self._own + other)):
             raise AuthenticationError
         self.connected.setblocking(True)
@@ -348,9 +402,13 @@ class Stranger:
         return True
 
 
-def accept(connected: socket.socket, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:
-    """What a client that has shown the key asks for, the channel to it, what this process listens on, and where the
-    processes find each other. One that asks for nothing in `patience` seconds ends this process (SIGALRM)."""
+def accept(
+    connected: socket.socket, patience: float
+) -> tuple[Asked, Connection, socket.socket, list[str]]:
+    """What a client that has shown the key asks for, the channel to it, what this process listens
+    on, and where the processes find each other. One that asks for nothing in `patience` seconds
+    ends this process (SIGALRM).
+    """
     local = connected.getsockname()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = Connection(connected.detach())
@@ -360,7 +418,9 @@ def accept(connected: socket.socket, patience: float) -> tuple[Asked, Connection
         asked: Asked = hear(channel, Asked)
         listening = listen(asked.port, local)
     except (MessageError, Unavailable) as error:
-        another = f"the server at {local} is of another version of ParaDnn: start it again ({error})"
+        another = (
+            f"the server at {local} is of another version of ParaDnn: start it again ({error})"
+        )
         reason = another if isinstance(error, MessageError) else str(error)
         channel.send_bytes(RankFailed("unavailable", reason).message())
         raise
@@ -380,13 +440,17 @@ def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socke
     except TimeoutError:
         raise silent(f"the server at {address}", patience) from None
     except OSError as error:
-        raise Unavailable(f"the server at {address} cannot be reached: {error.strerror or error}") from error
+        raise Unavailable(
+            f"the server at {address} cannot be reached: {error.strerror or error}"
+        ) from error
     connected.settimeout(None)
     return connected
 
 
 def _keep(life: socket.socket) -> int:
-    """The descriptor of a connection of whose other end the kernel asks now and then whether it is there."""
+    """The descriptor of a connection of whose other end the kernel asks now and then whether it is
+    there.
+    """
     life.settimeout(None)
     life.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _ALIVE:

@@ -1,8 +1,9 @@
-"""A series of block times in the order in which they were taken: is it steady, how well is its median known, and what
-of it was the machine's speed.
+"""A series of block times in the order in which they were taken: is it steady, how well is its
+median known, and what of it was the machine's speed.
 
-Blocks of one process are not independent: at lag one they correlate by 0.6 to 0.8 on a shared machine. Both questions
-allow for that as for an autoregression of first order, AR(1). Worker and driver both ask.
+Blocks of one process are not independent: at lag one they correlate by 0.6 to 0.8 on a shared
+machine. Both questions allow for that as for an autoregression of first order, AR(1). Worker and
+driver both ask.
 """
 
 import math
@@ -18,17 +19,20 @@ from paradnn.core.messages import Timing
 from paradnn.core.tables import rows
 from paradnn.worker.chance import quantile_ranks
 
-#: Fewer values than this carry neither verdict nor interval; so few have one of their extremes where widening it
-#: would lead beyond them.
-FEWEST, _FEW = 6, 16
-#: Of so many values a coefficient of 0.9 is now and then taken for one of 0.6, which widens the interval too little.
+#: Fewer values than this carry neither verdict nor interval; so few have one of their extremes
+#: where widening it would lead beyond them.
+FEWEST = 6
+_FEW = 16
+#: Of so many values a coefficient of 0.9 is now and then taken for one of 0.6, which widens the
+#: interval too little.
 _UNSURE = range(20, 80)
 #: A change of less than this share of the median does not matter, however clear it is.
 SMALLEST_CHANGE = 0.02
 
-#: Share of the variance that the best line or jump explains by chance in one of ten steady series: rows by their
-#: length, columns by the lag-one correlation of the residuals. Drawn by `python -m benchmarks.steadiness --table` from
-#: AR(1) series whose coefficient is 0, 0.5, 0.7 or 0.9, equally often.
+#: Share of the variance that the best line or jump explains by chance in one of ten steady series:
+#: rows by their length, columns by the lag-one correlation of the residuals. Drawn by `python -m
+#: benchmarks.steadiness --table` from AR(1) series whose coefficient is 0, 0.5, 0.7 or 0.9, equally
+#: often.
 _TABLE = rows(__file__)
 _LENGTHS = [int(row.pop("length")) for row in _TABLE]
 _CORRELATIONS = list(map(float, _TABLE[0]))
@@ -37,10 +41,11 @@ _CRITICAL = [list(map(float, row.values())) for row in _TABLE]
 
 @dataclass(frozen=True)
 class Change:
-    """What most changed over a series: a jump before value `at`, or a drift (`at` is None) from end to end.
+    """What most changed over a series: a jump before value `at`, or a drift (`at` is None) from end
+    to end.
 
-    `size` is a share of the series' median, `explained` the share of the variance, `correlation` the residuals' at lag
-    one, `usual` the share that chance may explain.
+    `size` is a share of the series' median, `explained` the share of the variance, `correlation`
+    the residuals' at lag one, `usual` the share that chance may explain.
     """
 
     size: float
@@ -55,30 +60,40 @@ class Change:
         return abs(self.size) > SMALLEST_CHANGE and self.explained > self.usual
 
     def __str__(self) -> str:
-        what = "drift" if self.at is None else f"jump before block {self.at + 1}"
+        if self.at is None:
+            what = "drift"
+        else:
+            what = f"jump before block {self.at + 1}"
         seen = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
         return f"{what} of {self.size:+.1%} {seen}"
 
 
 def find_change(values: Sequence[float]) -> Change:
-    """The line or the jump that explains most of a series of `FEWEST` values or more, both fitted by least squares: a
-    jump before each value that has at least two, and a tenth, on either side. What remains says how correlated the
-    noise is, and so how much chance would have explained."""
+    """The line or the jump that explains most of a series of `FEWEST` values or more, both fitted
+    by least squares: a jump before each value that has at least two, and a tenth, on either side.
+    What remains says how correlated the noise is, and so how much chance would have explained.
+    """
     n = len(values)
     centred = np.asarray(values) - np.mean(values)
     times = np.arange(n) - (n - 1) / 2
     slope = times @ centred / (times @ times)
-    rest, size, at = centred - slope * times, slope * (n - 1), None
+    rest = centred - slope * times
+    size = slope * (n - 1)
+    at = None
     edge = max(2, n // 10)
     places = np.arange(edge, n - edge + 1)
     sums = np.cumsum(centred)[places - 1]
     best = int(np.argmax(sums**2 / (places * (n - places))))
     jump = int(places[best])
-    before, after = sums[best] / jump, -sums[best] / (n - jump)
+    before = sums[best] / jump
+    after = -sums[best] / (n - jump)
     stepped = centred - np.where(np.arange(n) < jump, before, after)
     if stepped @ stepped < rest @ rest:
-        rest, size, at = stepped, after - before, jump
-    whole, correlation = centred @ centred, _lag_one(rest)
+        rest = stepped
+        size = after - before
+        at = jump
+    whole = centred @ centred
+    correlation = _lag_one(rest)
     explained = 1 - rest @ rest / whole if whole else 0.0
     # What chance explains, interpolated in the logarithm of n and in the correlation.
     usual = [np.interp(correlation, _CORRELATIONS, row) for row in _CRITICAL]
@@ -87,8 +102,10 @@ def find_change(values: Sequence[float]) -> Change:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of independent values (the sign test's; Conover, Practical Nonparametric Statistics,
-    section 3.2), from the k-th smallest to the k-th largest of them; None of fewer than six."""
+    """95% interval of the median of independent values (the sign test's; Conover, Practical
+    Nonparametric Statistics, section 3.2), from the k-th smallest to the k-th largest of them; None
+    of fewer than six.
+    """
     first, last = quantile_ranks(len(values), 0.5)
     if first is None or last is None:
         return None
@@ -97,20 +114,25 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of positive values that are correlated in time; None where they say too little.
+    """95% interval of the median of positive values that are correlated in time; None where they
+    say too little.
 
-    That of `widened_interval`, which ends at the extremes. Where both of its ends lie beyond all values there is none,
-    but of up to `_FEW` values: those show too little of their correlation to be widened by it, and what the extremes
-    cover is known. As many as `_UNSURE` show it, but not how far it reaches: those that may well have a coefficient of
-    0.9 have the extremes. How many hold a median that is known: `python -m benchmarks.steadiness --coverage`,
-    docs/method.md.
+    That of `widened_interval`, which ends at the extremes. Where both of its ends lie beyond all
+    values there is none, but of up to `_FEW` values: those show too little of their correlation to
+    be widened by it, and what the extremes cover is known. As many as `_UNSURE` show it, but not
+    how far it reaches: those that may well have a coefficient of 0.9 have the extremes. How many
+    hold a median that is known: `python -m benchmarks.steadiness --coverage`, docs/method.md.
     """
-    if (ends := widened_interval(values)) is None:
+    ends = widened_interval(values)
+    if ends is None:
         return None
-    least, most, n = min(values), max(values), len(values)
+    least = min(values)
+    most = max(values)
+    n = len(values)
     if ends[0] < least and ends[1] > most:
-        # Neighbours of an AR(1) with coefficient r are on one side of the median with probability 1/2 + asin(r) / pi
-        # (Sheppard 1899); taken as a chain, all n are with the (n - 1)-th power of that: 3% where n is 6 and r 0.
+        # Neighbours of an AR(1) with coefficient r are on one side of the median with probability
+        # 1/2 + asin(r) / pi (Sheppard 1899); taken as a chain, all n are with the (n - 1)-th power
+        # of that: 3% where n is 6 and r 0.
         one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
         if n > _FEW or one_side ** (n - 1) > 0.05:
             return None
@@ -128,20 +150,23 @@ def why_no_interval(values: Sequence[float]) -> str:
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of positive values that are correlated in time, wherever it ends; None for fewer
-    than six.
+    """95% interval of the median of positive values that are correlated in time, wherever it ends;
+    None for fewer than six.
 
-    `median_interval`, widened on either side (in logarithms) by sqrt((1 + r) / (1 - r)), the factor by which an AR(1)
-    widens the error of a mean. r comes from the lag-one correlation of the values' normal scores, which a short series
-    underestimates: (n r + 5) / (n - 6), more cautious than Kendall's (n r + 1) / (n - 3) since the estimate scatters
-    too; less for n under 20, and at most 1 - 0.3 / n.
+    `median_interval`, widened on either side (in logarithms) by sqrt((1 + r) / (1 - r)), the factor
+    by which an AR(1) widens the error of a mean. r comes from the lag-one correlation of the
+    values' normal scores, which a short series underestimates: (n r + 5) / (n - 6), more cautious
+    than Kendall's (n r + 1) / (n - 3) since the estimate scatters too; less for n under 20, and at
+    most 1 - 0.3 / n.
     """
-    interval, n = median_interval(values), len(values)
+    interval = median_interval(values)
+    n = len(values)
     if interval is None:
         return None
     r = (n * _rank_correlation(values) + min(5.0, n / 4)) / (n - min(6.0, 0.3 * n))
     r = min(max(r, 0.0), 1 - 0.3 / n)
-    middle, wider = statistics.median(values), math.sqrt((1 + r) / (1 - r))
+    middle = statistics.median(values)
+    wider = math.sqrt((1 + r) / (1 - r))
     # In logarithms, and no further than a float goes.
     low, high = (math.log(middle) + wider * math.log(end / middle) for end in interval)
     return math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
@@ -149,15 +174,18 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _rank_correlation(values: Sequence[float]) -> float:
     """The lag-one correlation of the values' normal scores."""
-    normal, scores = statistics.NormalDist(), np.zeros(len(values))
+    normal = statistics.NormalDist()
+    scores = np.zeros(len(values))
     for rank, index in enumerate(np.argsort(values, kind="stable")):
         scores[index] = normal.inv_cdf((rank + 0.5) / len(values))
     return _lag_one(scores)
 
 
 def _odds_of_long_memory(values: Sequence[float]) -> float:
-    """By how much more likely, in logarithms, an AR(1) with a coefficient of 0.9 gives these values than one with 0.6,
-    whatever its mean and variance: the restricted likelihood (Harville, Biometrika 61, 1974)."""
+    """By how much more likely, in logarithms, an AR(1) with a coefficient of 0.9 gives these values
+    than one with 0.6, whatever its mean and variance: the restricted likelihood (Harville,
+    Biometrika 61, 1974).
+    """
     logs = np.log(values)
 
     def likelihood(r: float) -> float:
@@ -175,18 +203,20 @@ def _lag_one(centred: np.ndarray) -> float:
     return float(centred[:-1] @ centred[1:] / power) if power else 0.0
 
 
-# What the times of fixed kernels beside the blocks say of them: a control variate (Lavenberg and Welch, Management
-# Science 27, 1981). Log step time less slope times the log of how slow the kernel was then is the step at one speed of
-# the machine. The slope is learnt from the blocks themselves, all processes together, and shrunk towards zero by what
-# it is not known by; where they do not move together it is zero, and the times stand as they were measured.
+# What the times of fixed kernels beside the blocks say of them: a control variate (Lavenberg and
+# Welch, Management Science 27, 1981). Log step time less slope times the log of how slow the kernel
+# was then is the step at one speed of the machine. The slope is learnt from the blocks themselves,
+# all processes together, and shrunk towards zero by what it is not known by; where they do not move
+# together it is zero, and the times stand as they were measured.
 
 KERNELS = ("arithmetic", "memory", "dispatch")
 _CAUTION = 2.0  # the slope is shrunk as if its standard error were so many times as large
 
 
 class Slope(NamedTuple):
-    """What is made of a slope: shrunk, the correlation; and as it was seen, freed of the kernel's own noise, with its
-    standard error, which is NaN where nothing was seen."""
+    """What is made of a slope: shrunk, the correlation; and as it was seen, freed of the kernel's
+    own noise, with its standard error, which is NaN where nothing was seen.
+    """
 
     shrunk: float
     correlation: float
@@ -195,42 +225,63 @@ class Slope(NamedTuple):
 
 
 def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
-    """Seconds of a step in each block of each process, at the mean speed of the machine over all of them; as they were
-    measured where no reference moves with them."""
+    """Seconds of a step in each block of each process, at the mean speed of the machine over all of
+    them; as they were measured where no reference moves with them.
+    """
     kernel = chosen_kernel(timings)
     if kernel is None:
         return [timing.step_times for timing in timings]
-    steps, kernels = step_logs(timings), slowness(timings, kernel)
+    steps = step_logs(timings)
+    kernels = slowness(timings, kernel)
     times = np.exp(steps - learn_slope(steps, kernels).shrunk * (kernels - process_mean(kernels)))
     return [process[np.isfinite(process)].tolist() for process in times.T]
 
 
 def chosen_kernel(timings: Sequence[Timing]) -> str | None:
-    """The kernel whose times move most with the step's, of all blocks; None where there are too few references."""
-    if not timings or not all(sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings):
+    """The kernel whose times move most with the step's, of all blocks; None where there are too few
+    references.
+    """
+    if not timings or not all(
+        sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings
+    ):
         return None
     steps = step_logs(timings)
     return max(KERNELS, key=lambda name: learn_slope(steps, slowness(timings, name)).correlation)
 
 
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
-    """Slope of log step times on log kernel times, shrunk and from 0 to 1.
-    Its variance is (1 + r s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise
-    of the kernel's own times makes it too small: by how much says the one of a block with the kernel two off."""
-    y, x = steps - np.nanmean(steps), kernels - np.nanmean(kernels)
-    power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
+    """Slope of log step times on log kernel times, shrunk and from 0 to 1. Its variance is (1 + r
+    s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise of
+    the kernel's own times makes it too small: by how much says the one of a block with the kernel
+    two off.
+    """
+    y = steps - np.nanmean(steps)
+    x = kernels - np.nanmean(kernels)
+    power = _apart(x, x)
+    both = _apart(x, y)
+    whole = _apart(y, y)
     count = int(np.isfinite(y).sum())
     if count < FEWEST or power <= 0 or whole <= 0:
         return Slope(0.0, 0.0, 0.0, math.nan)
     slope = both / power
     rest = y - slope * x
     unexplained = _apart(rest, rest)
-    resemble = _apart(x, x, 1) * _apart(rest, rest, 1) / (power * unexplained) if unexplained else 0.0
+    if unexplained:
+        resemble = _apart(x, x, 1) * _apart(rest, rest, 1) / (power * unexplained)
+    else:
+        resemble = 0.0
     resemble = min(0.95, max(0.0, resemble))
     variance = unexplained / (count - 2) / power * (1 + resemble) / (1 - resemble)
-    kept = max(0.0, 1 - _CAUTION**2 * variance / slope**2) if slope > 0 else 0.0
-    shrunk, shared = min(1.0, slope * kept), _apart(x, x, 2)
-    without_noise = min(1.2, _apart(x, y, 2) / shared) if shared > 0 else slope
+    if slope > 0:
+        kept = max(0.0, 1 - _CAUTION**2 * variance / slope**2)
+    else:
+        kept = 0.0
+    shrunk = min(1.0, slope * kept)
+    shared = _apart(x, x, 2)
+    if shared > 0:
+        without_noise = min(1.2, _apart(x, y, 2) / shared)
+    else:
+        without_noise = slope
     return Slope(shrunk, both / math.sqrt(power * whole), without_noise, math.sqrt(variance))
 
 
@@ -257,10 +308,14 @@ def step_logs(timings: Sequence[Timing]) -> np.ndarray:
 
 
 def slowness(timings: Sequence[Timing], kernel: str) -> np.ndarray:
-    """Log seconds of a call of the kernel at the middle of each block, on the line between those around it."""
+    """Log seconds of a call of the kernel at the middle of each block, on the line between those
+    around it.
+    """
     found = []
     for timing in timings:
         taken = [entry for entry in timing.references if entry.blocks >= 0]
         times = [math.log(entry.seconds[kernel]) for entry in taken]
-        found.append(np.interp(np.arange(len(timing.blocks)) + 0.5, [entry.blocks for entry in taken], times))
+        found.append(
+            np.interp(np.arange(len(timing.blocks)) + 0.5, [entry.blocks for entry in taken], times)
+        )
     return _columns(found)

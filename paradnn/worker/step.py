@@ -18,38 +18,56 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
-    """The model from the point's seed, and the step with its batch in place; Unavailable for a family of elsewhere."""
+    """The model from the point's seed, and the step with its batch in place; Unavailable for a
+    family of elsewhere.
+    """
     if "artefact" in point:
         from paradnn.worker.frameworks.engines import Engine
 
         assert isinstance(framework, Engine)
         return framework.made_step(point)
-    if (family := point["model"]["name"]) not in FAMILIES:
-        raise Unavailable(f"no family {family} in this interpreter: install the package that brings it there too")
+    family = point["model"]["name"]
+    if family not in FAMILIES:
+        raise Unavailable(
+            f"no family {family} in this interpreter: install the package that brings it there too"
+        )
     choose_types(point, framework)
     with framework.scope():
         workload = build(point["model"])
     if point["mode"] == "train" and not (workload.targets and workload.model.trainable_variables):
-        lacks = "weights to train" if workload.targets else "loss: it has several outputs"
+        if workload.targets:
+            lacks = "weights to train"
+        else:
+            lacks = "loss: it has several outputs"
         raise Unavailable(f"the model has no {lacks}: set mode=inference")
-    return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
+    return workload, framework.make_step(
+        workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point
+    )
 
 
 def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
-    """The seed, and the types of weights and products; not `mixed`: of weights what products have. An engine converts
-    what is built in float32. Raises Unavailable for a type that Keras has not."""
+    """The seed, and the types of weights and products; not `mixed`: of weights what products have.
+    An engine converts what is built in float32. Raises Unavailable for a type that Keras has not.
+    """
     import keras
 
     keras.utils.set_random_seed(point["seed"])
-    precision = "float32" if FRAMEWORKS[framework.name].is_engine else point["precision"]
+    if FRAMEWORKS[framework.name].is_engine:
+        precision = "float32"
+    else:
+        precision = point["precision"]
     if precision not in POLICIES:
         lacks = f"framework={framework.name} has no precision={precision}"
         raise Unavailable(f"{lacks}: set framework=litert or onnxruntime")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)
 
 
-def synthetic_batch(workload: BuiltModel, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs and targets of one step, drawn on the host; arrays are (batch_size, *spec.shape), a kernel's their own."""
+def synthetic_batch(
+    workload: BuiltModel, batch_size: int, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs and targets of one step, drawn on the host; arrays are (batch_size, *spec.shape), a
+    kernel's their own.
+    """
     generator = np.random.default_rng(seed)
     if workload.draw:
         return workload.draw(generator, batch_size), []
@@ -69,8 +87,9 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
 
 
 def product_flops(step: Step) -> dict[str, float]:
-    """FLOPs of the step's products by the type of their operands; empty where they cannot be known. A point is not lost
-    to it: what goes wrong is written to standard error."""
+    """FLOPs of the step's products by the type of their operands; empty where they cannot be known.
+    A point is not lost to it: what goes wrong is written to standard error.
+    """
     try:
         return sum_products(step.products())
     except Exception:

@@ -1,6 +1,7 @@
-"""A point that takes turns with another: it computes only while its driver lets it (`paradnn.session.turns`), while it
-is built and warmed up, and then a block at a time. So does a Python function (`serve`), one side of `paradnn compare
-bench.py:old bench.py:new`."""
+"""A point that takes turns with another: it computes only while its driver lets it
+(`paradnn.session.turns`), while it is built and warmed up, and then a block at a time. So does a
+Python function (`serve`), one side of `paradnn compare bench.py:old bench.py:new`.
+"""
 
 import importlib
 import importlib.util
@@ -63,7 +64,9 @@ def _load(word: str) -> Callable[[], Any]:
 
 
 def serve(word: str, path: str, driver: str) -> None:
-    """One side, in a process of its own: calls until they last a block, then a block of so many each turn."""
+    """One side, in a process of its own: calls until they last a block, then a block of so many
+    each turn.
+    """
     die_with_parent(driver=int(driver))
     try:
         call = _load(word)

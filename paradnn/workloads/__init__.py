@@ -1,1 +1,3 @@
-"""Kinds of work, a file or a folder each: options, what the worker does, metrics, words (`paradnn.core.workload`)."""
+"""Kinds of work, a file or a folder each: options, what the worker does, metrics, words
+(`paradnn.core.workload`).
+"""

@@ -1,5 +1,7 @@
-"""Forward passes of a model that was trained, timed, and what they are worth: its accuracy on held-out examples
-(`task=judge`, docs/engines.md). An engine calibrates `precision=int8` on examples of the set's other part."""
+"""Forward passes of a model that was trained, timed, and what they are worth: its accuracy on
+held-out examples (`task=judge`, docs/engines.md). An engine calibrates `precision=int8` on examples
+of the set's other part.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from typing import Any, ClassVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric
-from paradnn.core.workload import Measured, Model, Part, Point, PointRun, Unavailable, Words, Workload, expect, sent
+from paradnn.core.workload import (
+    Measured,
+    Model,
+    Part,
+    Point,
+    PointRun,
+    Unavailable,
+    Words,
+    Workload,
+    expect,
+    sent,
+)
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 from paradnn.workloads.step import measure_step
 
@@ -29,17 +42,34 @@ class Judged(Part):
 class Judge(Workload):
     """The accuracy of a model as it comes, beside what its forward pass takes."""
 
-    name, key, place = "judge", "task", 45
-    reason, inputs, parts, phases = "trains nothing", SETS, (Judged,), {"judge": "latency"}
+    name = "judge"
+    key = "task"
+    place = 45
+    reason = "trains nothing"
+    inputs = SETS
+    parts = (Judged,)
+    phases = {"judge": "latency"}
     declares = (
-        Metric("judged_accuracy", "1", "higher", "share of held-out examples whose class is the likeliest"),
-        Metric("judged_error", "1", "lower", "share of held-out examples whose class is not the likeliest"),
+        Metric(
+            "judged_accuracy",
+            "1",
+            "higher",
+            "share of held-out examples whose class is the likeliest",
+        ),
+        Metric(
+            "judged_error",
+            "1",
+            "lower",
+            "share of held-out examples whose class is not the likeliest",
+        ),
     )
 
     def check_model(self, model: Model) -> None:
         if not model.is_counted:
             reason = f"model={model.name} has random weights"
-            raise ConfigError("task", self.name, reason, "judge what was trained: model=own, keras_file or onnx")
+            raise ConfigError(
+                "task", self.name, reason, "judge what was trained: model=own, keras_file or onnx"
+            )
 
     def check(self, point: Point) -> None:
         if not isinstance(point.data, Pictures):
@@ -57,7 +87,8 @@ class Judge(Workload):
         from paradnn.workloads.learn.training import evaluate, fitted_examples, read_arrays
 
         examples: dict[str, Any] = {}
-        name, size = f"data={run.request['data']['name']}", run.request["batch_size"]
+        name = f"data={run.request['data']['name']}"
+        size = run.request["batch_size"]
 
         def ready(workload: Any, step: Any) -> None:
             wanted = tuple(workload.inputs[0].shape)
@@ -68,9 +99,13 @@ class Judge(Workload):
             step.calibrate(examples["training"])
 
         def beside(_: Any, step: Any) -> Any:
-            found = step.outputs([examples["training"][np.arange(size) % len(examples["training"])]]).shape
+            found = step.outputs(
+                [examples["training"][np.arange(size) % len(examples["training"])]]
+            ).shape
             if len(found) != 2 or found[1] <= (last := examples["heldout_classes"].max()):
-                raise Unavailable(f"{name} has {last + 1} classes, the model's output is {found[1:]}")
+                raise Unavailable(
+                    f"{name} has {last + 1} classes, the model's output is {found[1:]}"
+                )
 
             def then(timed: Any) -> None:
                 run.note_latencies(timed)
@@ -84,7 +119,9 @@ class Judge(Workload):
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         found = [judged.accuracy for judged in sent(measured.answers, Judged)]
-        return {"judged_accuracy": found[0], "judged_error": 1 - found[0]} if found else {}
+        if found:
+            return {"judged_accuracy": found[0], "judged_error": 1 - found[0]}
+        return {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         if "judged_accuracy" not in metrics:

@@ -28,24 +28,48 @@ class Writer:
     def __init__(self, uri: str, experiment: str, artifacts: Path) -> None:
         from mlflow import MlflowClient
 
-        self.uri, self.client = uri, MlflowClient(uri)
+        self.uri = uri
+        self.client = MlflowClient(uri)
         self.experiment_id = self.client.create_experiment(experiment, artifacts.as_uri())
         self.count = 0
 
     def run(
-        self, params: dict[str, str], metrics: dict[str, float], table: list[list[Any]] | None = None, **tags: str
+        self,
+        params: dict[str, str],
+        metrics: dict[str, float],
+        table: list[list[Any]] | None = None,
+        **tags: str,
     ) -> str:
-        """One run; returns its id. A tag's dots are written as double underscores; an empty outcome leaves it out."""
+        """One run; returns its id. A tag's dots are written as double underscores; an empty outcome
+        leaves it out.
+        """
         from mlflow.entities import Metric, Param, RunTag
 
         start = START + self.count * MINUTE
         self.count += 1
-        given = {"kind": "point", "schema_version": "1", "outcome": "ok", "source": "measured", "replicate": "0"}
-        given |= {"device": "Test CPU, 2 cores", "environment_id": "env-a", "protocol_id": "proto-a", "host": "n1"}
-        given |= {"version.tensorflow": "2.21.0", "steady": "true", "point_id": "point-" + "-".join(params.values())}
+        given = {
+            "kind": "point",
+            "schema_version": "1",
+            "outcome": "ok",
+            "source": "measured",
+            "replicate": "0",
+        }
+        given |= {
+            "device": "Test CPU, 2 cores",
+            "environment_id": "env-a",
+            "protocol_id": "proto-a",
+            "host": "n1",
+        }
+        given |= {
+            "version.tensorflow": "2.21.0",
+            "steady": "true",
+            "point_id": "point-" + "-".join(params.values()),
+        }
         given |= {key.replace("__", "."): value for key, value in tags.items()}
         given = {key: value for key, value in given.items() if value}
-        run = self.client.create_run(self.experiment_id, start_time=start, run_name=f"run {self.count}")
+        run = self.client.create_run(
+            self.experiment_id, start_time=start, run_name=f"run {self.count}"
+        )
         if table is not None:
             text = json.dumps({"columns": ["type", "share"], "data": table})
             self.client.log_text(run.info.run_id, text, "operation_types.json")
@@ -69,7 +93,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def blank_store(empty_database: Path) -> Callable[[Path], str]:
-    """Makes a store without runs at a path and returns its URI: a copy of one that MLflow initialised."""
+    """Makes a store without runs at a path and returns its URI: a copy of one that MLflow
+    initialised.
+    """
     for name in ("alembic", "mlflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -102,8 +128,9 @@ def copy_of(store: str, folder: Path) -> str:
 def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
     """The URI of a store that holds what a reader can meet. Read only.
 
-    30 fully connected points (layers 1..5, batch 16..96; 5 of them out of memory, with no speed) and 4 lstm points,
-    one run that is unfinished, one deleted, one of kind sweep, one in the experiment "other".
+    30 fully connected points (layers 1..5, batch 16..96; 5 of them out of memory, with no speed)
+    and 4 lstm points, one run that is unfinished, one deleted, one of kind sweep, one in the
+    experiment "other".
     """
     folder = tmp_path_factory.mktemp("store")
     uri = blank_store(folder / "mlflow.db")
@@ -113,7 +140,12 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
         for batch in range(16, 97, 16):
             point = fc(layers, batch)
             if batch == 96:
-                writer.run(point, {"parameters": 1e3 * layers}, outcome="oom_device", reason='it\'s "full", 100%')
+                writer.run(
+                    point,
+                    {"parameters": 1e3 * layers},
+                    outcome="oom_device",
+                    reason='it\'s "full", 100%',
+                )
                 continue
             table = [["MatMul", 0.75], ["Add", 0.25]] if layers == 1 else None
             writer.run(
@@ -126,7 +158,12 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
     odd = {"examples_per_second": math.nan, "step_time_cv": math.inf, "final_loss": -math.inf}
     for number, precision in enumerate(("float32", "bfloat16") * 2):
         limit, epsilon = ("auto", "1e-07") if number else ("8GiB", "1")
-        params = {"model.name": "lstm", "batch_size": "16", "precision": precision, "platform.name": "gpu"}
+        params = {
+            "model.name": "lstm",
+            "batch_size": "16",
+            "precision": precision,
+            "platform.name": "gpu",
+        }
         params |= {"measure.memory_limit": limit, "optimizer.epsilon": epsilon}
         writer.run(
             params,
@@ -146,7 +183,12 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
 
 def fc(layers: int, batch: int) -> dict[str, str]:
     """The params of a fully connected point on a CPU."""
-    model = {"model.name": "fc", "model.layers": str(layers), "batch_size": str(batch), "precision": "float32"}
+    model = {
+        "model.name": "fc",
+        "model.layers": str(layers),
+        "batch_size": str(batch),
+        "precision": "float32",
+    }
     platform = {"platform.name": "cpu", "platform.threads": "null", "replicate": "0"}
     predicted = {"measure.predict_oom": "true" if layers % 2 else "false"}
     return {**model, **platform, "optimizer.learning_rate": "0.1", **predicted}

@@ -1,4 +1,6 @@
-"""What a reader of a printed figure would complain about: texts that are cut off, too small, or over each other."""
+"""What a reader of a printed figure would complain about: texts that are cut off, too small, or
+over each other.
+"""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -10,7 +12,9 @@ from matplotlib.transforms import Bbox
 
 
 def faults(figure: Figure) -> list[str]:
-    """Sentences, none for a figure that can be read as it is saved. Sizes are in pixels of the figure's own dpi."""
+    """Sentences, none for a figure that can be read as it is saved. Sizes are in pixels of the
+    figure's own dpi.
+    """
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     hidden = set(_undrawn(figure))
@@ -18,7 +22,12 @@ def faults(figure: Figure) -> list[str]:
     slanted = set()
     found = []
     for text in figure.findobj(Text):
-        if not isinstance(text, Text) or id(text) in hidden or not text.get_visible() or not text.get_text().strip():
+        if (
+            not isinstance(text, Text)
+            or id(text) in hidden
+            or not text.get_visible()
+            or not text.get_text().strip()
+        ):
             continue
         if text.get_rotation() % 90:
             slanted.add(len(boxes))  # their boxes overlap where they do not
@@ -27,7 +36,12 @@ def faults(figure: Figure) -> list[str]:
             found.append(f"{text.get_text()!r} is {text.get_fontsize():.1f} points small")
     whole = figure.bbox
     for name, box in boxes:
-        if box.x0 < whole.x0 - 1 or box.x1 > whole.x1 + 1 or box.y0 < whole.y0 - 1 or box.y1 > whole.y1 + 1:
+        if (
+            box.x0 < whole.x0 - 1
+            or box.x1 > whole.x1 + 1
+            or box.y0 < whole.y0 - 1
+            or box.y1 > whole.y1 + 1
+        ):
             found.append(f"{name!r} is cut off")
     level = [box for place, box in enumerate(boxes) if place not in slanted]
     for (one, first), (two, second) in combinations(level, 2):
@@ -39,11 +53,17 @@ def faults(figure: Figure) -> list[str]:
 
 
 def _undrawn(figure: Figure) -> Iterator[int]:
-    """The texts of ticks that are not drawn, since they lie beyond the view or belong to a panel without axes."""
+    """The texts of ticks that are not drawn, since they lie beyond the view or belong to a panel
+    without axes.
+    """
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             shown = axes.get_visible() and axes.axison
-            drawn = {id(tick) for tick in axis._update_ticks()} if shown else set()  # type: ignore[attr-defined]
+            # type: ignore[attr-defined]
+            if shown:
+                drawn = {id(tick) for tick in axis._update_ticks()}
+            else:
+                drawn = set()
             for tick in (*axis.majorTicks, *axis.minorTicks):
                 if id(tick) not in drawn:
                     yield from (id(tick.label1), id(tick.label2))

@@ -1,4 +1,6 @@
-"""The published measurements as a frame with tables of operations, as they come with the package, without a store."""
+"""The published measurements as a frame with tables of operations, as they come with the package,
+without a store.
+"""
 
 import json
 import os
@@ -26,20 +28,29 @@ def raw(name: str) -> dict[str, list[Any]]:
 def frame_of(found: Found) -> pd.DataFrame:
     """The runs as a store would give them, with their points as ids."""
     known = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
-    table = pd.DataFrame([{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in found.runs])
-    texts = {name: typed([row.get(name) for row in known]) for name in {name: 0 for row in known for name in row}}
+    table = pd.DataFrame(
+        [{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in found.runs]
+    )
+    texts = {
+        name: typed([row.get(name) for row in known])
+        for name in {name: 0 for row in known for name in row}
+    }
     frame = table.assign(outcome=[run.outcome for run in found.runs], **texts)
     return frame.rename(columns={"model.name": "family"})
 
 
 def published_frame(artifacts: Path) -> pd.DataFrame:
-    """One row a run; the tables of operations stand in files below `artifacts`, where `artifact_uri` finds them."""
+    """One row a run; the tables of operations stand in files below `artifacts`, where
+    `artifact_uri` finds them.
+    """
     found = shipped("archive")
     for run in found.runs:
         if "operation_types.json" in run.tables:
             columns, rows = run.tables["operation_types.json"]
             place = artifacts / run.point_id
             place.mkdir(parents=True)
-            (place / "operation_types.json").write_text(json.dumps({"columns": list(columns), "data": rows}))
+            (place / "operation_types.json").write_text(
+                json.dumps({"columns": list(columns), "data": rows})
+            )
     frame = frame_of(found)
     return frame.assign(artifact_uri=[(artifacts / run).as_uri() for run in frame["run_id"]])

@@ -1,4 +1,6 @@
-"""What is concluded from files of other harnesses: two of each kind as they write them, and files that are broken."""
+"""What is concluded from files of other harnesses: two of each kind as they write them, and files
+that are broken.
+"""
 
 import json
 import math
@@ -19,7 +21,13 @@ EXAMPLES = yaml.safe_load(Path(__file__).with_name("harnesses.yaml").read_text()
 
 
 def hyperfine(*commands: str, times: list[float] = TIMES) -> dict[str, Any]:
-    entry = {"mean": 0.1, "stddev": 0.001, "median": 0.1, "times": times, "exit_codes": [0] * len(times)}
+    entry = {
+        "mean": 0.1,
+        "stddev": 0.001,
+        "median": 0.1,
+        "times": times,
+        "exit_codes": [0] * len(times),
+    }
     return {"results": [{"command": command, **entry} for command in commands]}
 
 
@@ -31,14 +39,23 @@ def written(folder: Path, name: str, document: Any) -> Path:
 
 @pytest.mark.parametrize("kind", [*READERS])
 def test_two_files_of_a_kind_are_two_sessions(tmp_path: Path, kind: str) -> None:
-    first, second = (read_results(written(tmp_path, str(n), one)) for n, one in enumerate(EXAMPLES[kind]["files"]))
+    first, second = (
+        read_results(written(tmp_path, str(n), one))
+        for n, one in enumerate(EXAMPLES[kind]["files"])
+    )
     assert (first.kind, second.kind) == (kind, kind)
     found = list(conclusions([[first], [second]]))
-    assert {EXAMPLES[kind].get("note", found[0].sentence)} <= {finding.sentence for finding in found}
+    assert {EXAMPLES[kind].get("note", found[0].sentence)} <= {
+        finding.sentence for finding in found
+    }
     ratios = [finding for finding in found if not math.isnan(finding.ratio)]
-    assert any(finding.ratio == pytest.approx(2.0) for finding in ratios)  # the second is half as good in each
+    assert any(
+        finding.ratio == pytest.approx(2.0) for finding in ratios
+    )  # the second is half as good in each
     assert {finding.verdict for finding in ratios} == {"no verdict"}
-    assert all("one session each, no verdict; 3 or more a side" in finding.sentence for finding in ratios)
+    assert all(
+        "one session each, no verdict; 3 or more a side" in finding.sentence for finding in ratios
+    )
 
 
 def sessions(folder: Path, name: str, medians: list[float]) -> list[Any]:
@@ -52,14 +69,19 @@ def only(findings: Any) -> AuditFinding:
 
 
 def test_three_sessions_a_side_carry_a_verdict(tmp_path: Path) -> None:
-    found = only(conclusions([sessions(tmp_path, "a", [1, 1.01, 0.99]), sessions(tmp_path, "b", [2, 2.02, 1.98])]))
+    found = only(
+        conclusions(
+            [sessions(tmp_path, "a", [1, 1.01, 0.99]), sessions(tmp_path, "b", [2, 2.02, 1.98])]
+        )
+    )
     assert (found.verdict, found.ratio) == ("faster", pytest.approx(2.0, rel=1e-3))
     assert found.low < 2 < found.high
     assert "if the sessions of both sides alternated in time" in found.sentence
 
 
 def test_equal_sides_differ_in_one_of_twenty_at_most(tmp_path: Path) -> None:
-    random, wrong = np.random.default_rng(3), 0
+    random = np.random.default_rng(3)
+    wrong = 0
     for draw in range(100):
         folder = tmp_path / str(draw)
         folder.mkdir()
@@ -78,7 +100,10 @@ def test_commands_of_one_file_were_measured_one_after_the_other(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("times", "words"),
     [
-        ([0.1 + 0.001 * n for n in range(20)], "Not steady: the second half differs by +9.6% from the first."),
+        (
+            [0.1 + 0.001 * n for n in range(20)],
+            "Not steady: the second half differs by +9.6% from the first.",
+        ),
         ([0.1, 0.101, 0.099] * 6 + [0.9], "Its slowest run took 9 times the median"),
         ([0.1], "a single number; how it would repeat is not known"),
     ],
@@ -88,7 +113,8 @@ def test_what_a_session_shows_of_itself(tmp_path: Path, times: list[float], word
     assert words in finding.sentence
 
 
-DEEP, LARGE = "[" * 100_000, '{"results": [{"command": "a", "times": {"a": 1}, "median": ' + "9" * 400 + "}]}"
+DEEP = "[" * 100_000
+LARGE = '{"results": [{"command": "a", "times": {"a": 1}, "median": ' + "9" * 400 + "}]}"
 
 
 @pytest.mark.parametrize("text", [*EXAMPLES["broken"], DEEP, LARGE])

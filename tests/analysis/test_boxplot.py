@@ -13,10 +13,20 @@ from paradnn.core.errors import ConfigError
 def skewed(seed: int = 3) -> pd.DataFrame:
     """Three groups of lognormal values, one with missing ones, one of which nothing is known."""
     rng = np.random.default_rng(seed)
-    values = {"lstm": rng.lognormal(0, 2, 400), "fc": rng.lognormal(1, 1, 33), "rnn": np.full(3, np.nan)}
-    frame = pd.concat(pd.DataFrame({"family": name, "speed": value}) for name, value in values.items())
-    frame.loc[frame["family"].eq("lstm") & (np.arange(len(frame)) < 7), "speed"] = [np.nan] * 6 + [np.inf]
-    return frame.assign(device="D", batch_size=pd.array([16] * len(frame), dtype="Int64")).reset_index(drop=True)
+    values = {
+        "lstm": rng.lognormal(0, 2, 400),
+        "fc": rng.lognormal(1, 1, 33),
+        "rnn": np.full(3, np.nan),
+    }
+    frame = pd.concat(
+        pd.DataFrame({"family": name, "speed": value}) for name, value in values.items()
+    )
+    frame.loc[frame["family"].eq("lstm") & (np.arange(len(frame)) < 7), "speed"] = [np.nan] * 6 + [
+        np.inf
+    ]
+    return frame.assign(
+        device="D", batch_size=pd.array([16] * len(frame), dtype="Int64")
+    ).reset_index(drop=True)
 
 
 def said(frame: pd.DataFrame, **options: Any) -> Result:
@@ -25,14 +35,26 @@ def said(frame: pd.DataFrame, **options: Any) -> Result:
 
 def runs() -> pd.DataFrame:
     """`skewed` as runs with two replicates of every point, whose median is the point's value."""
-    frame = skewed().rename(columns={"speed": "examples_per_second"}).assign(environment_id="e", outcome="ok")
+    frame = (
+        skewed()
+        .rename(columns={"speed": "examples_per_second"})
+        .assign(environment_id="e", outcome="ok")
+    )
     frame["point_id"] = frame.index.astype("str")
-    twice = [frame.assign(examples_per_second=frame["examples_per_second"] * factor) for factor in (0.5, 1.5)]
-    return pd.concat(twice, ignore_index=True).assign(run_id=lambda table: table.index.astype("str"))
+    twice = [
+        frame.assign(examples_per_second=frame["examples_per_second"] * factor)
+        for factor in (0.5, 1.5)
+    ]
+    return pd.concat(twice, ignore_index=True).assign(
+        run_id=lambda table: table.index.astype("str")
+    )
 
 
-def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(tmp_path: Path) -> None:
-    result, frame = said(runs(), metric="examples_per_second"), skewed()
+def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(
+    tmp_path: Path,
+) -> None:
+    result = said(runs(), metric="examples_per_second")
+    frame = skewed()
     assert list(result.table["label"]) == ["fc", "rnn", "lstm"]
     for row in result.table.to_dict("records"):
         every = frame.loc[frame["family"] == row["family"], "speed"]
@@ -40,34 +62,61 @@ def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(
         assert (row["count"], row["missing"]) == (len(values), len(every) - len(values))
         if len(values):
             expected = np.percentile(values, LEVELS)
-            shown = expected if len(values) > 50 else np.array([np.nan, *expected[1:4], np.nan])
+            if len(values) > 50:
+                shown = expected
+            else:
+                shown = np.array([np.nan, *expected[1:4], np.nan])
             np.testing.assert_allclose([row[f"p{level}"] for level in LEVELS], shown)
-            assert row["outliers"] == sum(not expected[0] <= value <= expected[-1] for value in values)
+            assert row["outliers"] == sum(
+                not expected[0] <= value <= expected[-1] for value in values
+            )
             assert (row["minimum"], row["maximum"]) == pytest.approx((min(values), max(values)))
     assert result.table["p50"].isna().tolist() == [False, True, False]
     assert "rnn: no point has throughput; 3 more have none." in result.text()
-    assert "over 393 points); 393 points; 7 more have none. 82% of them lie between" in result.text()
+    assert (
+        "over 393 points); 393 points; 7 more have none. 82% of them lie between" in result.text()
+    )
     result.figure().savefig(tmp_path / "boxes.png")
 
 
 def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
-    frame = runs().dropna(subset="examples_per_second").assign(batch_size=lambda table: table.index % 10)
+    frame = (
+        runs()
+        .dropna(subset="examples_per_second")
+        .assign(batch_size=lambda table: table.index % 10)
+    )
     result = said(frame[np.isfinite(frame["examples_per_second"])], by=("batch_size",))
     assert len(result.table) == 10
     result.figure().savefig(tmp_path / "boxes.svg")
     assert "too few for percentiles" in said(frame.head(8)).text()
-    with pytest.raises(ConfigError, match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where",
+    ):
         said(frame, by=("point_id",)).figure()
 
 
 def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     number = np.arange(60)
     sides = [
-        pd.DataFrame({"device": device, "examples_per_second": rate, "run_id": [f"{device}{i}" for i in number]})
+        pd.DataFrame(
+            {
+                "device": device,
+                "examples_per_second": rate,
+                "run_id": [f"{device}{i}" for i in number],
+            }
+        )
         for device, rate in (("A", 100.0 * (1 + number % 5)), ("B", np.full(60, 100.0)))
     ]
-    common = {"family": "fc", "outcome": "ok", "batch_size": np.tile(16 * (1 + number), 2), "environment_id": "e"}
-    frame = pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]  # the last ten points ran on A alone
+    common = {
+        "family": "fc",
+        "outcome": "ok",
+        "batch_size": np.tile(16 * (1 + number), 2),
+        "environment_id": "e",
+    }
+    frame = (
+        pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]
+    )  # the last ten points ran on A alone
     result = said(frame, a=("device=A",), b=("device=B",))
     expected = np.percentile(1 + number[:50] % 5, LEVELS[1:4])
     np.testing.assert_allclose(result.table.loc[0, ["p9", "p50", "p91"]].astype(float), expected)

@@ -1,4 +1,6 @@
-"""Results in one file: read as a store is, logged into another one once, and told when they are damaged."""
+"""Results in one file: read as a store is, logged into another one once, and told when they are
+damaged.
+"""
 
 import hashlib
 import json
@@ -37,24 +39,36 @@ def bundle(store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame, besides: tuple[str, ...]) -> None:
-    left, right = (frame.drop(columns=[name for name in besides if name in frame]) for frame in (one, other))
+    left, right = (
+        frame.drop(columns=[name for name in besides if name in frame]) for frame in (one, other)
+    )
     pd.testing.assert_frame_equal(left[sorted(left)], right[sorted(right)])
 
 
 def test_a_bundle_is_read_as_its_store_is(store: str, bundle: Path) -> None:
     same(load(str(bundle)), load(store), ("artifact_uri",))
-    bundled, original = (load(uri, family="lstm", tags={"replicate": "1"}) for uri in (str(bundle), store))
+    bundled, original = (
+        load(uri, family="lstm", tags={"replicate": "1"}) for uri in (str(bundle), store)
+    )
     same(bundled, original, ("artifact_uri",))
-    assert len(load(str(bundle), kind="sweep", unfinished=True)) == 1, "what the runs belong to comes along"
+    assert len(load(str(bundle), kind="sweep", unfinished=True)) == 1, (
+        "what the runs belong to comes along"
+    )
     tables, expected = (
-        load_tables(load(uri, family="fc"), "operation_types.json", uri) for uri in (str(bundle), store)
+        load_tables(load(uri, family="fc"), "operation_types.json", uri)
+        for uri in (str(bundle), store)
     )
     pd.testing.assert_frame_equal(tables, expected)
     run_id = expected["run_id"].iloc[0]
-    assert load_table(run_id, "operation_types.json", str(bundle))["type"].tolist() == ["MatMul", "Add"]
+    assert load_table(run_id, "operation_types.json", str(bundle))["type"].tolist() == [
+        "MatMul",
+        "Add",
+    ]
 
 
-def test_commands_take_a_bundle(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_a_bundle(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["heatmap", "--y", "layers", "--family", "fc", "--store", str(bundle)]) == 0
     assert "fc on Test CPU, 2 cores" in capsys.readouterr().out
     assert main(["runs", "--store", str(bundle), "--csv", str(tmp_path / "runs.csv")]) == 0
@@ -66,17 +80,22 @@ def test_an_import_is_logged_once(bundle: Path, store: str, blank: str) -> None:
     for _ in range(2):
         assert main(["import", str(bundle), "--store", blank]) == 0
         assert len(load(blank, kind=None, unfinished=True)) == 35
-    bundled, original = load(blank), load(store)
+    bundled = load(blank)
+    original = load(store)
     bundled["run_id"], bundled["parent_run_id"] = bundled["origin"], original["parent_run_id"]
     order = ["start_time", "run_id"]
-    bundled, original = (frame.sort_values(order, ignore_index=True) for frame in (bundled, original))
+    bundled, original = (
+        frame.sort_values(order, ignore_index=True) for frame in (bundled, original)
+    )
     same(bundled, original, ("artifact_uri", "origin"))
     [sweep] = load(blank, kind="sweep", unfinished=True)["run_id"]
     assert set(load(blank, tags={"sweep_id": "s1"})["parent_run_id"]) == {sweep}
     assert len(load_tables(load(blank), "operation_types.json", blank)) == 10
 
 
-def test_two_stores_are_compared(tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_stores_are_compared(
+    tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]
+) -> None:
     uris = []
     for name, factor in (("mine", 2.0), ("other", 1.0)):
         uri = blank_store(tmp_path / name / "mlflow.db")
@@ -112,19 +131,32 @@ def test_what_is_damaged_is_not_logged(
     bundle: Path, tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def manifest(**entries: object) -> Callable[[str, bytes], bytes]:
-        return lambda name, text: json.dumps(json.loads(text) | entries).encode() if name == "manifest.json" else text
+        return lambda name, text: (
+            json.dumps(json.loads(text) | entries).encode() if name == "manifest.json" else text
+        )
 
-    torn, none = tmp_path / "torn.zip", "no bundle of results, or a damaged one"
+    torn = tmp_path / "torn.zip"
+    none = "no bundle of results, or a damaged one"
     torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
-    longer = changed(bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json"))
-    empty = changed(bundle, tmp_path / "e.zip", lambda name, text: b"[]" if name == "manifest.json" else text)
+    longer = changed(
+        bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json")
+    )
+    empty = changed(
+        bundle, tmp_path / "e.zip", lambda name, text: b"[]" if name == "manifest.json" else text
+    )
     cases = {
         torn: none,
         empty: none,
         longer: "is damaged, its",
-        changed(bundle, tmp_path / "b.zip", manifest(schema_version="9")): "schema_version=9, this version reads 1",
-        changed(bundle, tmp_path / "c.zip", manifest(format="x")): f"format 'x', this version reads '{FORMAT}'",
-        changed(bundle, tmp_path / "d.zip", manifest(sha256={"artifacts/../../x": ""})): "would be written outside its",
+        changed(
+            bundle, tmp_path / "b.zip", manifest(schema_version="9")
+        ): "schema_version=9, this version reads 1",
+        changed(
+            bundle, tmp_path / "c.zip", manifest(format="x")
+        ): f"format 'x', this version reads '{FORMAT}'",
+        changed(
+            bundle, tmp_path / "d.zip", manifest(sha256={"artifacts/../../x": ""})
+        ): "would be written outside its",
         tmp_path / "none.zip": "no bundle of results at",
     }
     for number, sums in enumerate(("x", [["a", "b"]], None)):
@@ -155,7 +187,10 @@ def test_what_cannot_be_written_to_its_end_leaves_what_was_there(tmp_path: Path)
 
     with pytest.raises(ConfigError) as told:
         write(lambda: Path("/dev/full").write_text("x" * 10))
-    assert str(told.value) == f"--figure={path}: cannot be written (No space left on device); give another"
+    assert (
+        str(told.value)
+        == f"--figure={path}: cannot be written (No space left on device); give another"
+    )
     with pytest.raises(KeyboardInterrupt):
         write(interrupted)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("figure.png", "old")]
@@ -164,7 +199,8 @@ def test_what_cannot_be_written_to_its_end_leaves_what_was_there(tmp_path: Path)
 
 
 def test_links_and_devices_that_are_written_to_stay_what_they_are(tmp_path: Path) -> None:
-    path, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    path = tmp_path / "real.csv"
+    link = tmp_path / "link.csv"
     link.symlink_to(path)
     for target in (link, Path(os.devnull)):
         with whole_file(target, "--csv") as making:
@@ -175,12 +211,26 @@ def test_links_and_devices_that_are_written_to_stay_what_they_are(tmp_path: Path
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.csv", "real.csv"]
 
 
-HOSTILE = ["/tmp/x", "//tmp/x", "../x", "a/../../x", "a//x", "./x", "a\x00b", "a\nb", "..\\x", "x" * 300, ""]
+HOSTILE = [
+    "/tmp/x",
+    "//tmp/x",
+    "../x",
+    "a/../../x",
+    "a//x",
+    "./x",
+    "a\x00b",
+    "a\nb",
+    "..\\x",
+    "x" * 300,
+    "",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_stays_inside_its_folder_or_is_refused(tmp_path: Path, name: str) -> None:
-    bundle = crafted(tmp_path / "b.zip", {f"artifacts/r1/{name}": b"x"} if name else {"artifacts/r1/": b""})
+    bundle = crafted(
+        tmp_path / "b.zip", {f"artifacts/r1/{name}": b"x"} if name else {"artifacts/r1/": b""}
+    )
     with pytest.raises(DataError, match="would be written outside"):
         load(str(bundle))
 
@@ -193,9 +243,14 @@ def test_a_link_inside_a_folder_is_not_followed(tmp_path: Path) -> None:
     assert inside(tmp_path, "a/b.json") == tmp_path / "a" / "b.json"
 
 
-def crafted(path: Path, files: dict[str, bytes], line: object = None, compress: int = zipfile.ZIP_STORED) -> Path:
+def crafted(
+    path: Path, files: dict[str, bytes], line: object = None, compress: int = zipfile.ZIP_STORED
+) -> Path:
     """A bundle as anyone may make one, its checksums right."""
-    runs = json.dumps(RUN if line is None else line) if not isinstance(line, str) else line
+    if not isinstance(line, str):
+        runs = json.dumps(RUN if line is None else line)
+    else:
+        runs = line
     files = {"runs.jsonl": runs.encode(), **files}
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     manifest = {"format": FORMAT, "schema_version": "1", "runs": 1, "sha256": sums}
@@ -205,8 +260,19 @@ def crafted(path: Path, files: dict[str, bytes], line: object = None, compress: 
     return path
 
 
-RUN: dict[str, Any] = {"run_id": "r1", "run_name": "r", "experiment": "paradnn", "artifact_uri": None}
-RUN |= {"status": "FINISHED", "start_ms": 1, "end_ms": 2, "params": {"batch_size": "4"}, "metrics": {"m": 1.0}}
+RUN: dict[str, Any] = {
+    "run_id": "r1",
+    "run_name": "r",
+    "experiment": "paradnn",
+    "artifact_uri": None,
+}
+RUN |= {
+    "status": "FINISHED",
+    "start_ms": 1,
+    "end_ms": 2,
+    "params": {"batch_size": "4"},
+    "metrics": {"m": 1.0},
+}
 RUN |= {"tags": {"kind": "point", "schema_version": "1", "outcome": "ok"}}
 LINES = {
     "no object": [],
@@ -228,21 +294,32 @@ LINES = {
 def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
     deep = "[" * 3900 + "]" * 3900
     assert blocks_of(deep) is None
-    assert [_number(text) for text in (deep, f"1{'0' * 400}", '["a"]', "[3, 4]")] == [None, None, None, 7]
+    assert [_number(text) for text in (deep, f"1{'0' * 400}", '["a"]', "[3, 4]")] == [
+        None,
+        None,
+        None,
+        7,
+    ]
     for packed in (deep.encode() * 20, b"[]", b'{"a": {"base64": 1}}'):
         with pytest.raises(DataError, match=r"files\.json is damaged"):
             unpack(packed)
     assert of_model((("model.name", "fc"), ("model.nodes", deep)), Model.layer_count, 7) == 7
     run = RUN | {"params": {"model.name": "fc", "model.nodes": deep, "batch_size": "4"}}
-    store = str(crafted(tmp_path / "b.zip", {"artifacts/r1/environment.json": deep.encode() * 20}, run))
+    store = str(
+        crafted(tmp_path / "b.zip", {"artifacts/r1/environment.json": deep.encode() * 20}, run)
+    )
     assert main(["beside", "--store", store]) in (0, 2)
     assert read_environment(load(store).iloc[0], store) == {}
-    with pytest.raises(DataError, match=r"operations\.json of run r1 is damaged: nested too deeply"):
+    with pytest.raises(
+        DataError, match=r"operations\.json of run r1 is damaged: nested too deeply"
+    ):
         _parse(deep.encode() * 20, "operations.json", "r1")
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_what_is_no_run_is_named_by_its_line(tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_run_is_named_by_its_line(
+    tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "--store", str(crafted(tmp_path / "b.zip", {}, line))]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert " of runs.jsonl is no run: " in error
@@ -250,16 +327,25 @@ def test_what_is_no_run_is_named_by_its_line(tmp_path: Path, line: object, capsy
 
 
 def test_a_bundle_that_unpacks_to_much_more_is_not_unpacked(tmp_path: Path) -> None:
-    bomb = crafted(tmp_path / "b.zip", {"artifacts/r1/x": bytes(80 * 2**20)}, compress=zipfile.ZIP_DEFLATED)
-    with pytest.raises(DataError, match=r"3 files of 83,88\d,\d{3} bytes in one of 8\d,\d{3} bytes; at most"):
+    bomb = crafted(
+        tmp_path / "b.zip", {"artifacts/r1/x": bytes(80 * 2**20)}, compress=zipfile.ZIP_DEFLATED
+    )
+    with pytest.raises(
+        DataError, match=r"3 files of 83,88\d,\d{3} bytes in one of 8\d,\d{3} bytes; at most"
+    ):
         load(str(bomb))
 
 
 @pytest.mark.parametrize("swap", ["link", "other"])
 def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
-    store: str, tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: str,
+    tmp_path: Path,
+    swap: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    database, other = tmp_path / "mine" / "mlflow.db", tmp_path / "other"
+    database = tmp_path / "mine" / "mlflow.db"
+    other = tmp_path / "other"
     database.parent.mkdir()
     (other / "artifacts").mkdir(parents=True)
     (other / "artifacts" / "secret.json").write_text("{}")
@@ -278,7 +364,9 @@ def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
     assert main(command) == 0
 
 
-def test_an_import_that_was_killed_is_ended_and_done_again(bundle: Path, tmp_path: Path, blank: str) -> None:
+def test_an_import_that_was_killed_is_ended_and_done_again(
+    bundle: Path, tmp_path: Path, blank: str
+) -> None:
     assert main(["import", str(bundle), "--store", blank]) == 0
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         [[run_id, owner]] = database.execute(
@@ -287,13 +375,22 @@ def test_an_import_that_was_killed_is_ended_and_done_again(bundle: Path, tmp_pat
             (OWNER,),
         ).fetchall()
         dead = json.dumps(json.loads(owner) | {"started": 1.0})
-        database.execute("UPDATE runs SET status = 'RUNNING', end_time = NULL WHERE run_uuid = ?", (run_id,))
         database.execute(
-            "UPDATE tags SET value = ? WHERE key = 'mlflow.paradnn.owner' AND run_uuid = ?", (dead, run_id)
+            "UPDATE runs SET status = 'RUNNING', end_time = NULL WHERE run_uuid = ?", (run_id,)
         )
-        database.execute("DELETE FROM tags WHERE key IN ('outcome', 'origin') AND run_uuid = ?", (run_id,))
+        database.execute(
+            "UPDATE tags SET value = ? WHERE key = 'mlflow.paradnn.owner' AND run_uuid = ?",
+            (dead, run_id),
+        )
+        database.execute(
+            "DELETE FROM tags WHERE key IN ('outcome', 'origin') AND run_uuid = ?", (run_id,)
+        )
     assert main(["import", str(bundle), "--store", blank]) == 0
-    assert database.execute("SELECT status FROM runs WHERE run_uuid = ?", (run_id,)).fetchall() == [("KILLED",)]
-    assert database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchall() == [(0,)]
+    assert database.execute("SELECT status FROM runs WHERE run_uuid = ?", (run_id,)).fetchall() == [
+        ("KILLED",)
+    ]
+    assert database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchall() == [
+        (0,)
+    ]
     database.close()
     assert len(load(blank, kind=None, unfinished=True)) == 36

@@ -1,4 +1,6 @@
-"""Histories with planted changes: null ones are left alone, steps are found where and as large as they were planted."""
+"""Histories with planted changes: null ones are left alone, steps are found where and as large as
+they were planted.
+"""
 
 import json
 from pathlib import Path
@@ -16,9 +18,14 @@ from tests.analysis.planted import runs
 
 
 def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 3) -> pd.DataFrame:
-    """Runs of a point in sessions two days apart, each session off by some 3%, each run by 1%, and a step."""
-    draw, number = np.random.default_rng(seed), np.repeat(np.arange(sessions), replicates)
-    of_session = 0.03 * draw.standard_normal(sessions)[number] + np.where(number < sessions // 2, 0.0, np.log(step))
+    """Runs of a point in sessions two days apart, each session off by some 3%, each run by 1%, and
+    a step.
+    """
+    draw = np.random.default_rng(seed)
+    number = np.repeat(np.arange(sessions), replicates)
+    of_session = 0.03 * draw.standard_normal(sessions)[number] + np.where(
+        number < sessions // 2, 0.0, np.log(step)
+    )
     names = pd.Series(number.astype(str))
     frame = runs(
         pd.DataFrame({"model.nodes": 64}, index=range(len(number))),
@@ -29,21 +36,36 @@ def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 
         git_commit="c" + names,
     )
     return frame.assign(
-        source="measured", host="a", point_id="p", run_name="fc", run_id=names + frame.index.astype(str)
+        source="measured",
+        host="a",
+        point_id="p",
+        run_name="fc",
+        run_id=names + frame.index.astype(str),
     )
 
 
-def page(seed: int, step: float = 1.0, sessions: int = 16, series: int = 1) -> list[tuple[str, pd.DataFrame]]:
+def page(
+    seed: int, step: float = 1.0, sessions: int = 16, series: int = 1
+) -> list[tuple[str, pd.DataFrame]]:
     """As what such histories come to: a value a session."""
-    draw, labels = np.random.default_rng(seed), [f"c{number}" for number in range(sessions)]
+    draw = np.random.default_rng(seed)
+    labels = [f"c{number}" for number in range(sessions)]
     level = np.where(np.arange(sessions) < sessions // 2, 0.0, np.log(step))
-    noise = 0.03 * draw.standard_normal((series, sessions)) + 0.01 * draw.standard_t(3, (series, sessions))
-    return [(str(k), pd.DataFrame({"value": level + one, "label": labels})) for k, one in enumerate(noise)]
+    noise = 0.03 * draw.standard_normal((series, sessions)) + 0.01 * draw.standard_t(
+        3, (series, sessions)
+    )
+    return [
+        (str(k), pd.DataFrame({"value": level + one, "label": labels}))
+        for k, one in enumerate(noise)
+    ]
 
 
 @pytest.mark.parametrize(("series", "pages"), [(1, 200), (8, 25)])
 def test_null_histories_are_left_alone(series: int, pages: int) -> None:
-    alarms = sum(bool(change_points(page(seed, sessions=8 + seed % 13, series=series))) for seed in range(pages))
+    alarms = sum(
+        bool(change_points(page(seed, sessions=8 + seed % 13, series=series)))
+        for seed in range(pages)
+    )
     assert alarms <= stats.binom.ppf(0.99, pages, 0.05)
 
 
@@ -56,10 +78,14 @@ def test_a_step_of_ten_percent_is_found_where_it_is() -> None:
 
 
 def test_runs_are_sessions_and_every_change_has_its_size() -> None:
-    frame = pd.concat([history(1, 1.2), history(2, 1.2).assign(git_commit=lambda of: "d" + of["git_commit"])])
+    frame = pd.concat(
+        [history(1, 1.2), history(2, 1.2).assign(git_commit=lambda of: "d" + of["git_commit"])]
+    )
     later = frame["git_commit"].str.startswith("d")
     frame["start_time"] += pd.to_timedelta(90 * later.astype(int), unit="D")
-    result = changes(frame.assign(sweep_id=frame["git_commit"], run_id=[str(row) for row in range(len(frame))]))
+    result = changes(
+        frame.assign(sweep_id=frame["git_commit"], run_id=[str(row) for row in range(len(frame))])
+    )
     assert list(result.table["after"]) == ["c8", "dc0", "dc8"]
     assert result.table["sessions"].tolist() == [32] * 3
     assert result.table["ratio"].to_numpy() == pytest.approx([1.2, 1 / 1.2, 1.2], rel=0.06)
@@ -71,8 +97,11 @@ def test_the_statistic_is_that_of_the_paper() -> None:
     values = np.random.default_rng(3).standard_normal(11)
     best = {}
     for at, end in [(n, n + m) for n in range(3, 9) for m in range(3, 12 - n)]:
-        x, y = values[:at], values[at:end]
-        within = [np.abs(np.subtract.outer(z, z))[np.triu_indices(len(z), 1)].mean() for z in (x, y)]
+        x = values[:at]
+        y = values[at:end]
+        within = [
+            np.abs(np.subtract.outer(z, z))[np.triu_indices(len(z), 1)].mean() for z in (x, y)
+        ]
         distance = 2 * np.abs(np.subtract.outer(x, y)).mean() - sum(within)
         best[len(x) * len(y) / end * distance] = at
     [place], [found] = _divergence(values[None])
@@ -95,24 +124,37 @@ def test_versions_are_in_their_order_and_few_sessions_say_so() -> None:
 def gates(path: Path) -> Path:
     lines = []
     for number in range(12):
-        where = {"commit": f"c{number}", "date": f"2026-01-{number + 1:02}T08:00:00+00:00", "machine": "m"}
+        where = {
+            "commit": f"c{number}",
+            "date": f"2026-01-{number + 1:02}T08:00:00+00:00",
+            "machine": "m",
+        }
         ratio = (1.0 if number < 6 else 0.8) * (1 + 0.01 * (-1) ** number)
-        lines.append({**where, "command": "./bench", "metric": "seconds", "base": "v1", "ratio": ratio})
+        lines.append(
+            {**where, "command": "./bench", "metric": "seconds", "base": "v1", "ratio": ratio}
+        )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
-def test_a_history_of_gates_needs_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_of_gates_needs_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = gates(tmp_path / "gates.jsonl")
     assert main(["changes", "--history", str(path)]) == 0
-    assert "./bench against v1, seconds on m: -20% (95% interval -2" in (said := capsys.readouterr().out)
+    assert "./bench against v1, seconds on m: -20% (95% interval -2" in (
+        said := capsys.readouterr().out
+    )
     assert "between c5 and c6" in said
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("[" * 100_000, "line 1: is not of"), ('{"ratio": 1}', "line 1: is not"), ("", "no gate")]
+    ("text", "message"),
+    [("[" * 100_000, "line 1: is not of"), ('{"ratio": 1}', "line 1: is not"), ("", "no gate")],
 )
-def test_no_history_is_one_line(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_history_is_one_line(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "x").write_text(text)
     assert main(["changes", "--history", str(tmp_path / "x")]) == 2
     assert message in (said := capsys.readouterr().err)

@@ -1,4 +1,6 @@
-"""Start-up time and bandwidth from planted messages: found again, covered by their intervals, broken where they are."""
+"""Start-up time and bandwidth from planted messages: found again, covered by their intervals,
+broken where they are.
+"""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,8 @@ from tests.conftest import depth
 
 SIZES = 2.0 ** np.arange(0, 23)
 #: us, and us a byte: 20 us and 2 GB/s.
-ALPHA, BETA = 20.0, 5e-4
+ALPHA = 20.0
+BETA = 5e-4
 
 
 def planted(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
@@ -27,7 +30,10 @@ def test_intervals_cover_what_was_planted_and_no_break_is_made_up(draws: int) ->
     straight = [fit for fit in fits if len(fit.pieces) == 1]
     assert len(straight) >= 0.97 * draws
     covered = [
-        [low <= truth <= high for (_, low, high), truth in ((fit.latency, ALPHA), (fit.bandwidth, 1e6 / BETA))]
+        [
+            low <= truth <= high
+            for (_, low, high), truth in ((fit.latency, ALPHA), (fit.bandwidth, 1e6 / BETA))
+        ]
         for fit in straight
     ]
     assert (np.abs(np.mean(covered, axis=0) - 0.95) < 0.52 / np.sqrt(draws)).all()
@@ -38,21 +44,32 @@ def test_a_protocol_switch_is_found_where_it_is() -> None:
     found = []
     for seed in range(50):
         times = planted(0.03, seed)
-        times[SIZES >= 65536] *= (80 + 2e-4 * SIZES[SIZES >= 65536]) / (ALPHA + BETA * SIZES[SIZES >= 65536])
+        times[SIZES >= 65536] *= (80 + 2e-4 * SIZES[SIZES >= 65536]) / (
+            ALPHA + BETA * SIZES[SIZES >= 65536]
+        )
         found.append(fit_transfers(SIZES, times))
     assert np.mean([fit.breaks == (65536.0,) for fit in found]) > 0.9
-    covered = [fit.bandwidth.low <= 5e9 <= fit.bandwidth.high for fit in found if len(fit.pieces) == 2]
+    covered = [
+        fit.bandwidth.low <= 5e9 <= fit.bandwidth.high for fit in found if len(fit.pieces) == 2
+    ]
     assert np.mean(covered) > 0.85
     assert all(np.median(fit.line_errors) > 2 * np.median(fit.errors) for fit in found)
 
 
 def test_published_times_are_explained() -> None:
-    """Two A100 joined by NVLink, as Vidur has them: some 55 us whatever the size, up to where 200 GB/s take longer;
-    small messages by other protocols."""
-    nvlink = [run for run in shipped("vidur").runs if "a100_pairwise_nvlink/all_reduce" in run.tags["archive_label"]]
+    """Two A100 joined by NVLink, as Vidur has them: some 55 us whatever the size, up to where 200
+    GB/s take longer; small messages by other protocols.
+    """
+    nvlink = [
+        run
+        for run in shipped("vidur").runs
+        if "a100_pairwise_nvlink/all_reduce" in run.tags["archive_label"]
+    ]
     two = [run for run in nvlink if run.params["model.processes"] == "2"]
     timed = sorted((int(run.params["model.bytes"]), run.metrics["transfer_us"]) for run in two)
-    apart = {int(np.log(size) / np.log(1.12)): (size, us) for size, us in timed}  # one of all sizes within 12%
+    apart = {
+        int(np.log(size) / np.log(1.12)): (size, us) for size, us in timed
+    }  # one of all sizes within 12%
     sizes, times = np.array([*apart.values()], float).T
     fit = fit_transfers(sizes, times)
     large = sizes >= 65536
@@ -73,7 +90,12 @@ def test_time_that_does_not_grow_has_no_bandwidth_and_too_few_sizes_no_fit() -> 
 def frame(transport: str = "tcp", factor: float = 1.0, **columns: object) -> pd.DataFrame:
     points = pd.DataFrame({"model.bytes": SIZES.astype("int64")}).astype("Int64")
     times = factor * planted(0.02, len(transport))
-    given = {"model.transport": transport, "model.pattern": "latency", "transfer_us": times, "family": "channel"}
+    given = {
+        "model.transport": transport,
+        "model.pattern": "latency",
+        "transfer_us": times,
+        "family": "channel",
+    }
     made = runs(points, **given, **columns)
     return made.assign(run_id=transport + made["run_id"])
 
@@ -103,9 +125,12 @@ def test_other_machines_are_not_pooled() -> None:
         channel(pd.concat([frame(), other], ignore_index=True))
 
 
-def repeated(seed: int, count: int, own: float, session: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sizes, times and sessions: each size once in each of `count` sessions, with an effect of the size in all of them
-    and one of the session on all sizes, and 2% of noise."""
+def repeated(
+    seed: int, count: int, own: float, session: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sizes, times and sessions: each size once in each of `count` sessions, with an effect of the
+    size in all of them and one of the session on all sizes, and 2% of noise.
+    """
     random = np.random.default_rng(seed)
     logs = random.normal(0, own, len(SIZES)) + random.normal(0, session, (count, 1))
     logs = logs + random.normal(0, 0.02, (count, len(SIZES)))
@@ -114,12 +139,17 @@ def repeated(seed: int, count: int, own: float, session: float) -> tuple[np.ndar
 
 
 def test_a_size_that_is_measured_again_counts_once() -> None:
-    """What a size has of its own all of its runs have: repeating them makes no break, and no interval narrower."""
+    """What a size has of its own all of its runs have: repeating them makes no break, and no
+    interval narrower.
+    """
     fits = []
     for seed in range(150):
         sizes, times, _ = repeated(seed, 5, own=0.05, session=0.0)
         fits.append(fit_transfers(sizes, times))
     assert np.mean([len(fit.pieces) == 1 for fit in fits]) >= 0.95
-    for truth, ends in ((ALPHA, [fit.latency for fit in fits]), (1e6 / BETA, [fit.bandwidth for fit in fits])):
+    for truth, ends in (
+        (ALPHA, [fit.latency for fit in fits]),
+        (1e6 / BETA, [fit.bandwidth for fit in fits]),
+    ):
         assert np.mean([low <= truth <= high for _, low, high in ends]) > 0.9
     assert {sum(piece.measurements for piece in fit.pieces) for fit in fits} == {5 * len(SIZES)}

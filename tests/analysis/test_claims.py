@@ -1,4 +1,6 @@
-"""Claims as a user writes and asks them: planted answers, wrong files, a store, the paper's fourteen observations."""
+"""Claims as a user writes and asks them: planted answers, wrong files, a store, the paper's
+fourteen observations.
+"""
 
 import json
 import re
@@ -40,14 +42,19 @@ def answer(
     return finding.answer, finding.missing
 
 
-YES, NO, UNSURE = "supported", "refuted", "not enough data"
+YES = "supported"
+NO = "refuted"
+UNSURE = "not enough data"
 SPEED = "metric: examples_per_second"
 TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
 def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
     return pd.concat(
-        [side("tpu", POINTS, FLAT * speedup * NOISE, **columns), side("gpu", POINTS, FLAT, **columns)],
+        [
+            side("tpu", POINTS, FLAT * speedup * NOISE, **columns),
+            side("gpu", POINTS, FLAT, **columns),
+        ],
         ignore_index=True,
     )
 
@@ -64,18 +71,26 @@ def lost(frame: pd.DataFrame, count: int) -> pd.DataFrame:
     """The same, with so many of the last runs out of memory."""
     failed = frame.index >= len(frame) - count
     return frame.assign(
-        outcome=np.where(failed, "oom_device", "ok"), examples_per_second=frame["examples_per_second"].mask(failed)
+        outcome=np.where(failed, "oom_device", "ok"),
+        examples_per_second=frame["examples_per_second"].mask(failed),
     )
 
 
 def scaled(fraction: float) -> pd.DataFrame:
     """On one and on eight devices, of which this fraction of the step makes no use."""
     speedup = NOISE / (fraction + (1 - fraction) / 8)
-    sides = [runs(POINTS, devices=count, examples_per_second=FLAT * gain) for count, gain in ((1, 1.0), (8, speedup))]
+    sides = [
+        runs(POINTS, devices=count, examples_per_second=FLAT * gain)
+        for count, gain in ((1, 1.0), (8, speedup))
+    ]
     return pd.concat(sides)
 
 
-RANKED = side("tpu", POINTS, BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE)
+RANKED = side(
+    "tpu",
+    POINTS,
+    BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE,
+)
 FREE = side("gpu", POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1}), 100 * NOISE)
 APART = pd.concat([side("tpu", POINTS, 300 * NOISE), FREE], ignore_index=True)
 #: Planted runs, by the names of answered.yaml.
@@ -84,13 +99,23 @@ FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
     "scaled": scaled,
     "faster": lambda by: two_sides(by * FLAT / 100),
 }
-FRAMES |= {"ranked": lambda: RANKED, "apart": lambda: APART, "with_batch": lambda exponent: two_sides(BATCH**exponent)}
-FRAMES |= {"won": lambda share, missing=0: lost(won(share), int(missing)) if missing else won(share)}
+FRAMES |= {
+    "ranked": lambda: RANKED,
+    "apart": lambda: APART,
+    "with_batch": lambda exponent: two_sides(BATCH**exponent),
+}
+FRAMES |= {
+    "won": lambda share, missing=0: lost(won(share), int(missing)) if missing else won(share)
+}
 ANSWERED = yaml.safe_load(Path(__file__).with_name("answered.yaml").read_text())["rows"]
 
 
-@pytest.mark.parametrize(("check", "planted", "expected"), ANSWERED, ids=[f"{row[0]}, {row[1]}" for row in ANSWERED])
-def test_a_check_is_answered_by_what_was_planted(check: dict[str, object], planted: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("check", "planted", "expected"), ANSWERED, ids=[f"{row[0]}, {row[1]}" for row in ANSWERED]
+)
+def test_a_check_is_answered_by_what_was_planted(
+    check: dict[str, object], planted: str, expected: str
+) -> None:
     name, *numbers = planted.split()
     assert answer(json.dumps(check), FRAMES[name](*map(float, numbers)), pool=True)[0] == expected
 
@@ -103,7 +128,9 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
         "test",
     )
     found = judge(claims, Data(side("tpu", POINTS, speed)))[0].findings[0]
-    ranks = [pd.Series(values).rank() for values in (BATCH, SIZE, POINTS["model.layers"].astype(float))]
+    ranks = [
+        pd.Series(values).rank() for values in (BATCH, SIZE, POINTS["model.layers"].astype(float))
+    ]
     design = np.column_stack([(column - column.mean()) / column.std() for column in ranks])
     response = pd.Series(speed).rank()
     weights = np.linalg.lstsq(design, (response - response.mean()) / response.std(), rcond=None)[0]
@@ -111,8 +138,12 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
     assert found.low < found.value < found.high
 
 
-@pytest.mark.parametrize(("speeds", "expected"), [((1, 1.5, 3), YES), ((1, 0.7, 3), NO), ((1, 1.5, 1.5), UNSURE)])
-def test_every_version_is_held_against_the_one_before(speeds: tuple[float, ...], expected: str) -> None:
+@pytest.mark.parametrize(
+    ("speeds", "expected"), [((1, 1.5, 3), YES), ((1, 0.7, 3), NO), ((1, 1.5, 1.5), UNSURE)]
+)
+def test_every_version_is_held_against_the_one_before(
+    speeds: tuple[float, ...], expected: str
+) -> None:
     parts = []
     for number, version in enumerate(("2.8", "2.9", "2.10")):  # as text 2.10 would come before 2.9
         named = {"version.tensorflow": version, "environment_id": version}
@@ -138,11 +169,18 @@ def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0)
 
 
 def test_a_share_adds_up_the_operations_that_are_meant() -> None:
-    frame = side("tpu", POINTS, FLAT, **{"op_share.MatMul": 0.7, "op_share.AllReduce": 0.2, "op_share.Add": 0.1})
+    frame = side(
+        "tpu",
+        POINTS,
+        FLAT,
+        **{"op_share.MatMul": 0.7, "op_share.AllReduce": 0.2, "op_share.Add": 0.1},
+    )
     check = "{kind: share, at_least: 0.25, operations: "
     assert answer(check + "{type: [AllReduce, Add]}}", frame)[0] == YES
     assert answer(check + "{type: '*Reduce'}}", frame)[0] == NO
-    assert answer(check + "{type: Conv2D}}", frame)[0] == NO, "an operation that never ran took no time"
+    assert answer(check + "{type: Conv2D}}", frame)[0] == NO, (
+        "an operation that never ran took no time"
+    )
     unsaid = "the operation tables do not say arithmetic_intensity"
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (UNSURE, unsaid)
     full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
@@ -155,18 +193,27 @@ def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
     frame = two_sides(np.ones(len(POINTS)), **{"op_share.MatMul": 0.5})
     tpu, gpu = (frame[frame["platform.name"] == name] for name in ("tpu", "gpu"))
     tables = pd.concat(
-        [operations(tpu, {"MatMul": 0.5, "Add": 0.5}, 2.0), operations(gpu, {"MatMul": 0.5, "Add": 0.1})]
+        [
+            operations(tpu, {"MatMul": 0.5, "Add": 0.5}, 2.0),
+            operations(gpu, {"MatMul": 0.5, "Add": 0.1}),
+        ]
     )
     check = f"{{kind: ratio, {TPU_GPU}, metric: flops_per_second, operations: "
     products = check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}"
     assert answer(products, frame, tables)[0] == YES
     assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == NO
-    assert answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1] == "no operations with type=Conv2D"
+    assert (
+        answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1]
+        == "no operations with type=Conv2D"
+    )
 
 
 def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
-    large, tried = SIZE > 500, np.arange(len(POINTS)) % 4
-    gpu = side("gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok"))
+    large = SIZE > 500
+    tried = np.arange(len(POINTS)) % 4
+    gpu = side(
+        "gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok")
+    )
     cpu = side("cpu", POINTS, FLAT)
     untried = "none of the 32 points that did was tried with platform.name=cpu"
     for one, other, expected in (
@@ -193,7 +240,9 @@ def test_sides_without_a_point_in_common_are_said() -> None:
 
 def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
     start = "{kind: threshold, metric: examples_per_second, at_least: "
-    good, bad, unsure, absent = (start + end for end in ("50}", "500}", "100}", "50, where: {family: rnn}}"))
+    good, bad, unsure, absent = (
+        start + end for end in ("50}", "500}", "100}", "50, where: {family: rnn}}")
+    )
     frame = side("tpu", POINTS, FLAT * NOISE)
     for checks, expected in (
         ((good, absent), "supported"),
@@ -214,7 +263,9 @@ def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
 
 
 def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
-    """All pairs are won; 40 of 64 points that B tried and lost in a crash leave the share between 38% and 100%."""
+    """All pairs are won; 40 of 64 points that B tried and lost in a crash leave the share between
+    38% and 100%.
+    """
     frame = two_sides(np.full(len(POINTS), 3.0))
     lost = frame["platform.name"].eq("gpu") & (frame.groupby("platform.name").cumcount() < 40)
     frame.loc[lost, ["outcome", "examples_per_second"]] = ["crash", np.nan]
@@ -222,25 +273,40 @@ def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
     assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}", frame) == (UNSURE, turned)
     assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", frame) == (UNSURE, turned)
     assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.3}}", frame) == (YES, "")
-    claims = parse_claims(f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n", "test")
-    assert "between 0.375 and 1 with the 40 points that one side alone measured" in text(judge(claims, Data(frame)))
+    claims = parse_claims(
+        f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n",
+        "test",
+    )
+    assert "between 0.375 and 1 with the 40 points that one side alone measured" in text(
+        judge(claims, Data(frame))
+    )
 
 
-LAYERS, BATCHES = (1, 2, 3, 4), (16, 32, 64, 128)
+LAYERS = (1, 2, 3, 4)
+BATCHES = (16, 32, 64, 128)
 MINE = str(Path(__file__).with_name("claims_mine.yaml"))
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """16 points on one device with TensorFlow 2.9, the same on two with it, and on one with 2.16; read only."""
+    """16 points on one device with TensorFlow 2.9, the same on two with it, and on one with 2.16;
+    read only.
+    """
     folder = tmp_path_factory.mktemp("measured")
     uri = blank_store(folder / "mlflow.db")
     writer = Writer(uri, "paradnn", folder / "artifacts")
     for layers in LAYERS:
         for batch in BATCHES:
             alone = 1000.0 * batch**0.5 / layers
-            work = {"flops_per_step": 1e6 * layers * batch, "infeed_fraction": max(0.0, 0.5 - 0.15 * layers)}
-            for devices, version, speed in ((1, "2.9", alone), (2, "2.9", alone / 0.6), (1, "2.16", 1.5 * alone)):
+            work = {
+                "flops_per_step": 1e6 * layers * batch,
+                "infeed_fraction": max(0.0, 0.5 - 0.15 * layers),
+            }
+            for devices, version, speed in (
+                (1, "2.9", alone),
+                (2, "2.9", alone / 0.6),
+                (1, "2.16", 1.5 * alone),
+            ):
                 params = {"devices": str(devices), "measure.predict_oom": "true", "mode": "train"}
                 writer.run(
                     fc(layers, batch) | params,
@@ -260,17 +326,34 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
     return captured.err if code else captured.out
 
 
-def test_scaling_software_and_infeed_hold(measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_scaling_software_and_infeed_hold(
+    measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     files = [str(tmp_path / "scaling.csv"), str(tmp_path / "scaling.png")]
-    one, alone = ("--store", measured, "--tag", "environment_id=env-2.9"), ("--where", "devices=1")
+    one = ("--store", measured, "--tag", "environment_id=env-2.9")
+    alone = ("--where", "devices=1")
     out = run(capsys, "scaling", *one, "--csv", files[0], "--figure", files[1])
     # 1 / speedup = 0.6 = s + (1 - s) / 2, so s = 0.2.
-    assert "fc: over 16 points on 2 against 1 (devices), 20% (20% to 20%) of the step does not run in parallel" in out
+    assert (
+        "fc: over 16 points on 2 against 1 (devices), 20% (20% to 20%) of the step does not run in parallel"
+        in out
+    )
     assert pd.read_csv(files[0])["fraction"].tolist() == pytest.approx([0.2] * 16)
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
     out = run(capsys, "software", "--store", measured, *alone)
     assert "faster in 100% of 16 points (40% to 100%)" in out, "of four models"
-    csv = run(capsys, "software", *one[:2], *alone, "--by", "version.tensorflow", "--baseline", "2.16", "--csv", "-")
+    csv = run(
+        capsys,
+        "software",
+        *one[:2],
+        *alone,
+        "--by",
+        "version.tensorflow",
+        "--baseline",
+        "2.16",
+        "--csv",
+        "-",
+    )
     assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert error == "error: --baseline=2.9: is of one column; name it: --by version.tensorflow\n"
@@ -278,17 +361,31 @@ def test_scaling_software_and_infeed_hold(measured: str, capsys: pytest.CaptureF
     assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
 
 
-def test_claims_answers_a_users_own(measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_claims_answers_a_users_own(
+    measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     png = tmp_path / "claims.png"
-    chosen = ("claims", "--store", measured, "--tag", "environment_id=env-2.9", "--where", "devices=1")
+    chosen = (
+        "claims",
+        "--store",
+        measured,
+        "--tag",
+        "environment_id=env-2.9",
+        "--where",
+        "devices=1",
+    )
     out = run(capsys, *chosen, "--file", MINE, "--figure", str(png))
-    assert out.startswith("wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank ")
+    assert out.startswith(
+        "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank "
+    )
     assert "small. Small batches pay: REFUTED" in out
     assert "2 claims: 1 supported, 1 refuted, 0 not enough data." in out
     assert png.read_bytes().startswith(b"\x89PNG")
     csv = run(capsys, *chosen, "--file", MINE, "--only", "small", "--csv", "-")
     assert pd.read_csv(StringIO(csv))["claim"].tolist() == ["small"]
-    assert run(capsys, *chosen, "--file", str(tmp_path), code=2).startswith(f"error: {tmp_path}: Is a directory")
+    assert run(capsys, *chosen, "--file", str(tmp_path), code=2).startswith(
+        f"error: {tmp_path}: Is a directory"
+    )
 
 
 def test_the_observations_are_checked_and_logged_with_their_sources(
@@ -296,16 +393,36 @@ def test_the_observations_are_checked_and_logged_with_their_sources(
 ) -> None:
     uri = copy_of(measured, tmp_path)
     of_cpu = tmp_path / "of_cpu.yaml"
-    of_cpu.write_text((ROOT / "analysis/claims/observations.yaml").read_text().replace("name: tpu", "name: cpu"))
-    out = run(capsys, "claims", "--store", uri, "--only", "14", "--file", str(of_cpu), "--where", "devices=1", "--log")
+    of_cpu.write_text(
+        (ROOT / "analysis/claims/observations.yaml").read_text().replace("name: tpu", "name: cpu")
+    )
+    out = run(
+        capsys,
+        "claims",
+        "--store",
+        uri,
+        "--only",
+        "14",
+        "--file",
+        str(of_cpu),
+        "--where",
+        "devices=1",
+        "--log",
+    )
     assert "in each update (Figure 12): NOT ENOUGH DATA, as far as measured: 1 of 3 checks" in out
-    assert "median speedup 1.5 (no interval) over 16 points, at least 1 is needed" in out, "16 points of four models"
+    assert "median speedup 1.5 (no interval) over 16 points, at least 1 is needed" in out, (
+        "16 points of four models"
+    )
     logged = load(uri, kind="analysis").iloc[0]
-    sources = json.loads((Path(logged["artifact_uri"].removeprefix("file://")) / "sources.json").read_text())
+    sources = json.loads(
+        (Path(logged["artifact_uri"].removeprefix("file://")) / "sources.json").read_text()
+    )
     assert logged["source_count"] == str(len(sources)) == "32"
 
 
-GOOD = "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}\n"
+GOOD = (
+    "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}\n"
+)
 
 
 @pytest.mark.parametrize(("message", "content"), refusals("claims"))
@@ -325,10 +442,18 @@ def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> Non
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
 
 
-def test_ours_are_found_by_name_and_yours_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ours_are_found_by_name_and_yours_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert {claim.id for claim in load_claims(Path("engines.yaml"))} >= {"int8-fc", "vision", "language"}
+    assert {claim.id for claim in load_claims(Path("engines.yaml"))} >= {
+        "int8-fc",
+        "vision",
+        "language",
+    }
     (tmp_path / "engines.yaml").write_text(GOOD)
     assert load_claims(Path("engines.yaml"))[0].says == "it"
-    with pytest.raises(DataError, match=r"none\.yaml: No such file or directory; name a YAML file of claims"):
+    with pytest.raises(
+        DataError, match=r"none\.yaml: No such file or directory; name a YAML file of claims"
+    ):
         load_claims(tmp_path / "none.yaml")

@@ -16,7 +16,9 @@ from tests.analysis.conftest import TABLES, copy_of, refusals
 from tests.conftest import ROOT
 
 
-def test_runs_counts_what_the_store_holds_and_says_so(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_counts_what_the_store_holds_and_says_so(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "--store", store, "--unfinished", "--csv", "-"]) == 0
     table = pd.read_csv(StringIO(capsys.readouterr().out)).set_index(["family", "device"])
     assert list(table) == ["runs", "ok", "oom_device", "unfinished", "first", "last"]
@@ -36,7 +38,9 @@ def test_options_choose_runs(store: str, options: str, count: int, tmp_path: Pat
     assert len(pd.read_csv(path)) == count
 
 
-def test_parquet_keeps_types_and_units(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_keeps_types_and_units(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "frame.parquet"
     assert main(["export", str(path), "--store", store]) == 0
     frame = load(store)
@@ -73,7 +77,9 @@ print(*sys.modules)
 
 
 def test_help_is_there_for_every_command_and_costs_no_heavy_import() -> None:
-    *texts, modules = subprocess.check_output([sys.executable, "-c", HELP], cwd=ROOT, text=True).split("\0")
+    *texts, modules = subprocess.check_output(
+        [sys.executable, "-c", HELP], cwd=ROOT, text=True
+    ).split("\0")
     for text, command in zip(texts, (None, *COMMANDS), strict=True):
         assert (command.example if command else "import-archive") in text
     assert not {"mlflow", "pandas", "matplotlib"} & {*modules.split()}
@@ -81,23 +87,43 @@ def test_help_is_there_for_every_command_and_costs_no_heavy_import() -> None:
 
 def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
     command = f"{sys.executable} -m analysis runs --store '{store}' --csv - | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "0\n"
     assert done.stderr == ""
 
 
-def test_what_comes_with_the_package_is_logged_once(blank: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its tables of types of layers then stand in `breakdown`; a folder, as it was once needed, changes nothing."""
+def test_what_comes_with_the_package_is_logged_once(
+    blank: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tables of types of layers then stand in `breakdown`; a folder, as it was once needed,
+    changes nothing.
+    """
     for logged, there in ((8, "none were there before"), (0, "8 were there already")):
         assert main(["import-layers", *(["folder"] if not logged else []), "--store", blank]) == 0
         then = "Look at them: python -m analysis breakdown --experiment layers\n"
         assert capsys.readouterr().out == f"logged {logged} published runs, {there}\n{then}"
-    assert main(["breakdown", "--store", blank, "--experiment", "layers", "--device", "Jetson TK1 (CPU)"]) == 0
+    assert (
+        main(
+            [
+                "breakdown",
+                "--store",
+                blank,
+                "--experiment",
+                "layers",
+                "--device",
+                "Jetson TK1 (CPU)",
+            ]
+        )
+        == 0
+    )
     assert "vgg16, 1 profiled point: Convolution 93%" in capsys.readouterr().out
 
 
 def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path) -> None:
-    pdf, png = tmp_path / "out.pdf", tmp_path / "out.png"
+    pdf = tmp_path / "out.pdf"
+    png = tmp_path / "out.png"
     chosen = ["boxplot", "--store", store, "--family", "fc"]
     assert main([*chosen, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
     box = re.search(rb"/MediaBox \[ ([\d.]+) [\d.]+ ([\d.]+) [\d.]+ \]", pdf.read_bytes())
@@ -105,18 +131,28 @@ def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path) -> N
     assert int.from_bytes(png.read_bytes()[16:20]) == 990  # 300 dots an inch
 
 
-def test_a_logged_result_links_its_sources(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_logged_result_links_its_sources(
+    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     uri = copy_of(store, tmp_path)
     assert main(["boxplot", "--store", uri, "--tag", "sweep_id=s1", "--log"]) == 0
     run_id = capsys.readouterr().err.removeprefix("logged as run ").strip()
     logged = load(uri, kind="analysis")
     assert list(logged["run_id"]) == [run_id]
-    row, sources = logged.iloc[0], load(uri, tags={"sweep_id": "s1"})
+    row = logged.iloc[0]
+    sources = load(uri, tags={"sweep_id": "s1"})
     assert row["sources"] == ",".join(sources["run_id"])
     assert (row["source_count"], row["source_sweeps"], row["analysis"]) == ("25", "s1", "boxplot")
     assert row["command_line"].endswith("boxplot --store " + uri + " --tag sweep_id=s1 --log")
     folder = Path(row["artifact_uri"].removeprefix("file://"))
-    names = {"result.json", "result.txt", "sources.json", "quality.json", "figure.png", "figure.svg"}
+    names = {
+        "result.json",
+        "result.txt",
+        "sources.json",
+        "quality.json",
+        "figure.png",
+        "figure.svg",
+    }
     assert {path.name for path in folder.iterdir()} == names
     assert json.loads((folder / "sources.json").read_text()) == list(sources["run_id"])
     assert len(load(uri)) == len(load(store)), "a result is no point"

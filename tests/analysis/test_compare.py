@@ -1,4 +1,6 @@
-"""Two sides: verdicts on planted differences, what is called the same, what points of one side alone leave open."""
+"""Two sides: verdicts on planted differences, what is called the same, what points of one side
+alone leave open.
+"""
 
 from typing import Any
 
@@ -18,8 +20,12 @@ from tests.analysis.conftest import TABLES
 from tests.analysis.test_pairing import side
 
 
-def planted(ratio: Any, points: int, replicates: int, seed: int, noise: float = 0.02) -> tuple[pd.DataFrame, ...]:
-    """Two sides whose points are `ratio` apart, each with its own speed, and processes that scatter by `noise`."""
+def planted(
+    ratio: Any, points: int, replicates: int, seed: int, noise: float = 0.02
+) -> tuple[pd.DataFrame, ...]:
+    """Two sides whose points are `ratio` apart, each with its own speed, and processes that scatter
+    by `noise`.
+    """
     random = np.random.default_rng(seed)
     base = random.lognormal(5, 1, (points, 1))
     scatter = random.lognormal(0, noise, (2, points, replicates))
@@ -38,11 +44,17 @@ def test_false_discoveries_are_held_as_by_hand_and_false_terms_as_statsmodels_ha
 
 
 @pytest.mark.parametrize(("ratio", "replicates", "verdict", "basis"), TABLES["few"])
-def test_few_points_need_replicates(ratio: list[float], replicates: int, verdict: str, basis: str) -> None:
+def test_few_points_need_replicates(
+    ratio: list[float], replicates: int, verdict: str, basis: str
+) -> None:
     found = compare_points(*planted(ratio, len(ratio), replicates, seed=7, noise=0.01))
     row = found.families.iloc[0]
     assert (row["verdict"], row["basis"]) == (verdict, basis)
-    assert (found.cells["verdict"] == "not tested").all() == found.cells["p_value"].isna().all() == (replicates < 3)
+    assert (
+        (found.cells["verdict"] == "not tested").all()
+        == found.cells["p_value"].isna().all()
+        == (replicates < 3)
+    )
 
 
 def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
@@ -54,20 +66,32 @@ def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
 def test_the_command_gives_one_sentence_a_family() -> None:
     a, b = planted(0.5, 8, 3, seed=10)
     alike = [
-        frame.assign(family="lstm", run_id=frame["run_id"] + "l") for frame in planted(1.0, 8, 1, seed=11, noise=0.2)
+        frame.assign(family="lstm", run_id=frame["run_id"] + "l")
+        for frame in planted(1.0, 8, 1, seed=11, noise=0.2)
     ]
-    few = [frame.assign(family="gru", run_id=frame["run_id"] + "g") for frame in planted(2.0, 2, 1, seed=12, noise=0)]
+    few = [
+        frame.assign(family="gru", run_id=frame["run_id"] + "g")
+        for frame in planted(2.0, 2, 1, seed=12, noise=0)
+    ]
     alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
     result = ask(pd.concat([a, alike[0], few[0], alone]), pd.concat([b, alike[1], few[1]]))
     lines = {line.partition(":")[0]: line for line in result.text().splitlines()}
     assert lines["fc"].startswith("fc: B faster: geometric mean 2")
     assert lines["fc"].endswith("; B is ahead in 8.")
     assert lines["lstm"].startswith("lstm: no difference shown: geometric mean ")
-    assert "gru: not enough data (a verdict needs 6 points, or 3 replicates of each on both sides)" in lines["gru"]
+    assert (
+        "gru: not enough data (a verdict needs 6 points, or 3 replicates of each on both sides)"
+        in lines["gru"]
+    )
     assert "geometric mean 2 (too few points for an interval) over 2 points" in lines["gru"]
     assert lines["rnn"] == "rnn: not enough data, no point was measured on both sides."
-    assert "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8, 0 are the same" in result.text()
-    assert "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text()
+    assert (
+        "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8, 0 are the same"
+        in result.text()
+    )
+    assert (
+        "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text()
+    )
     assert len(result.table) == 18
     assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
 
@@ -75,10 +99,21 @@ def test_the_command_gives_one_sentence_a_family() -> None:
 def test_the_command_says_what_else_differs_and_what_failed() -> None:
     a, b = planted(1.5, 8, 1, seed=13)
     b.loc[0, "outcome"] = "oom_device"
-    text = ask(a.assign(precision="bfloat16", source="published"), b.assign(source="measured")).text()
-    assert "A and B also differ in precision (bfloat16 / float32): the ratios include these effects." in text
-    assert "They were not timed in the same way: source published / measured, see docs/published-data.md." in text
-    assert "Without a counterpart: 1 points of A, 0 of B.\nOf the runs of B 1 have no measurement (1 oom_dev" in text
+    text = ask(
+        a.assign(precision="bfloat16", source="published"), b.assign(source="measured")
+    ).text()
+    assert (
+        "A and B also differ in precision (bfloat16 / float32): the ratios include these effects."
+        in text
+    )
+    assert (
+        "They were not timed in the same way: source published / measured, see docs/published-data.md."
+        in text
+    )
+    assert (
+        "Without a counterpart: 1 points of A, 0 of B.\nOf the runs of B 1 have no measurement (1 oom_dev"
+        in text
+    )
     assert "No cell is tested, since the sessions of the sides carry no verdict." in text
     assert "fc: no verdict: geometric mean" in text
     assert "No verdict for fc: when these were measured is not recorded" in text
@@ -94,7 +129,11 @@ def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
         logs = random.normal(0, 0.02, (2, 4000, 12))
         error = np.sqrt(logs.var(axis=2, ddof=1).sum(axis=0) / 12)
         difference = true + logs[0].mean(axis=1) - logs[1].mean(axis=1)
-        assert low <= np.mean(equivalent(difference, difference, error, np.full(4000, 22.0), 0.05) <= 0.05) <= high
+        assert (
+            low
+            <= np.mean(equivalent(difference, difference, error, np.full(4000, 22.0), 0.05) <= 0.05)
+            <= high
+        )
 
 
 def test_the_same_within_a_margin() -> None:
@@ -107,13 +146,21 @@ def test_the_same_within_a_margin() -> None:
 
 
 def test_what_sessions_add_widens_a_share_and_a_quantile_and_moves_neither() -> None:
-    """Ratios from 0.9 to 1.3, of which sessions may have moved all by a tenth: as many then lie above 1 or below."""
+    """Ratios from 0.9 to 1.3, of which sessions may have moved all by a tenth: as many then lie
+    above 1 or below.
+    """
     ratios = np.geomspace(0.9, 1.3, 40)
-    pairs = pd.DataFrame({"speedup": ratios, "family": "fc", "comparable": True, "model.nodes": range(40)})
-    alone, shifted = Contrast(pairs, Sampling()), Contrast(pairs, Sampling(between=(Component(0.0025, 1e9),)))
+    pairs = pd.DataFrame(
+        {"speedup": ratios, "family": "fc", "comparable": True, "model.nodes": range(40)}
+    )
+    alone = Contrast(pairs, Sampling())
+    shifted = Contrast(pairs, Sampling(between=(Component(0.0025, 1e9),)))
     value, low, high = alone.share()
     least, most = ((np.log(ratios) > 0.05 * stats.norm.ppf(end)).mean() for end in (0.975, 0.025))
-    ends = value - np.hypot(value - low, value - least), min(value + np.hypot(high - value, most - value), 1.0)
+    ends = (
+        value - np.hypot(value - low, value - least),
+        min(value + np.hypot(high - value, most - value), 1.0),
+    )
     assert [*shifted.share()] == pytest.approx([value, *ends])
     value, low, high = np.log(alone.quantile())
     ends = (value - np.hypot(value - low, 0.098), value + np.hypot(high - value, 0.098))
@@ -128,7 +175,9 @@ def test_bounds_as_by_hand() -> None:
     found = of([0.5, 2.0, 4.0], (1, 1))
     assert (found["share_least"], found["share_most"]) == (2 / 5, 4 / 5)
     assert (found["median_least"], found["median_most"]) == (0.5, 4.0)
-    assert [found["mean_least"], found["mean_most"]] == pytest.approx([(4 / 16) ** 0.2, (4 * 16) ** 0.2])
+    assert [found["mean_least"], found["mean_most"]] == pytest.approx(
+        [(4 / 16) ** 0.2, (4 * 16) ** 0.2]
+    )
     assert of([2.0])["share_least"] == 1
     even = of([0.5, 2.0, 4.0], (1, 0))  # whose middle lies between two
     assert (even["median_least"], even["median_most"]) == (0.5, 4.0)

@@ -1,4 +1,6 @@
-"""What a condition means, as a truth table; --where, sides and claims must agree on every row of it."""
+"""What a condition means, as a truth table; --where, sides and claims must agree on every row of
+it.
+"""
 
 from pathlib import Path
 
@@ -28,11 +30,17 @@ FRAME = pd.DataFrame(
 )
 
 _COLUMNS = yaml.safe_load(Path(__file__).with_name("conditions.yaml").read_text())
-TRUTH = [(column, condition, rows) for column, table in _COLUMNS.items() for condition, rows in table.items()]
+TRUTH = [
+    (column, condition, rows)
+    for column, table in _COLUMNS.items()
+    for condition, rows in table.items()
+]
 
 
 @pytest.mark.parametrize(("column", "condition", "rows"), TRUTH)
-def test_a_condition_means_the_same_everywhere(column: str, condition: str, rows: list[int]) -> None:
+def test_a_condition_means_the_same_everywhere(
+    column: str, condition: str, rows: list[int]
+) -> None:
     assert list(select(FRAME, [f" {column} {condition} "])["row"]) == rows
     in_claims = f'{{{column}: "{condition.removeprefix("=")}"}}'
     text = f"- {{id: 1, says: s, checks: [{{kind: threshold, metric: n, at_least: 1, where: {in_claims}}}]}}"
@@ -46,7 +54,10 @@ def test_a_condition_means_the_same_everywhere(column: str, condition: str, rows
 
 def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> None:
     assert list(select(FRAME, ["n>0", "n<2"])["row"]) == [0]
-    where = {"n": conditions_on("n", (">0", "<2"), "where"), "s": conditions_on("s", ("a", "b, c", None), "where")}
+    where = {
+        "n": conditions_on("n", (">0", "<2"), "where"),
+        "s": conditions_on("s", ("a", "b, c", None), "where"),
+    }
     assert list(require(FRAME, where)["row"]) == [0]
     assert in_words(where) == "n>0, n<2, s=a,b, c,null"
     assert list(require(FRAME, {"b": conditions_on("b", (True, None), "where")})["row"]) == [0, 1]

@@ -1,4 +1,6 @@
-"""DAWNBench's files, written here as its README describes them, what becomes of them, and files that are damaged."""
+"""DAWNBench's files, written here as its README describes them, what becomes of them, and files
+that are damaged.
+"""
 
 import random
 from pathlib import Path
@@ -44,16 +46,25 @@ def written(folder: Path, **changed: str) -> Path:
 def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> None:
     found = read_dawnbench(written(tmp_path))
     one, two, three = (run.metrics for run in found.runs)
-    assert (one["seconds_to_target"], one["epochs_below_target"], two["epochs_below_target"]) == (3600, 1, 0)
+    assert (one["seconds_to_target"], one["epochs_below_target"], two["epochs_below_target"]) == (
+        3600,
+        1,
+        0,
+    )
     # Epochs that are counted from 0 were two when the second had ended.
     assert two["epochs_to_target"] == 2
     assert "seconds_to_target" not in three
     assert found.left_out == ["broken.tsv: could not convert string to float: 'soon'"]
 
 
-def test_they_are_logged_once_and_with_prices(tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_are_logged_once_and_with_prices(
+    tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = written(tmp_path / "entries")
-    for logged, said in ((3, "none were there before, left out 1 damaged entry"), (0, "3 were there already")):
+    for logged, said in (
+        (3, "none were there before, left out 1 damaged entry"),
+        (0, "3 were there already"),
+    ):
         assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
         assert f"logged {logged} published runs, {said}" in capsys.readouterr().out
     assert main(["time-to-accuracy", "--store", blank, "--experiment", "dawnbench"]) == 0
@@ -65,9 +76,15 @@ def test_they_are_logged_once_and_with_prices(tmp_path: Path, blank: str, capsys
 def damaged(text: str, chance: random.Random) -> str:
     """A text with a value or a sign of it changed, or cut."""
     place = chance.randrange(len(text))
-    starts = [number for number, sign in enumerate(text) if sign.isdigit() and not text[number - 1].isdigit()]
+    starts = [
+        number
+        for number, sign in enumerate(text)
+        if sign.isdigit() and not text[number - 1].isdigit()
+    ]
     start = chance.choice(starts)
-    end = next((number for number in range(start, len(text)) if not text[number].isdigit()), len(text))
+    end = next(
+        (number for number in range(start, len(text)) if not text[number].isdigit()), len(text)
+    )
     kinds = [
         text[:start] + chance.choice(ODD) + text[end:],
         text[:place] + chance.choice('[]{}",\t\n\x00\x1b0-:é') + text[place + 1 :],
@@ -78,7 +95,8 @@ def damaged(text: str, chance: random.Random) -> str:
 
 @pytest.mark.parametrize("name", ["CIFAR10/train/one.tsv", "CIFAR10/train/one.json"])
 def test_whatever_stands_in_a_file_it_is_read_or_one_line(name: str, tmp_path: Path) -> None:
-    chance, said = random.Random(name), list[str]()
+    chance = random.Random(name)
+    said = list[str]()
     for _ in range(40):
         found = read_dawnbench(written(tmp_path, **{name: damaged(FILES[name], chance)}))
         said += found.left_out
@@ -86,7 +104,9 @@ def test_whatever_stands_in_a_file_it_is_read_or_one_line(name: str, tmp_path: P
     assert all(len(line.splitlines()) == 1 and len(line) < 1_000 for line in said)
 
 
-def test_another_folder_or_files_beyond_the_bound_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_folder_or_files_beyond_the_bound_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match="holds no series of DAWNBench"):
         read_dawnbench(tmp_path)
     monkeypatch.setattr(source, "LARGEST", 10)

@@ -11,23 +11,36 @@ from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 from tests.conftest import depth
 
-#: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and benchmarking of
-#: deep learning" (lecture), "Example FOM Calculation".
+#: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and
+#: benchmarking of deep learning" (lecture), "Example FOM Calculation".
 TITAN = np.array([7_475.0, 74_752.0, 37_376.0])
 PLANNED = np.array([24 / 4, 24 / 0.5, 24 / 0.25]) * 94_000
-POINTS = pd.DataFrame({"model.nodes": [64, 128, 256], "model.layers": 4, "batch_size": 32}).astype("Int64")
+POINTS = pd.DataFrame({"model.nodes": [64, 128, 256], "model.layers": 4, "batch_size": 32}).astype(
+    "Int64"
+)
 FAMILIES = ["fc", "residual", "lstm"]
 
 
 def side(device: str, rates: np.ndarray, error: float = 0.0, **columns: object) -> pd.DataFrame:
     step = 32e3 / rates
-    spread = {"step_time_low_ms": step * (1 - error), "step_time_high_ms": step * (1 + error), "processes": 8.0}
-    rows = {"family": FAMILIES, "examples_per_second": rates, "step_time_ms": step, **(spread if error else {})}
+    spread = {
+        "step_time_low_ms": step * (1 - error),
+        "step_time_high_ms": step * (1 + error),
+        "processes": 8.0,
+    }
+    rows = {
+        "family": FAMILIES,
+        "examples_per_second": rates,
+        "step_time_ms": step,
+        **(spread if error else {}),
+    }
     return runs(POINTS, device=device, **{**rows, **columns})
 
 
 def both(error: float = 0.0) -> pd.DataFrame:
-    return pd.concat([side("Titan", TITAN, error), side("Planned", PLANNED, error)], ignore_index=True)
+    return pd.concat(
+        [side("Titan", TITAN, error), side("Planned", PLANNED, error)], ignore_index=True
+    )
 
 
 def test_candles_figure_of_merit() -> None:
@@ -43,7 +56,9 @@ def test_candles_figure_of_merit() -> None:
 
 
 def test_intervals_are_those_of_the_measurements() -> None:
-    """Three rates, each known to 4%: the slowest decides, and its ratio errs by the root of two more."""
+    """Three rates, each known to 4%: the slowest decides, and its ratio errs by the root of two
+    more.
+    """
     table = figure_of_merit(both(error=0.04), FigureOfMeritOptions(baseline="Titan")).table
     weights = (1 / TITAN) / (1 / TITAN).sum()
     freedom = 7 * (weights**2).sum() ** 2 / (weights**4).sum()
@@ -54,8 +69,12 @@ def test_intervals_are_those_of_the_measurements() -> None:
     assert table.loc[1, "merit_low"] < table.loc[1, "merit"] < table.loc[1, "merit_high"]
     assert np.isnan(figure_of_merit(both(), FigureOfMeritOptions()).table.loc[1, "merit_low"])
     for processes, said in ((8.0, False), (1.0, True)):
-        text = figure_of_merit(both(error=0.04).assign(processes=processes), FigureOfMeritOptions()).text()
-        assert ("In 3 of Planned, 3 of Titan points they lack the spread between processes." in text) == said
+        text = figure_of_merit(
+            both(error=0.04).assign(processes=processes), FigureOfMeritOptions()
+        ).text()
+        assert (
+            "In 3 of Planned, 3 of Titan points they lack the spread between processes." in text
+        ) == said
 
 
 def test_only_points_of_all_sides_are_the_suite() -> None:
@@ -66,17 +85,38 @@ def test_only_points_of_all_sides_are_the_suite() -> None:
 
 
 def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:
-    """Two equal platforms whose slowest point decides; every process of every run is off by 3%, all in one sweep."""
-    random, parts = np.random.default_rng(seed), []
+    """Two equal platforms whose slowest point decides; every process of every run is off by 3%, all
+    in one sweep.
+    """
+    random = np.random.default_rng(seed)
+    parts = []
     for number in range(replicates):
         for device in ("A", "B"):
             logs = random.normal(np.log([[20.0], [900.0], [1200.0]]), 0.03, (3, processes))
-            step, spread = 32e3 / np.exp(logs.mean(axis=1)), logs.std(axis=1, ddof=1) if processes > 1 else np.nan
+            step = 32e3 / np.exp(logs.mean(axis=1))
+            spread = logs.std(axis=1, ddof=1) if processes > 1 else np.nan
             half = stats.t.ppf(0.975, processes - 1) * spread / np.sqrt(processes)
             times = pd.to_datetime(random.permutation(3) + 10 * number, unit="m", utc=True)
-            known = {"step_time_low_ms": step * np.exp(-half), "step_time_high_ms": step * np.exp(half)}
-            rates = {"examples_per_second": 32e3 / step, "step_time_ms": step, "processes": float(processes)}
-            parts.append(runs(POINTS, device=device, family=FAMILIES, sweep_id="s", start_time=times, **rates, **known))
+            known = {
+                "step_time_low_ms": step * np.exp(-half),
+                "step_time_high_ms": step * np.exp(half),
+            }
+            rates = {
+                "examples_per_second": 32e3 / step,
+                "step_time_ms": step,
+                "processes": float(processes),
+            }
+            parts.append(
+                runs(
+                    POINTS,
+                    device=device,
+                    family=FAMILIES,
+                    sweep_id="s",
+                    start_time=times,
+                    **rates,
+                    **known,
+                )
+            )
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(run_id=[f"run {number}" for number in range(len(frame))])
 
@@ -84,30 +124,52 @@ def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:
 @depth(20, 60)
 @pytest.mark.parametrize(("processes", "replicates"), [(3, 1), (1, 2)])
 def test_equal_platforms_are_seldom_told_apart(processes: int, replicates: int, draws: int) -> None:
-    """Few processes or replicates know little of their own scatter: what is stated at 5% may not err in 12% or more."""
+    """Few processes or replicates know little of their own scatter: what is stated at 5% may not
+    err in 12% or more.
+    """
     false = 0
     for seed in range(draws):
-        merit = figure_of_merit(in_turn(seed, processes, replicates), FigureOfMeritOptions(baseline="A")).table.iloc[1]
+        merit = figure_of_merit(
+            in_turn(seed, processes, replicates), FigureOfMeritOptions(baseline="A")
+        ).table.iloc[1]
         false += not merit["merit_low"] <= 1 <= merit["merit_high"]
     assert false <= 2 + draws / 10
 
 
 @pytest.mark.parametrize(("blocks", "correlation"), [(10, 0.0), (20, 0.5)])
 def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlation: float) -> None:
-    """Twelve points, each the median of blocks that are correlated in time: the harmonic mean is covered."""
-    points = pd.DataFrame({"model.nodes": 2 ** np.arange(12), "model.layers": 4, "batch_size": 32}).astype("Int64")
+    """Twelve points, each the median of blocks that are correlated in time: the harmonic mean is
+    covered.
+    """
+    points = pd.DataFrame(
+        {"model.nodes": 2 ** np.arange(12), "model.layers": 4, "batch_size": 32}
+    ).astype("Int64")
     held = 0
     for seed in range(20):
         random = np.random.default_rng(seed)
         series = random.normal(0, 0.03, (12, blocks))
         for block in range(1, blocks):
-            series[:, block] = correlation * series[:, block - 1] + np.sqrt(1 - correlation**2) * series[:, block]
+            series[:, block] = (
+                correlation * series[:, block - 1] + np.sqrt(1 - correlation**2) * series[:, block]
+            )
         steps = [np.exp(row) * 32 for row in series]
         ends = np.array([block_interval(list(row)) or (np.nan, np.nan) for row in steps])
-        known = {"step_time_low_ms": ends[:, 0], "step_time_high_ms": ends[:, 1], "processes": 1.0, "blocks": blocks}
+        known = {
+            "step_time_low_ms": ends[:, 0],
+            "step_time_high_ms": ends[:, 1],
+            "processes": 1.0,
+            "blocks": blocks,
+        }
         known["step_time_error"] = np.array([summarise([list(row)]).error for row in steps])
         step = np.array([np.median(row) for row in steps])
-        frame = runs(points, device="A", family="fc", examples_per_second=32e3 / step, step_time_ms=step, **known)
+        frame = runs(
+            points,
+            device="A",
+            family="fc",
+            examples_per_second=32e3 / step,
+            step_time_ms=step,
+            **known,
+        )
         row = figure_of_merit(frame, FigureOfMeritOptions(baseline="A")).table.iloc[0]
         held += row["harmonic_low"] <= 1000 <= row["harmonic_high"]
     assert held >= 17
@@ -117,11 +179,16 @@ def test_platforms_that_were_measured_apart_are_told() -> None:
     frame = in_turn(0, 3, 1)
     assert "No interval" not in figure_of_merit(frame).text()
     later = frame.assign(sweep_id=frame["device"].map({"A": "one", "B": "two"}))
-    assert "No interval of B holds what time does to it: A was measured in 1 session" in figure_of_merit(later).text()
+    assert (
+        "No interval of B holds what time does to it: A was measured in 1 session"
+        in figure_of_merit(later).text()
+    )
     wide = []
     for shift in (0.0, 0.1):
         parts = [
-            in_turn(number, 3, 1).assign(sweep_id=f"{number}", run_id=[f"{number} {place}" for place in range(6)])
+            in_turn(number, 3, 1).assign(
+                sweep_id=f"{number}", run_id=[f"{number} {place}" for place in range(6)]
+            )
             for number in range(8)
         ]
         for number, part in enumerate(parts):

@@ -22,7 +22,14 @@ from analysis.operations import operations_result, place_operations
 from analysis.roofs import Roof, place_models
 from analysis.statistics.dependence import levels_of
 from paradnn.families import FAMILIES
-from tests.analysis import test_infeed, test_overhead, test_roofline, test_scaling, test_software, test_speedup
+from tests.analysis import (
+    test_infeed,
+    test_overhead,
+    test_roofline,
+    test_scaling,
+    test_software,
+    test_speedup,
+)
 from tests.analysis.legible import faults
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
@@ -33,8 +40,12 @@ CLAIMS = Path(__file__).with_name("claims_drawn.yaml")
 
 def _software() -> Figure:
     version = test_software.version
-    old, new, slow = version("2.9"), version("2.16", 2 * test_software.SPREAD), version("2.21", 0.5)
-    frame = test_software.both(old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm"))
+    old = version("2.9")
+    new = version("2.16", 2 * test_software.SPREAD)
+    slow = version("2.21", 0.5)
+    frame = test_software.both(
+        old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm")
+    )
     return software(frame.assign(device=LONG), SoftwareOptions()).picture()
 
 
@@ -43,7 +54,9 @@ def _claims() -> Figure:
         runs(POINTS, device=name, environment_id=name, examples_per_second=rate)
         for name, rate in (("A", BATCH**0.7 / SIZE * 1e4), ("B", BATCH**0.5 / SIZE * 1e4))
     ]
-    frame = pd.concat(sides, ignore_index=True).assign(run_id=lambda table: table.index.astype("str"))
+    frame = pd.concat(sides, ignore_index=True).assign(
+        run_id=lambda table: table.index.astype("str")
+    )
     return draw_claims(judge(load_claims(CLAIMS), Data(frame)))
 
 
@@ -52,7 +65,10 @@ def _breakdown() -> Figure:
     parts = []
     for family in ("fc", "gpt", LONG):
         shares = random.dirichlet(np.arange(1, 15), len(POINTS))
-        columns = {f"op_share.{'a rather long type of operation ' * (n == 13)}{n}": shares[:, n] for n in range(14)}
+        columns = {
+            f"op_share.{'a rather long type of operation ' * (n == 13)}{n}": shares[:, n]
+            for n in range(14)
+        }
         parts.append(runs(POINTS, family=family, platform__name=family, **columns))
     frame = pd.concat(parts, ignore_index=True)
     frame["point_id"] += frame["family"]
@@ -61,12 +77,16 @@ def _breakdown() -> Figure:
 
 def _parameters() -> Figure:
     names = [*FAMILIES, "resnet50", "a_real_model_with_a_name"]
-    frame = pd.DataFrame({"family": names * 3, "parameters": np.geomspace(1e4, 1e9, 3 * len(names)), "outcome": "ok"})
+    frame = pd.DataFrame(
+        {"family": names * 3, "parameters": np.geomspace(1e4, 1e9, 3 * len(names)), "outcome": "ok"}
+    )
     return analysis.parameters(frame).picture()
 
 
 def _infeed() -> Figure:
-    frame = pd.concat([test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")])
+    frame = pd.concat(
+        [test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")]
+    )
     frame = frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)
     return analysis.infeed(frame).picture()
 
@@ -87,7 +107,10 @@ def _operation_speedups() -> Figure:
 
 def _roofline(rows: slice) -> Figure:
     """Models at some of the intensities from 1 to 1,000, on two roofs of a device."""
-    sides = [test_roofline.planted(precision=precision).iloc[rows] for precision in ("float32", "bfloat16")]
+    sides = [
+        test_roofline.planted(precision=precision).iloc[rows]
+        for precision in ("float32", "bfloat16")
+    ]
     placed = place_models(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get)
     return draw_roofline(placed.points, placed.roofs)
 

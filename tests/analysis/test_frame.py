@@ -17,20 +17,33 @@ from paradnn.store.runs import Run
 
 
 def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str | None]) -> Records:
-    """Records of as many runs as the params have values, started one millisecond apart; the first have the tags."""
+    """Records of as many runs as the params have values, started one millisecond apart; the first
+    have the tags.
+    """
     count = len(next(iter(params.values())))
-    records = Records(Run(f"r{i:04}", None, "paradnn", "FINISHED", i, None, None) for i in range(count))
+    records = Records(
+        Run(f"r{i:04}", None, "paradnn", "FINISHED", i, None, None) for i in range(count)
+    )
     for kind, columns in (("params", params), ("tags", tags or {})):
-        rows = ((f"r{i:04}", name, v) for name in columns for i, v in enumerate(columns[name]) if v is not None)
+        rows = (
+            (f"r{i:04}", name, v)
+            for name in columns
+            for i, v in enumerate(columns[name])
+            if v is not None
+        )
         records.add(kind, in_parts(kind, rows))
     return records
 
 
 def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> None:
-    """One crafted run among others: a name where a number stands, a number beyond all, a word for a truth value."""
+    """One crafted run among others: a name where a number stands, a number beyond all, a word for a
+    truth value.
+    """
     given = {"batch_size": ["64", "<b>"], "measure.min_seconds": ["0.5", "-1e400"]}
     given["measure.keep_trace"] = ["true", "-1"]
-    frame = build(records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given}))
+    frame = build(
+        records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given})
+    )
     assert [str(frame[name].dtype) for name in given] == ["Int64", "float64", "boolean"]
     assert [frame[name].isna().tolist() for name in given] == [[False, True]] * 3
     assert frame["model.blocks"].tolist() == ["[1, 2]", "x"]
@@ -46,21 +59,28 @@ def test_params_are_typed_by_what_all_their_values_allow(row: dict[str, Any]) ->
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any))
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any)
+)
 def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> None:
-    column = build(records_of(x=[None if number is None else str(number) for number in numbers]))["x"]
+    column = build(records_of(x=[None if number is None else str(number) for number in numbers]))[
+        "x"
+    ]
     expected = [number if number is None else float(number) for number in numbers]
     assert [None if pd.isna(value) else float(value) for value in column] == expected
 
 
 def test_a_param_wins_over_a_tag_run_by_run() -> None:
-    records = records_of({"replicate": ["0", "1", "7"]}, replicate=["3", None])  # 7 is of a run that is not there
+    records = records_of(
+        {"replicate": ["0", "1", "7"]}, replicate=["3", None]
+    )  # 7 is of a run that is not there
     assert list(build(records)["replicate"]) == [3, 1]
 
 
 def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
     """Two measured runs, one of them older than `devices`, a published one, and a parent run."""
-    sources, params = ["measured", "measured", "published", "measured"], {"devices": ["2", None, None, None]}
+    sources = ["measured", "measured", "published", "measured"]
+    params = {"devices": ["2", None, None, None]}
     records = records_of({"source": sources}, **params, **{"model.name": ["fc", "fc", "fc", None]})
     expected = pd.Series([2, 1, None, None], dtype="Int64", name="devices")
     pd.testing.assert_series_equal(build(records)["devices"], expected)
@@ -68,7 +88,9 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
 
 def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
     """Their tag `task` is the number of a launched task; what such runs do is to time steps."""
-    frame = build(records_of({"source": ["measured"] * 2, "task": ["0", "1"]}, **{"model.name": ["fc", "fc"]}))
+    frame = build(
+        records_of({"source": ["measured"] * 2, "task": ["0", "1"]}, **{"model.name": ["fc", "fc"]})
+    )
     assert frame["task"].tolist() == ["step", "step"]
     assert frame["launched_task"].tolist() == ["0", "1"]
     assert require_homogeneous(frame) is frame
@@ -103,7 +125,11 @@ def test_replicates_become_their_median_with_count_and_spread() -> None:
             "memory_note": "x",
         }
     )
-    result = aggregate_replicates(frame.sample(frac=1, random_state=1)).set_index("point_id").loc[["p", "q", "o"]]
+    result = (
+        aggregate_replicates(frame.sample(frac=1, random_state=1))
+        .set_index("point_id")
+        .loc[["p", "q", "o"]]
+    )
     np.testing.assert_allclose(result["examples_per_second"], [12.0, 5.0, math.nan])
     np.testing.assert_allclose(
         result["examples_per_second_spread"], [np.std(speeds[:3], ddof=1) / 12, math.nan, math.nan]
@@ -112,7 +138,9 @@ def test_replicates_become_their_median_with_count_and_spread() -> None:
     assert list(result["replicates_failed"]) == [0, 1, 1]
     assert list(result["outcome"]) == ["ok", "ok", "oom_host"]
     assert list(result["batch_size"]) == [1, 2, 3]
-    assert list(result["parameters"]) == [7.0] * 3, "an out-of-memory point keeps what is known of it"
+    assert list(result["parameters"]) == [7.0] * 3, (
+        "an out-of-memory point keeps what is known of it"
+    )
 
 
 def test_replicates_of_unlike_environments_stay_apart(store: str) -> None:

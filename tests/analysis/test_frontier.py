@@ -18,10 +18,16 @@ def by_hand(box: Box) -> list[str]:
     """Every choice at every corner, against all others at every corner."""
 
     def dominated(point: tuple[float, ...], others: list[tuple[float, ...]]) -> bool:
-        return any(all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in others)
+        return any(
+            all(a <= b for a, b in zip(other, point, strict=True)) and other != point
+            for other in others
+        )
 
     found = []
-    corners = [list(itertools.product(*zip(box.low[i], box.high[i], strict=True))) for i in range(len(box.low))]
+    corners = [
+        list(itertools.product(*zip(box.low[i], box.high[i], strict=True)))
+        for i in range(len(box.low))
+    ]
     for place in range(len(corners)):
         others = itertools.product(*(each for other, each in enumerate(corners) if other != place))
         verdicts = {dominated(mine, list(corner)) for corner in others for mine in corners[place]}
@@ -32,7 +38,8 @@ def by_hand(box: Box) -> list[str]:
 @pytest.mark.parametrize("seed", range(12))
 def test_standings_are_those_of_brute_force(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    middle, half = generator.integers(0, 6, (4, 2)), generator.integers(0, 2, (4, 2))
+    middle = generator.integers(0, 6, (4, 2))
+    half = generator.integers(0, 2, (4, 2))
     box = Box(middle.astype(float), (middle - half).astype(float), (middle + half).astype(float))
     assert standings(*box.beaten()) == by_hand(box)
 
@@ -44,7 +51,8 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
         np.array([[1.0, nothing], [9.0, 9.0]]),
         np.array([[1.0, nothing], [9.0, 9.0]]),
     )
-    # The other is surely worse in the first quantity, so it does not beat this one, which may not beat it.
+    # The other is surely worse in the first quantity, so it does not beat this one, which may not
+    # beat it.
     assert standings(*box.beaten()) == [ON, UNDECIDED]
     neither = Box(box.value, np.full((2, 2), nothing), np.full((2, 2), nothing))
     assert standings(*neither.beaten()) == [UNDECIDED, UNDECIDED]
@@ -52,23 +60,63 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
     assert standings(*one_sided.beaten()) == [ON, BEATEN]
 
 
-def served(device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any) -> dict[str, Any]:
+def served(
+    device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any
+) -> dict[str, Any]:
     """A run that found the highest rate of a server with these batches, and its latency there."""
     run_id = f"{device}-{batch}-{rate}-{more.get('seed', 0)}"
-    known = ROW | {"run_id": run_id, "model.nodes": 64, "device": device, "environment_id": device, "mode": "inference"}
-    asked = {"scenario": "server", "server.rate": "peak", "server.batch": batch, "batch_size": batch, "task": "step"}
-    rates = {"peak_queries_per_second": rate, "peak_queries_per_second_low": rate, "scheduled_queries_per_second": rate}
-    times = {"latency_p99_ms": latency, "latency_p99_low_ms": latency / width, "latency_p99_high_ms": latency * width}
-    others = {"batch_size_per_device": float(batch), "compile_seconds": rate / 7 + latency, "platform.name": "gpu"}
-    return {**known, **asked, **rates, "peak_queries_per_second_high": rate * width, **times, **others, **more}
+    known = ROW | {
+        "run_id": run_id,
+        "model.nodes": 64,
+        "device": device,
+        "environment_id": device,
+        "mode": "inference",
+    }
+    asked = {
+        "scenario": "server",
+        "server.rate": "peak",
+        "server.batch": batch,
+        "batch_size": batch,
+        "task": "step",
+    }
+    rates = {
+        "peak_queries_per_second": rate,
+        "peak_queries_per_second_low": rate,
+        "scheduled_queries_per_second": rate,
+    }
+    times = {
+        "latency_p99_ms": latency,
+        "latency_p99_low_ms": latency / width,
+        "latency_p99_high_ms": latency * width,
+    }
+    others = {
+        "batch_size_per_device": float(batch),
+        "compile_seconds": rate / 7 + latency,
+        "platform.name": "gpu",
+    }
+    return {
+        **known,
+        **asked,
+        **rates,
+        "peak_queries_per_second_high": rate * width,
+        **times,
+        **others,
+        **more,
+    }
 
 
 def three() -> pd.DataFrame:
     """A is fast and dear, B slow and cheap, C slow and dear."""
-    return pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0), served("C", 8, 100.0, 30.0)])
+    return pd.DataFrame(
+        [served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0), served("C", 8, 100.0, 30.0)]
+    )
 
 
-def asked(frame: pd.DataFrame, *limits: tuple[str, str], price: tuple[str, ...] = ("A=36", "B=3.6", "C=36")) -> Result:
+def asked(
+    frame: pd.DataFrame,
+    *limits: tuple[str, str],
+    price: tuple[str, ...] = ("A=36", "B=3.6", "C=36"),
+) -> Result:
     return frontier(frame, FrontierOptions(price=price, limit=limits))
 
 
@@ -92,7 +140,9 @@ def test_which_to_choose_for_a_limit() -> None:
     assert "choose B, " in asked(three(), ("latency_p99_ms", "25")).text()
     hopeless = asked(three(), ("latency_p99_ms", "1")).text()
     assert "no choice of fc inference, server will do; nearest comes A" in hopeless
-    rows = pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 1001.0, 6.0), served("C", 8, 10.0, 1.0)])
+    rows = pd.DataFrame(
+        [served("A", 8, 1000.0, 5.0), served("B", 8, 1001.0, 6.0), served("C", 8, 10.0, 1.0)]
+    )
     tied = asked(rows, ("latency_p99_ms", "15"), price=("A=36", "B=36", "C=36")).text()
     assert "Not surely worse: A." in tied
     unsure = asked(three(), ("latency_p99_ms", "20.1"))
@@ -101,7 +151,9 @@ def test_which_to_choose_for_a_limit() -> None:
 
 
 def test_a_session_of_its_own_may_be_what_sets_a_choice_apart() -> None:
-    """6% between exact runs: beaten in one sweep in random order, undecided in a session each; 20% is in both."""
+    """6% between exact runs: beaten in one sweep in random order, undecided in a session each; 20%
+    is in both.
+    """
     start = {"start_time": pd.Timestamp("2026-01-01", tz="UTC"), "sweep_order": "random"}
     for rate, apart in ((940.0, UNDECIDED), (800.0, BEATEN)):
         for sweeps, standing in (("ss", BEATEN), ("st", apart)):
@@ -121,7 +173,10 @@ def test_models_do_not_compete_and_policies_do() -> None:
         for batch, rate in ((1, 100.0), (8, 900.0))
     ]
     found = frontiers(pd.DataFrame(rows))
-    assert [one.task for one in found] == ["fc inference, server (nodes=64)", "fc inference, server (nodes=128)"]
+    assert [one.task for one in found] == [
+        "fc inference, server (nodes=64)",
+        "fc inference, server (nodes=128)",
+    ]
     assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
 
 
@@ -144,18 +199,39 @@ def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
     assert one.x == "learning_seconds"  # without prices
 
 
-def learnt(nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True) -> dict[str, Any]:
+def learnt(
+    nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True
+) -> dict[str, Any]:
     """A training at 36 an hour."""
-    known = {"run_id": f"{nodes}-{seed}", "model.nodes": nodes, "device": "A", "batch_size": 64, "task": "learn"}
-    learnt = {"learn.metric": "accuracy", "learning_seconds": seconds, "best_accuracy": accuracy, "data.name": "digits"}
-    return {**ROW, **known, **learnt, "outcome": "ok" if reached else "timeout", "platform.price_per_hour": 36.0}
+    known = {
+        "run_id": f"{nodes}-{seed}",
+        "model.nodes": nodes,
+        "device": "A",
+        "batch_size": 64,
+        "task": "learn",
+    }
+    learnt = {
+        "learn.metric": "accuracy",
+        "learning_seconds": seconds,
+        "best_accuracy": accuracy,
+        "data.name": "digits",
+    }
+    return {
+        **ROW,
+        **known,
+        **learnt,
+        "outcome": "ok" if reached else "timeout",
+        "platform.price_per_hour": 36.0,
+    }
 
 
 def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     noise = np.random.default_rng(3).normal(0, 1, (12, 2))
     rows = []
     for place, (first, second) in enumerate(noise):
-        nodes, seconds, accuracy = ((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95))[place // 4]
+        nodes, seconds, accuracy = ((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95))[
+            place // 4
+        ]
         given = seconds * (1 + first / 1000), accuracy + second / 10000
         rows.append(learnt(nodes, *given, seed=place % 4, reached=nodes > 8))
     result = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("best_accuracy", "0.97"),)))
@@ -163,7 +239,10 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     assert table["standing"].tolist() == [ON, ON, BEATEN]
     assert table["cost_of_learning"].tolist() == pytest.approx([0.1, 0.3, 0.9], rel=0.01)
     why = "of the lowest cost of learning among those that surely keep it"
-    assert f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3" in result.text()
+    assert (
+        f"For best accuracy at least 0.97 choose nodes=64, {why}: cost of learning 0.3"
+        in result.text()
+    )
     dearer = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
     assert dearer.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
     assert "win over those that runs recorded" in dearer.text()

@@ -16,7 +16,9 @@ CPU = "fc on Test CPU"
 def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
     """Runs of fc on one device, each its own point, ok unless a row says otherwise."""
     base = ROW | {"environment_id": "e", "model.name": "fc"}
-    frame = pd.DataFrame([base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)])
+    frame = pd.DataFrame(
+        [base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)]
+    )
     return frame.assign(**columns)
 
 
@@ -28,7 +30,10 @@ def grid(seed: int = 0) -> pd.DataFrame:
         for batch in (16, 64, 256, 1024):
             for layers in (1, 2, 4):
                 full = nodes * layers >= 2048 or (nodes == 512 and batch == 1024)
-                value = np.nan if full else batch * np.sqrt(nodes) / layers * draw.lognormal(0, 0.1)
+                if full:
+                    value = np.nan
+                else:
+                    value = batch * np.sqrt(nodes) / layers * draw.lognormal(0, 0.1)
                 rows.append(
                     {
                         "model.nodes": nodes,
@@ -44,15 +49,24 @@ def grid(seed: int = 0) -> pd.DataFrame:
 def test_cells_are_the_medians_and_quartiles_of_plain_pandas_and_count_what_failed() -> None:
     frame = grid()
     found = heat_maps(frame, "batch_size", "nodes")
-    ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])["examples_per_second"]
+    ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])[
+        "examples_per_second"
+    ]
     expected = ok.describe()
-    cells = found.cells[found.cells["value"].notna()].astype({"x": int, "y": int}).set_index(["y", "x"])
+    cells = (
+        found.cells[found.cells["value"].notna()].astype({"x": int, "y": int}).set_index(["y", "x"])
+    )
     np.testing.assert_allclose(cells["value"], expected["50%"])
     np.testing.assert_allclose(cells[["low", "high"]], expected[["25%", "75%"]])
     assert list(cells["points"]) == list(expected["count"])
     assert found.notes == {CPU: "a cell is the median of 2 to 3 points over layers (3)"}
     widest = found.cells[found.cells["y"] == "512"].set_index("x")
-    assert widest.loc["1024", ["outcome", "points", "failed", "memory"]].tolist() == ["oom_device", 0, 3, 3]
+    assert widest.loc["1024", ["outcome", "points", "failed", "memory"]].tolist() == [
+        "oom_device",
+        0,
+        3,
+        3,
+    ]
     assert widest.loc["16", ["outcome", "points", "failed", "memory"]].tolist() == ["ok", 2, 1, 1]
     assert found.unmeasured(found.cells) == 0
 
@@ -86,7 +100,12 @@ def words(result: HeatMaps) -> set[str]:
 
 def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> None:
     rows = [
-        {"model.blocks": f"[{n}, {n}, {n}, {n}]", "batch_size": 8, "point_id": f"b{n}", "examples_per_second": value}
+        {
+            "model.blocks": f"[{n}, {n}, {n}, {n}]",
+            "batch_size": 8,
+            "point_id": f"b{n}",
+            "examples_per_second": value,
+        }
         for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))
     ]
     found = heat_maps(points(rows), "batch_size", "blocks")
@@ -97,7 +116,8 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
 
 def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
     draw = np.random.default_rng(1)
-    nodes, batch = draw.integers(16, 8192, 300), draw.integers(1, 100, 300)
+    nodes = draw.integers(16, 8192, 300)
+    batch = draw.integers(1, 100, 300)
     frame = points(
         [
             {"model.nodes": int(a), "batch_size": int(b), "examples_per_second": 1.0}
@@ -113,19 +133,37 @@ def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
 def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     other = grid(1).assign(device="Test GPU", environment_id="f")
     both = pd.concat([grid(), other[other["batch_size"] < 1024]], ignore_index=True)
-    lstm = points([{"family": "lstm", "batch_size": 16, "examples_per_second": 1.0, "run_id": "x", "point_id": "x"}])
+    lstm = points(
+        [
+            {
+                "family": "lstm",
+                "batch_size": 16,
+                "examples_per_second": 1.0,
+                "run_id": "x",
+                "point_id": "x",
+            }
+        ]
+    )
     result = heat_maps(pd.concat([both, lstm], ignore_index=True), "batch_size", "nodes")
-    assert [(name, result.unmeasured(cells)) for name, cells in result.each()] == [(CPU, 0), ("fc on Test GPU", 3)]
+    assert [(name, result.unmeasured(cells)) for name, cells in result.each()] == [
+        (CPU, 0),
+        ("fc on Test GPU", 3),
+    ]
     assert result.lacking == [("lstm on Test CPU", "no run with both batch_size and model.nodes")]
     assert "x" not in result.runs
-    assert len(list(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).each())) == 1
+    assert (
+        len(list(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).each()))
+        == 1
+    )
     lstm["model.name"] = "lstm"
     one = heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
     assert {name: one.unmeasured(cells) for name, cells in one.each()} == {"all on Test CPU": 3}
 
 
 @pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])
-def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(outcomes: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(
+    outcomes: tuple[str, ...], tmp_path: Path
+) -> None:
     failed = grid().assign(device="Broken", environment_id="f", examples_per_second=np.nan)
     failed["outcome"] = np.resize(outcomes, len(failed))
     both = pd.concat([grid(), failed], ignore_index=True)

@@ -10,10 +10,17 @@ from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
 
 def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
-    """The host needs the time of `host` FLOPs for an example; the device waits for what its own work leaves of that."""
+    """The host needs the time of `host` FLOPs for an example; the device waits for what its own
+    work leaves of that.
+    """
     work = 6 * SIZE**2
     wait = np.maximum(0, 1 - work / host)
-    given = {"flops_per_step": work * BATCH, "parameters": SIZE**2, "infeed_fraction": wait, **columns}
+    given = {
+        "flops_per_step": work * BATCH,
+        "parameters": SIZE**2,
+        "infeed_fraction": wait,
+        **columns,
+    }
     return runs(POINTS, **given)
 
 
@@ -24,12 +31,16 @@ def waiting(frame: pd.DataFrame, **options: Any) -> Waiting:
 
 
 def test_models_below_the_hosts_rate_are_input_bound() -> None:
-    result, found = infeed(planted()), waiting(planted())
-    points, expected = result.table, 6 * SIZE**2 < 0.9e6
+    result = infeed(planted())
+    found = waiting(planted())
+    points = result.table
+    expected = 6 * SIZE**2 < 0.9e6
     assert points["input_bound"].sum() == expected.sum()
     assert (points["input_bound"] == (points["flops_per_example"] < 0.9e6)).all()
     assert found.share.value == expected.mean()
-    np.testing.assert_allclose(points["headroom"], np.maximum(1, 1e6 / points["flops_per_example"].astype(float)))
+    np.testing.assert_allclose(
+        points["headroom"], np.maximum(1, 1e6 / points["flops_per_example"].astype(float))
+    )
     assert points["infeed_fraction"].is_monotonic_decreasing
     assert set(result.sources) == set(planted()["run_id"])
     low, high = (waiting(planted(), threshold=threshold).share.value for threshold in (0.01, 0.7))
@@ -40,20 +51,34 @@ def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
     (found,), lacking = input_waits(frame, InfeedOptions())
     assert found.name == "fc on Test CPU"
-    assert lacking == [("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example")]
-    with pytest.raises(NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"):
+    assert lacking == [
+        ("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example")
+    ]
+    with pytest.raises(
+        NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"
+    ):
         infeed(planted().drop(columns="infeed_fraction"))
 
 
 def measured_balance(**columns: object) -> pd.DataFrame:
-    """Steps that take `free` examples a second with free input, from a pipeline that costs 2 ms of a core for each."""
+    """Steps that take `free` examples a second with free input, from a pipeline that costs 2 ms of
+    a core for each.
+    """
     free = 1e9 / (6 * SIZE**2)
     fed = np.minimum(free, 400.0)
-    gain, scatter = free / fed - 1, (("", 1.0), ("_low", 0.9), ("_high", 1.1))
-    given = {"flops_utilization": fed / free / 2, "infeed_fraction": 1 - fed / free, "infeed_gain": gain}
+    gain = free / fed - 1
+    scatter = (("", 1.0), ("_low", 0.9), ("_high", 1.1))
+    given = {
+        "flops_utilization": fed / free / 2,
+        "infeed_fraction": 1 - fed / free,
+        "infeed_gain": gain,
+    }
     given |= {"infeed_gain_low": gain - 0.1, "infeed_gain_high": gain + 0.1}
     for end, factor in scatter:
-        given |= {f"input_free_examples_per_second{end}": free * factor, f"input_cpu_ms_per_example{end}": 2 * factor}
+        given |= {
+            f"input_free_examples_per_second{end}": free * factor,
+            f"input_cpu_ms_per_example{end}": 2 * factor,
+        }
     return planted(**given, **columns)
 
 
@@ -67,5 +92,6 @@ def test_cores_and_gain_are_those_that_were_planted() -> None:
     np.testing.assert_allclose(points["gain"], np.maximum(free / 400, 1) - 1)
     assert group.cores.value == pytest.approx(np.median(free) * 0.002)
     assert group.gain.value == pytest.approx(points["gain"].median())
-    # Where nothing is waited for, gain and headroom are nothing; where the pipeline is the limit, they are the same.
+    # Where nothing is waited for, gain and headroom are nothing; where the pipeline is the limit,
+    # they are the same.
     np.testing.assert_allclose(points["gain"] + 1, points["headroom"])

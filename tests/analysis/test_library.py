@@ -1,4 +1,6 @@
-"""`from analysis import ...` in a notebook, and an analysis of another package: what there is, what it costs."""
+"""`from analysis import ...` in a notebook, and an analysis of another package: what there is, what
+it costs.
+"""
 
 import json
 import re
@@ -19,23 +21,35 @@ from tests.conftest import ROOT
 def planted() -> pd.DataFrame:
     """The factorial on two devices, of which one is ahead where batches are large."""
     sides = [
-        runs(POINTS, device=device, environment_id=device, examples_per_second=BATCH**power / SIZE, parameters=SIZE**2)
+        runs(
+            POINTS,
+            device=device,
+            environment_id=device,
+            examples_per_second=BATCH**power / SIZE,
+            parameters=SIZE**2,
+        )
         for device, power in (("One", 0.7), ("Two", 0.5))
     ]
     frame = pd.concat(sides, ignore_index=True)
-    return frame.assign(run_id=frame.index.astype("str"), start_time=pd.Timestamp("2026-01-31", tz="UTC"))
+    return frame.assign(
+        run_id=frame.index.astype("str"), start_time=pd.Timestamp("2026-01-31", tz="UTC")
+    )
 
 
 def test_every_name_is_there_and_every_analysis_among_them() -> None:
     assert all(getattr(analysis, name) is not None for name in analysis.__all__)
     assert set(analysis.__all__) <= set(dir(analysis))
     analyses = [command for command in COMMANDS if command.analysis is not None]
-    assert {command.analysis.__name__ for command in analyses if command.analysis} <= set(analysis.__all__)
+    assert {command.analysis.__name__ for command in analyses if command.analysis} <= set(
+        analysis.__all__
+    )
     with pytest.raises(AttributeError, match="no attribute 'sensitivities'"):
         _ = analysis.sensitivities
 
 
-def test_options_cost_no_heavy_import_and_reading_tables_neither_mlflow_nor_a_framework(store: str) -> None:
+def test_options_cost_no_heavy_import_and_reading_tables_neither_mlflow_nor_a_framework(
+    store: str,
+) -> None:
     code = "import sys; from analysis import SensitivityOptions, sensitivity; print(*sys.modules)\n"
     code += "from analysis.store.load import load; load(sys.argv[1]); print(*sys.modules)"
     done = subprocess.check_output([sys.executable, "-c", code, store], cwd=ROOT, text=True)
@@ -44,9 +58,13 @@ def test_options_cost_no_heavy_import_and_reading_tables_neither_mlflow_nor_a_fr
     assert not {"mlflow", "tensorflow", "keras", "matplotlib"} & reading
 
 
-def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """On planted runs in the place of the store's."""
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.DOTALL
+    )
     monkeypatch.setattr("analysis.store.load.load", lambda **_: planted())
     names: dict[str, object] = {}
     monkeypatch.chdir(tmp_path)
@@ -88,16 +106,23 @@ print(json.dumps(said))
 
 def test_an_analysis_of_another_package_is_in_everything(store: str, tmp_path: Path) -> None:
     chosen = ["--store", store, "--family", "fc"]
-    page, table = tmp_path / "report.html", tmp_path / "spread.csv"
+    page = tmp_path / "report.html"
+    table = tmp_path / "spread.csv"
     lines = [
         ["--help"],
         ["spread", "--help"],
         ["spread", *chosen, "--csv", str(table), "--figure", str(tmp_path / "spread.png")],
         ["report", *chosen, "--out", str(page)],
     ]
-    environ = {"PYTHONPATH": str(Path(__file__).with_name("plugin")), "PATH": "", "HOME": str(tmp_path)}
+    environ = {
+        "PYTHONPATH": str(Path(__file__).with_name("plugin")),
+        "PATH": "",
+        "HOME": str(tmp_path),
+    }
     command = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     told, own, found, _ = json.loads(done.stdout)
     assert "how far apart the runs of a family are" in told[1]

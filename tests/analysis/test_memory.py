@@ -12,7 +12,9 @@ from tests.analysis.planted import grid, runs
 def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
     """Points that run out of memory where layers x nodes x (nodes + batch size) is above a limit."""
     points = grid()
-    layers, nodes, batch = (points[name].astype(float) for name in ("model.layers", "model.nodes", "batch_size"))
+    layers, nodes, batch = (
+        points[name].astype(float) for name in ("model.layers", "model.nodes", "batch_size")
+    )
     failed = layers * nodes * (nodes + batch) > limit
     return runs(points, outcome=np.where(failed, "oom_device", "ok"), **columns)
 
@@ -27,9 +29,15 @@ def test_the_others_say_what_follows_from_monotony_and_nothing_else() -> None:
         fails = any((point >= one).all() for one in points[kept & failed])
         assert side[number] == ("fits" if fits else "fails" if fails else "open")
         alike = points[failed == failed[number]]
-        beyond = [one for one in alike if ((one <= point) if failed[number] else (one >= point)).all()]
+        beyond = [
+            one for one in alike if ((one <= point) if failed[number] else (one >= point)).all()
+        ]
         assert edge[number] == all((one == point).all() for one in beyond)
-    assert sides([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == ["fits", "fails", "contradicted"]
+    assert sides([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == [
+        "fits",
+        "fails",
+        "contradicted",
+    ]
     assert sides([[1, 1]], [True])[0].tolist() == ["open"]
 
 
@@ -39,12 +47,20 @@ def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_ou
     frame.loc[worst, "outcome"] = "ok"
     frame.loc[frame.index[:3], "outcome"] = ["crash", "oom_predicted", "timeout"]
     text = analyse(frame).text()
-    assert "of 61 points that were tried ran out of memory; left out: 1 crash, 1 oom_predicted, 1 timeout." in text
-    assert "1 point fitted though others that are no larger in any size did not: nodes 4096, layers 32, " in text
+    assert (
+        "of 61 points that were tried ran out of memory; left out: 1 crash, 1 oom_predicted, 1 timeout."
+        in text
+    )
+    assert (
+        "1 point fitted though others that are no larger in any size did not: nodes 4096, layers 32, "
+        in text
+    )
 
 
 def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
-    """Half the bytes: what fails in float32 fits in bfloat16, no contradiction. To lack a setting is a value."""
+    """Half the bytes: what fails in float32 fits in bfloat16, no contradiction. To lack a setting
+    is a value.
+    """
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
     mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
     for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):

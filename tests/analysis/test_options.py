@@ -1,4 +1,6 @@
-"""Options as dataclasses, arguments and a command line, each saying the same; tables on a terminal and as CSV."""
+"""Options as dataclasses, arguments and a command line, each saying the same; tables on a terminal
+and as CSV.
+"""
 
 import csv
 import dataclasses
@@ -26,7 +28,9 @@ def sample(argument: Argument) -> Any:
     one: Any = {bool: True, int: 7, float: 0.25, str: "-device=TPU v2, 'x'"}[argument.kind]
     if argument.several == "commas":
         return ("model.nodes", "batch_size")
-    return (one, -one if argument.kind is int else one) if argument.several else one
+    if argument.several:
+        return (one, -one if argument.kind is int else one)
+    return one
 
 
 def filled(cls: type[Arguments]) -> Arguments:
@@ -44,7 +48,9 @@ def test_a_command_line_of_options_gives_the_options_again(command: SubCommand) 
     options = filled(command.options)
     words = shlex.split(shlex.join(command_line(options)))
     assert parsed(command, words)[0] == options
-    required = {entry.name: sample(entry) for entry in arguments(command.options) if _required(entry)}
+    required = {
+        entry.name: sample(entry) for entry in arguments(command.options) if _required(entry)
+    }
     least = command.options(**required)
     assert parsed(command, command_line(least))[0] == least
     assert len(command_line(least)) <= 2 * len(required)
@@ -58,16 +64,24 @@ def test_a_selection_is_given_again_beside_the_options() -> None:
     selection = filled(Selection)
     assert isinstance(selection, Selection)
     (boxplot,) = (command for command in COMMANDS if command.name == "boxplot")
-    options, chosen = parsed(boxplot, [*command_line(BoxplotOptions(pool=True)), *command_line(selection)])
+    options, chosen = parsed(
+        boxplot, [*command_line(BoxplotOptions(pool=True)), *command_line(selection)]
+    )
     assert chosen == selection
-    assert options == BoxplotOptions(pool=True, store=selection.store), "operations are read from the same store"
+    assert options == BoxplotOptions(pool=True, store=selection.store), (
+        "operations are read from the same store"
+    )
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame) -> list[str]:
+def shown(
+    monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame
+) -> list[str]:
     out = io.StringIO()
     terminal = Screen(file=out, width=width, force_terminal=True, no_color=True, color_system=None)
     monkeypatch.setattr(output, "standard_output", lambda: terminal)
-    output.show(Result(sources=(), numbers=rows, rows=[*maps.items()], sentences=["said \x1b]0;owned\x07"]))
+    output.show(
+        Result(sources=(), numbers=rows, rows=[*maps.items()], sentences=["said \x1b]0;owned\x07"])
+    )
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -110,5 +124,15 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
     output.write_csv(pd.DataFrame({"=name": words, "n": range(-4, 5), "x": [-0.5] * 9}), out)
     first, *rows = csv.reader(io.StringIO(out.getvalue()))
     assert first == ["'=name", "n", "x"]
-    assert [row[0] for row in rows] == ["'=1+1", "'+cmd", "-2e5", "'-1+1", "'@x", "'\tx", "fine", "-inf", "+5%"]
+    assert [row[0] for row in rows] == [
+        "'=1+1",
+        "'+cmd",
+        "-2e5",
+        "'-1+1",
+        "'@x",
+        "'\tx",
+        "fine",
+        "-inf",
+        "+5%",
+    ]
     assert [row[1:] for row in rows] == [[str(n), "-0.5"] for n in range(-4, 5)]

@@ -12,8 +12,12 @@ from paradnn.store.metrics import PHASES
 def points(count: int = 40) -> pd.DataFrame:
     """Runs of two families; only some were profiled, two have no phases at all."""
     rng = np.random.default_rng(5)
-    columns = {f"phase_{name}_seconds": rng.gamma(2, 1 + place, count) for place, name in enumerate(PHASES)}
-    frame = pd.DataFrame(columns).assign(family=["rnn", "fc"] * (count // 2), outcome="ok", device="D")
+    columns = {
+        f"phase_{name}_seconds": rng.gamma(2, 1 + place, count) for place, name in enumerate(PHASES)
+    }
+    frame = pd.DataFrame(columns).assign(
+        family=["rnn", "fc"] * (count // 2), outcome="ok", device="D"
+    )
     frame.loc[: count // 2, "phase_profile_seconds"] = np.nan
     frame.loc[frame.index.intersection([3, 8]), list(columns)] = np.nan
     return frame.assign(run_id=[str(row) for row in range(count)])
@@ -21,12 +25,18 @@ def points(count: int = 40) -> pd.DataFrame:
 
 def seconds(frame: pd.DataFrame) -> pd.DataFrame:
     """What runs spent in each phase."""
-    return frame[[f"phase_{name}_seconds" for name in PHASES]].set_axis(list(PHASES), axis=1).dropna(how="all")
+    return (
+        frame[[f"phase_{name}_seconds" for name in PHASES]]
+        .set_axis(list(PHASES), axis=1)
+        .dropna(how="all")
+    )
 
 
 def test_phases_against_plain_numpy() -> None:
-    spent, result = seconds(points()), overhead(points())
-    table, phases = spent.to_numpy(), result.table
+    spent = seconds(points())
+    result = overhead(points())
+    table = spent.to_numpy()
+    phases = result.table
     total = np.nansum(table)
     assert result.text().startswith(f"38 points took {total:.0f} s of wall time, ")
     assert list(phases["phase"]) == list(PHASES)
@@ -45,9 +55,12 @@ def test_phases_against_plain_numpy() -> None:
 
 
 def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
-    """Eight points, nearly all of whose time is measured: an interval that knows numbers alone goes above 1."""
+    """Eight points, nearly all of whose time is measured: an interval that knows numbers alone goes
+    above 1.
+    """
     rng = np.random.default_rng(3)
-    wall, share = rng.gamma(2, 3, 8), 1 - rng.beta(0.3, 6, 8)
+    wall = rng.gamma(2, 3, 8)
+    share = 1 - rng.beta(0.3, 6, 8)
     phases = {"phase_measure_seconds": wall * share, "phase_start_seconds": wall * (1 - share)}
     spent = pd.DataFrame(phases).set_axis(["measure", "start"], axis=1)
     assert crossed_ratio(wall * share, wall, levels_of(spent, "point")).high > 1
@@ -63,10 +76,16 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     assert "2 runs report no phases and are left out." in result.text()
     assert len(result.sources) == 38
     result.figure().savefig(tmp_path / "overhead.png")
-    # With n points, what occurs in 1 - 0.05^(1/n) of them is missing from all of them in 5% of samples.
-    assert "fewer than 7.6% of points, such as a long wait, may have happened to none of these 38" in result.text()
+    # With n points, what occurs in 1 - 0.05^(1/n) of them is missing from all of them in 5% of
+    # samples.
+    assert (
+        "fewer than 7.6% of points, such as a long wait, may have happened to none of these 38"
+        in result.text()
+    )
     assert pytest.approx(0.05, abs=1e-3) == (1 - 0.0758) ** 38
-    many = pd.concat([frame.assign(run_id=frame["run_id"] + f"-{i}") for i in range(10)], ignore_index=True)
+    many = pd.concat(
+        [frame.assign(run_id=frame["run_id"] + f"-{i}") for i in range(10)], ignore_index=True
+    )
     assert "may have happened" not in overhead(many).text()
     bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
     looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}

@@ -11,29 +11,44 @@ from tests.conftest import depth
 
 
 def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
-    """A run for each entry of `rates` (points x replicates); points differ in layers and batch size.
+    """A run for each entry of `rates` (points x replicates); points differ in layers and batch
+    size.
 
     Sides are measured in one sweep, in turn: the n-th run of each begins at the same time.
     """
     rates = np.atleast_2d(np.asarray(rates, float))
     points, replicates = rates.shape
     number = np.repeat(np.arange(points), replicates)
-    run_ids, batch = [f"{device}{i}" for i in range(rates.size)], 64 * (1 + number // 3)
-    point = {"model.layers": 2 ** (2 + number % 3), "batch_size": batch, "precision": "float32", "family": "fc"}
-    measured = {"examples_per_second": rates.ravel(), "step_time_ms": 1e3 * batch / rates.ravel(), "outcome": "ok"}
-    replicate, start = np.tile(np.arange(replicates), points), pd.to_datetime(np.arange(rates.size), unit="m", utc=True)
+    run_ids = [f"{device}{i}" for i in range(rates.size)]
+    batch = 64 * (1 + number // 3)
+    point = {
+        "model.layers": 2 ** (2 + number % 3),
+        "batch_size": batch,
+        "precision": "float32",
+        "family": "fc",
+    }
+    measured = {
+        "examples_per_second": rates.ravel(),
+        "step_time_ms": 1e3 * batch / rates.ravel(),
+        "outcome": "ok",
+    }
+    replicate = np.tile(np.arange(replicates), points)
+    start = pd.to_datetime(np.arange(rates.size), unit="m", utc=True)
     when = {"sweep_id": "sweep", "start_time": start, "replicate": replicate, "device": device}
     return pd.DataFrame({"run_id": run_ids, **point, **measured, **when, **columns})
 
 
 def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
     rng = np.random.default_rng(1)
-    ours, side_b = 300 * rng.lognormal(0, 0.05, (5, 4)), 200 * rng.lognormal(0, 0.02, (5, 3))
+    ours = 300 * rng.lognormal(0, 0.05, (5, 4))
+    side_b = 200 * rng.lognormal(0, 0.02, (5, 3))
     pairs = pair(side(ours, "A"), side(side_b, "B"))
     assert list(pairs)[-len(RESULT_COLUMNS) :] == list(RESULT_COLUMNS)
     order = np.lexsort((np.arange(5) // 3, np.arange(5) % 3))  # by batch size within layers
     places = pairs.sort_values(["model.layers", "batch_size"])
-    np.testing.assert_allclose(places["speedup"], (np.median(ours, 1) / np.median(side_b, 1))[order])
+    np.testing.assert_allclose(
+        places["speedup"], (np.median(ours, 1) / np.median(side_b, 1))[order]
+    )
     np.testing.assert_allclose(places["a_spread"], (ours.std(1, ddof=1) / ours.mean(1))[order])
     for (_, row), point in zip(places.iterrows(), order, strict=True):
         test = stats.ttest_ind(np.log(ours[point]), np.log(side_b[point]), equal_var=False)
@@ -44,24 +59,35 @@ def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
     assert (pairs["a_count"].tolist(), pairs["b_count"].tolist()) == ([4] * 5, [3] * 5)
 
 
-@pytest.mark.parametrize(("name", "value"), [("slope", 8e3), ("slope", -1.0), ("speed", 1e-300), ("own", 1e3)])
-def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured(name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("slope", 8e3), ("slope", -1.0), ("speed", 1e-300), ("own", 1e3)]
+)
+def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured(
+    name: str, value: float
+) -> None:
     seen = {"slope": 0.5, "speed": 0.9, "own": 0.0, "slope_seen": 0.5, "slope_error": 0.1}
     for odd, speedup in ((seen[name], 1.0), (value, 1.5)):
         columns = {f"reference_{key}": known for key, known in (seen | {name: odd}).items()}
         columns |= {"environment_id": "e", "examples_per_second_at_reference": 1.0}
-        sides = [side([[rate], [2 * rate]], device, **columns) for rate, device in ((3.0, "A"), (2.0, "B"))]
+        sides = [
+            side([[rate], [2 * rate]], device, **columns)
+            for rate, device in ((3.0, "A"), (2.0, "B"))
+        ]
         assert pair(*sides)["speedup"].tolist() == pytest.approx([speedup] * 2)
 
 
 def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
-    """Of 2,000 planted ones, s0^2 d0 / chi^2(d0) with d0 = 6, known with two degrees of freedom each: closer to
-    the truth, and t of the degrees that are told is below 5% in 5% of the points."""
+    """Of 2,000 planted ones, s0^2 d0 / chi^2(d0) with d0 = 6, known with two degrees of freedom
+    each: closer to the truth, and t of the degrees that are told is below 5% in 5% of the points.
+    """
     random = np.random.default_rng(0)
     truth = 4.0 * 6 / random.chisquare(6, 2000)
     values = random.normal(0, np.sqrt(truth)[:, None], (2000, 3))
     found = moderated(values.var(axis=1, ddof=1), np.full(2000, 2.0))
-    assert np.log(found.variance / truth).std() < 0.7 * np.log(values.var(axis=1, ddof=1) / truth).std()
+    assert (
+        np.log(found.variance / truth).std()
+        < 0.7 * np.log(values.var(axis=1, ddof=1) / truth).std()
+    )
     assert found.freedom[0] == pytest.approx(8, abs=2)
     p = 2 * stats.t.sf(np.abs(values.mean(axis=1)) / np.sqrt(found.variance / 3), found.freedom)
     assert 0.04 <= (p <= 0.05).mean() <= 0.06
@@ -77,15 +103,23 @@ def test_how_often_runs_take_the_rarer_of_two_levels_is_found_whatever_points_sc
     assert rarer_level(list(levels)) == pytest.approx((0.23, 1.03), abs=0.06)
     assert rarer_level(list(levels[:5])) == (0, 0)
     pairs = pair(side(np.exp(levels[:250])), side(np.exp(levels[250:]), "B"))
-    assert pairs["p_value"].min() > 0.005, "that all three are of the rarer level, the other side's of none"
+    assert pairs["p_value"].min() > 0.005, (
+        "that all three are of the rarer level, the other side's of none"
+    )
 
 
 @pytest.mark.parametrize("noise", [[1.0] * 27, [10.0, 3, 1] * 9, [10.0, 10, 10] + [1.0] * 24])
-def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(noise: list[float]) -> None:
+def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(
+    noise: list[float],
+) -> None:
     """27 equal points of three replicates a side, 400 times: any of them is called different in 5%."""
-    random, found = np.random.default_rng(1), 0
+    random = np.random.default_rng(1)
+    found = 0
     for values in random.normal(0, np.array(noise)[:, None], (400, 2, 27, 3)):
-        drawn = [moderated(one.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3]) for one in values]
+        drawn = [
+            moderated(one.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3])
+            for one in values
+        ]
         variance = drawn[0].variance + drawn[1].variance
         freedom = variance**2 / sum(side.variance**2 / side.freedom for side in drawn)
         t = np.abs(np.diff(values.mean(axis=2), axis=0)[0]) / np.sqrt(variance)
@@ -123,21 +157,28 @@ def test_intervals_within_a_process_cover_too(metric: str) -> None:
 
 
 def test_an_uneven_interval_reaches_where_it_should() -> None:
-    """A's rate is known to lie in 90..200, B's exactly: so does the ratio, whichever metric says it."""
+    """A's rate is known to lie in 90..200, B's exactly: so does the ratio, whichever metric says
+    it.
+    """
     rate = {"examples_per_second_low": 90.0, "examples_per_second_high": 200.0}
     exact = {"examples_per_second_low": 50.0, "examples_per_second_high": 50.0}
     for metric in ("examples_per_second", "step_time_ms"):
         pairs = pair(side([[100.0]], **rate), side([[50.0]], "B", **exact), metric=metric)
         assert pairs[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx([1.8, 4.0])
         swapped = pair(side([[50.0]], "B", **exact), side([[100.0]], **rate), metric=metric)
-        assert swapped[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx([1 / 4, 1 / 1.8])
+        assert swapped[["speedup_low", "speedup_high"]].iloc[0].tolist() == pytest.approx(
+            [1 / 4, 1 / 1.8]
+        )
 
 
-RATE, THREADS = "optimizer.learning_rate", "platform.threads"
+RATE = "optimizer.learning_rate"
+THREADS = "platform.threads"
 
 
 def mixed(*parts: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat(parts, ignore_index=True).assign(device="A", run_id=lambda runs: [f"A{row}" for row in runs.index])
+    return pd.concat(parts, ignore_index=True).assign(
+        device="A", run_id=lambda runs: [f"A{row}" for row in runs.index]
+    )
 
 
 #: Two sides, the ratios of their pairs, and what is told of the others.
@@ -149,16 +190,24 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         {"unpaired_a": 2, "unpaired_b": 1, "unusable_a": 0, "unusable_b": 2},
     ),
     "what sets the sides apart": (
-        side([[3.0], [4]], precision="bfloat16", seed=1, **{"measure.min_seconds": 1.0, THREADS: 2}),
-        side([[2.0], [2]], "B", precision="float16", seed=2, **{"measure.min_seconds": 0.5, THREADS: None}),
+        side(
+            [[3.0], [4]], precision="bfloat16", seed=1, **{"measure.min_seconds": 1.0, THREADS: 2}
+        ),
+        side(
+            [[2.0], [2]],
+            "B",
+            precision="float16",
+            seed=2,
+            **{"measure.min_seconds": 0.5, THREADS: None},
+        ),
         [1.5, 2.0],
         {"unpaired_a": 0, "unpaired_b": 0},
     ),
     "types, and values that are missing": (
         side([[3.0], [4]], **{"optimizer.momentum": [None, 0.9], "model.blocks": "[1, 1]"}),
-        side([[2.0], [2]], "B", **{"optimizer.momentum": [np.nan, 0.9], "model.blocks": "[1, 1]"}).astype(
-            {"batch_size": "float64"}
-        ),
+        side(
+            [[2.0], [2]], "B", **{"optimizer.momentum": [np.nan, 0.9], "model.blocks": "[1, 1]"}
+        ).astype({"batch_size": "float64"}),
         [1.5, 2.0],
         {"unpaired_a": 0, "unpaired_b": 0},
     ),
@@ -166,7 +215,10 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         mixed(
             side([[3.0], [4]]),
             side(
-                [[5.0], [6]], family="lstm", batch_size=64, **{"model.layers": None, "model.embedding_size": [50, 200]}
+                [[5.0], [6]],
+                family="lstm",
+                batch_size=64,
+                **{"model.layers": None, "model.embedding_size": [50, 200]},
             ),
         ),
         side([[2.0], [2]], "B"),
@@ -174,7 +226,9 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
         {"unpaired_a": 2, "unpaired_b": 0, "alone_a": ("lstm",), "alone_b": ()},
     ),
     "one thread and all of them, and all alone": (
-        mixed(side([[3.0], [4.0]], **{THREADS: None}), side([[1.0], [1.0], [1.0]], **{THREADS: 1.0})),
+        mixed(
+            side([[3.0], [4.0]], **{THREADS: None}), side([[1.0], [1.0], [1.0]], **{THREADS: 1.0})
+        ),
         side([[2.0], [2.0], [2.0]], "B", **{THREADS: None}),
         [1.5, 2.0],
         {"unpaired_a": 3, "unpaired_b": 1, "mixed": {}},
@@ -197,31 +251,45 @@ def test_points_are_paired_by_what_both_sides_have(
         found = {**pairs.attrs, **{f"alone_{name}": pairs.attrs["alone"][name] for name in "ab"}}
         swapped = dict(zip("ab", names, strict=True))
         assert told == {
-            name: found[name[:-1] + swapped[name[-1]] if name[-2:] in ("_a", "_b") else name] for name in told
+            name: found[name[:-1] + swapped[name[-1]] if name[-2:] in ("_a", "_b") else name]
+            for name in told
         }
         assert not {"model.embedding_size"} & {*pairs.attrs["differ"]}
     assert len(pair(a, b.assign(outcome="crash"))) == 0
 
 
-@pytest.mark.parametrize(("column", "values"), [("precision", ("float32", "bfloat16")), ("platform.threads", (1, 2))])
-def test_values_of_both_sides_are_paired_with_their_own(column: str, values: tuple[object, object]) -> None:
+@pytest.mark.parametrize(
+    ("column", "values"), [("precision", ("float32", "bfloat16")), ("platform.threads", (1, 2))]
+)
+def test_values_of_both_sides_are_paired_with_their_own(
+    column: str, values: tuple[object, object]
+) -> None:
     sides = []
     for device, rates in (("A", (1.0, 6.0)), ("B", (2.0, 2.0))):
-        parts = [side([[rate], [rate]], f"{device}{n}", **{column: values[n]}) for n, rate in enumerate(rates)]
+        parts = [
+            side([[rate], [rate]], f"{device}{n}", **{column: values[n]})
+            for n, rate in enumerate(rates)
+        ]
         sides.append(pd.concat(parts).assign(device=device))
     pairs = pair(*sides)
-    assert dict(zip(pairs[column], pairs["speedup"], strict=True)) == {values[0]: 0.5, values[1]: 3.0}
+    assert dict(zip(pairs[column], pairs["speedup"], strict=True)) == {
+        values[0]: 0.5,
+        values[1]: 3.0,
+    }
 
 
 def test_runs_that_are_no_replicates_are_refused() -> None:
     swept = side([[3.0, 4.0]], **{"optimizer.learning_rate": [0.1, 0.2]})
     published = side([[2.0]], "B", **{"optimizer.learning_rate": None})
-    with pytest.raises(ConfigError, match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: are no replicates of one"):
+    with pytest.raises(
+        ConfigError, match=r"runs of A=optimizer.learning_rate = 0.1, 0.2: are no replicates of one"
+    ):
         pair(swept, published)
 
 
 def test_columns_to_join_on_can_be_given_and_what_shares_no_value_is_told() -> None:
-    a, b = side([[3.0]], precision="float16"), side([[2.0]], "B")
+    a = side([[3.0]], precision="float16")
+    b = side([[2.0]], "B")
     assert pair(a, b, on=["batch_size", "model.layers"])["speedup"].tolist() == [1.5]
     pairs = pair(a, b, on=["batch_size", "precision"])
     assert len(pairs) == 0

@@ -8,15 +8,31 @@ from analysis.options import Options
 
 
 def models() -> pd.DataFrame:
-    """Fully connected models of 4 to 32 layers of 10 nodes on two devices and three batches; two real models."""
+    """Fully connected models of 4 to 32 layers of 10 nodes on two devices and three batches; two
+    real models.
+    """
     rows = [
-        {"family": "fc", "model.name": "fc", "model.layers": layers, "batch_size": batch, "device": device}
+        {
+            "family": "fc",
+            "model.name": "fc",
+            "model.layers": layers,
+            "batch_size": batch,
+            "device": device,
+        }
         | {"parameters": 100.0 * layers + (device == "B") * 1e-3}
         for layers in (4, 8, 16, 32)
         for batch in (16, 32, 64)
         for device in "AB"
     ]
-    rows += [{"family": "gru", "model.name": "gru", "model.layers": 1, "parameters": 5e8, "outcome": "oom_host"}]
+    rows += [
+        {
+            "family": "gru",
+            "model.name": "gru",
+            "model.layers": 1,
+            "parameters": 5e8,
+            "outcome": "oom_host",
+        }
+    ]
     rows += [{"family": "gru", "model.name": "gru", "model.layers": 2, "parameters": np.nan}]
     rows += [
         {"family": name, "model.name": name, "parameters": count}

@@ -1,4 +1,6 @@
-"""Heterogeneous runs are pooled only on demand, and every command's answer and log then say what differed."""
+"""Heterogeneous runs are pooled only on demand, and every command's answer and log then say what
+differed.
+"""
 
 import itertools
 from pathlib import Path
@@ -22,17 +24,41 @@ POOLING = [words for words, _ in refusals("unlike")]
 
 
 def unlike() -> pd.DataFrame:
-    """Two platforms, two device counts, two versions; half of each platform's points are of another environment."""
-    points, draw = grid(), np.random.default_rng(3)
+    """Two platforms, two device counts, two versions; half of each platform's points are of another
+    environment.
+    """
+    points = grid()
+    draw = np.random.default_rng(3)
     environments = pd.Series(["old", "new"] * (len(points) // 2))
-    fixed = {"peak_flops_per_second": 1e10, "peak_bytes_per_second": 1e9, "phase_start_seconds": 1.0}
-    names = ["examples_per_second", "flops_per_second", "arithmetic_intensity", "flops_per_step", "parameters"]
+    fixed = {
+        "peak_flops_per_second": 1e10,
+        "peak_bytes_per_second": 1e9,
+        "phase_start_seconds": 1.0,
+    }
+    names = [
+        "examples_per_second",
+        "flops_per_second",
+        "arithmetic_intensity",
+        "flops_per_step",
+        "parameters",
+    ]
     names += ["infeed_fraction", "phase_measure_seconds"]
     parts = []
     for device, devices, version in itertools.product(SIDES, (1, 2), ("2.9", "2.16")):
-        place = {"device": device, "platform.name": device.removeprefix("Test "), "devices": devices}
+        place = {
+            "device": device,
+            "platform.name": device.removeprefix("Test "),
+            "devices": devices,
+        }
         place |= {"version.tensorflow": version, "environment_id": device + environments + version}
-        parts.append(runs(points, **place, **{name: draw.uniform(0.1, 1, len(points)) for name in names}, **fixed))
+        parts.append(
+            runs(
+                points,
+                **place,
+                **{name: draw.uniform(0.1, 1, len(points)) for name in names},
+                **fixed,
+            )
+        )
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(run_id=[str(row) for row in range(len(frame))])
 
@@ -46,7 +72,16 @@ def answer(words: str) -> Result:
 
 def test_every_command_that_analyses_is_here() -> None:
     """But those that count runs or models or follow them, the breakdown, and what needs other runs."""
-    others = {"changes", "runs", "parameters", "breakdown", "beside", "time-to-accuracy", "frontier", "latency"}
+    others = {
+        "changes",
+        "runs",
+        "parameters",
+        "breakdown",
+        "beside",
+        "time-to-accuracy",
+        "frontier",
+        "latency",
+    }
     analyses = {command.name for command in COMMANDS if command.analysis}
     assert {words.partition(" ")[0] for words in POOLING} == analyses - others - {"channel"}
 
@@ -72,5 +107,9 @@ def test_log_keeps_what_was_pooled(tmp_path: Path, store: str) -> None:
         command = ["boxplot", "--by", "outcome", "--metric", "examples_per_second", *options]
         assert main([*command, "--store", uri, "--log"]) == 0
     logged = load(uri, kind="analysis")
-    assert logged["pooled"].iloc[0].startswith("environment_id = env-a (25 runs), env-b (4 runs), differing in device")
+    assert (
+        logged["pooled"]
+        .iloc[0]
+        .startswith("environment_id = env-a (25 runs), env-b (4 runs), differing in device")
+    )
     assert logged["pooled"].isna().tolist() == [False, True]

@@ -1,9 +1,19 @@
-"""Spaces of which a part was measured: what the rest is predicted to be, and what is concluded over the whole."""
+"""Spaces of which a part was measured: what the rest is predicted to be, and what is concluded over
+the whole.
+"""
 
 import numpy as np
 import pandas as pd
 
-from analysis.analyses.predict import PredictOptions, Space, complete, is_sparse, predict, predicted_maps, space_of
+from analysis.analyses.predict import (
+    PredictOptions,
+    Space,
+    complete,
+    is_sparse,
+    predict,
+    predicted_maps,
+    space_of,
+)
 from analysis.columns import groups
 from analysis.report.sections import outline
 from tests.analysis.planted import POINTS, runs
@@ -18,7 +28,8 @@ def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
     random = np.random.default_rng(seed)
     work = 1e-9 * np.exp(LOGS["model.nodes"] * 2 + LOGS["model.layers"] + LOGS["batch_size"])
     return np.asarray(
-        (work + 0.05 * np.exp(LOGS["model.layers"])) * np.exp(noise * random.standard_normal(len(POINTS)))
+        (work + 0.05 * np.exp(LOGS["model.layers"]))
+        * np.exp(noise * random.standard_normal(len(POINTS)))
     )
 
 
@@ -41,7 +52,8 @@ def space(frame: pd.DataFrame) -> Space:
 
 def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept() -> None:
     frame = whole()
-    held, errors = [], []
+    held = []
+    errors = []
     for seed in range(4):
         found = predict(part(frame, 20, seed), PredictOptions(metric="step_time_ms")).table
         assert len(found) == 64
@@ -59,15 +71,24 @@ def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept
 
 def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> None:
     frame = whole()
-    two = pd.concat([part(frame, 20), part(frame.assign(precision="bfloat16"), 12)], ignore_index=True)
+    two = pd.concat(
+        [part(frame, 20), part(frame.assign(precision="bfloat16"), 12)], ignore_index=True
+    )
     two["point_id"] = two["point_id"] + two["precision"]
     found = space(two)
-    values = [two[two["precision"] == name][KEYS].nunique().prod() for name in ("float32", "bfloat16")]
+    values = [
+        two[two["precision"] == name][KEYS].nunique().prod() for name in ("float32", "bfloat16")
+    ]
     assert found.total == sum(values)
     assert found.measured == 32
     assert set(found.keys) == {*KEYS, "precision"}
-    zipped = frame[frame["model.nodes"].map({64: 4, 256: 8, 1024: 16, 4096: 32}) == frame["model.layers"]]
-    for some, total in ((zipped[zipped["batch_size"] != 64], 12), (zipped, 16)):  # axes that went together
+    zipped = frame[
+        frame["model.nodes"].map({64: 4, 256: 8, 1024: 16, 4096: 32}) == frame["model.layers"]
+    ]
+    for some, total in (
+        (zipped[zipped["batch_size"] != 64], 12),
+        (zipped, 16),
+    ):  # axes that went together
         assert space(some.reset_index(drop=True)).total == total
     assert (is_sparse(frame), is_sparse(part(frame, 20))) == (False, True)
     assert "nothing to predict" in predict(frame).text()
@@ -84,7 +105,12 @@ def test_what_memory_excludes_is_not_predicted() -> None:
     proved = true[true["chance"].isin([0.0, 1.0])]
     assert ((proved["chance"] == 1) == proved["failed"]).all()
     table = predict(part(frame, 30), PredictOptions(metric="step_time_ms")).table
-    assert table.loc[table["status"].isin(["oom_device", "oom_predicted"]), ["step_time_ms", "low"]].isna().all().all()
+    assert (
+        table.loc[table["status"].isin(["oom_device", "oom_predicted"]), ["step_time_ms", "low"]]
+        .isna()
+        .all()
+        .all()
+    )
 
 
 def test_a_predicted_map_counts_what_was_measured() -> None:

@@ -1,4 +1,6 @@
-"""Protocols have names; heterogeneous runs are analysed group by group, each time with the command for the others."""
+"""Protocols have names; heterogeneous runs are analysed group by group, each time with the command
+for the others.
+"""
 
 import re
 import shlex
@@ -18,37 +20,60 @@ from paradnn.store.runs import PUBLISHED, protocol_name
 from tests.analysis.conftest import Writer, copy_of, fc
 
 QUICK, STANDARD = (
-    protocol_id(read(Measure, yaml.safe_load((CONFIG / "measure" / f"{name}.yaml").read_text()), "measure"))
+    protocol_id(
+        read(Measure, yaml.safe_load((CONFIG / "measure" / f"{name}.yaml").read_text()), "measure")
+    )
     for name in ("quick", "standard")
 )
 
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """What a first hour leaves: a demo of 16 points of protocol quick, one of standard, one in another environment."""
+    """What a first hour leaves: a demo of 16 points of protocol quick, one of standard, one in
+    another environment.
+    """
     folder = tmp_path_factory.mktemp("mixed")
     uri = blank_store(folder / "mlflow.db")
     writer = Writer(uri, "paradnn", folder / "artifacts")
     phases = {"phase_measure_seconds": 1.0, "phase_start_seconds": 0.5, "overhead_seconds": 0.1}
-    work = {"flops_per_second": 1e9, "arithmetic_intensity": 3.0, "flops_per_step": 1e6, "flops_utilization": 0.1}
+    work = {
+        "flops_per_second": 1e9,
+        "arithmetic_intensity": 3.0,
+        "flops_per_step": 1e6,
+        "flops_utilization": 0.1,
+    }
     peaks = {"peak_flops_per_second": 1e11, "peak_bytes_per_second": 1e10, "parameters": 1e4}
     for layers in (1, 2, 4, 8):
         for place, batch in enumerate((16, 32, 64, 128)):
             speed = 1000.0 * (place + 1) / layers + 7 * layers * place
-            metrics = {"examples_per_second": speed, **phases, **work, **peaks, "flops_utilization": speed / 1e5}
+            metrics = {
+                "examples_per_second": speed,
+                **phases,
+                **work,
+                **peaks,
+                "flops_utilization": speed / 1e5,
+            }
             writer.run(fc(layers, batch), metrics, protocol_id=QUICK)
     one = {"examples_per_second": 99.0, **phases, **work, **peaks}
     writer.run(fc(4, 256), one, protocol_id=STANDARD)
-    writer.run(fc(4, 256), one, protocol_id=STANDARD, environment_id="env-b", version__tensorflow="2.20.0")
+    writer.run(
+        fc(4, 256), one, protocol_id=STANDARD, environment_id="env-b", version__tensorflow="2.20.0"
+    )
     return uri
 
 
-TAKEN = re.compile(r"Of these 18 runs, 16 of one protocol and environment were taken: .*protocol quick\. Not taken")
+TAKEN = re.compile(
+    r"Of these 18 runs, 16 of one protocol and environment were taken: .*protocol quick\. Not taken"
+)
 ANALYSES = {"heatmap": ["--y", "layers"], "overhead": []}
 
 
 def test_a_protocol_is_called_as_its_file_is() -> None:
-    assert [protocol_name(identity) for identity in (QUICK, STANDARD, PUBLISHED)] == ["quick", "standard", "published"]
+    assert [protocol_name(identity) for identity in (QUICK, STANDARD, PUBLISHED)] == [
+        "quick",
+        "standard",
+        "published",
+    ]
     assert protocol_name("0123456789abcdef") == "01234567"
 
 
@@ -64,15 +89,25 @@ def test_the_largest_group_is_taken_and_the_command_for_the_others_told(
     assert out.startswith(chosen.rstrip("\n")), "what is shown is the answer of one group alone"
     told = out[len(chosen) - 1 :].strip().splitlines()
     assert TAKEN.match(told[0])
-    others = [line.partition(": python -m analysis ")[2] for line in told if ": python -m analysis " in line]
+    others = [
+        line.partition(": python -m analysis ")[2]
+        for line in told
+        if ": python -m analysis " in line
+    ]
     assert len(others) == 2
-    assert {word for line in others for word in shlex.split(line)} >= {name, "--protocol", "standard"}
+    assert {word for line in others for word in shlex.split(line)} >= {
+        name,
+        "--protocol",
+        "standard",
+    }
     for line in others:
         assert main([*shlex.split(line)]) in (0, 2), "it is taken, though one run may not be enough"
         assert "--protocol" not in capsys.readouterr().err
 
 
-def test_pooling_and_choosing_leave_nothing_aside(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pooling_and_choosing_leave_nothing_aside(
+    mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for given in (["--pool"], ["--protocol", "quick"], ["--where", "protocol=quick"]):
         assert main(["boxplot", "--by", "family", "--store", mixed, *given]) == 0
         assert "were taken" not in capsys.readouterr().out
@@ -80,7 +115,12 @@ def test_pooling_and_choosing_leave_nothing_aside(mixed: str, capsys: pytest.Cap
 
 def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
     metric = ["--metric", "examples_per_second"]
-    assert main(["boxplot", "--by", "protocol,environment_id", *metric, "--csv", "-", "--store", mixed]) == 0
+    assert (
+        main(
+            ["boxplot", "--by", "protocol,environment_id", *metric, "--csv", "-", "--store", mixed]
+        )
+        == 0
+    )
     out = capsys.readouterr()
     assert len(out.out.strip().splitlines()) == 4
     assert "were taken" not in out.out + out.err
@@ -93,41 +133,69 @@ def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:
     assert TAKEN.match(said)
 
 
-def test_where_no_group_answers_it_is_said_what_they_lack(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_group_answers_it_is_said_what_they_lack(
+    mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sensitivity", "--where", "batch_size=256", "--store", mixed]) == 2
     alike = capsys.readouterr().err
     assert "heterogeneous" not in alike
     assert "fc" in alike
-    assert main(["sensitivity", "--where", "batch_size>=128", "--where", "model.layers>=4", "--store", mixed]) == 2
+    assert (
+        main(
+            [
+                "sensitivity",
+                "--where",
+                "batch_size>=128",
+                "--where",
+                "model.layers>=4",
+                "--store",
+                mixed,
+            ]
+        )
+        == 2
+    )
     apart = capsys.readouterr().err
     assert "; that is of the most runs that go together: these runs are heterogeneous: " in apart
     assert apart.rstrip().endswith("or pool them with --pool")
 
 
-def test_a_smaller_group_answers_what_the_largest_cannot(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_smaller_group_answers_what_the_largest_cannot(
+    writer: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
     for batch in (16, 32, 64, 128):
         writer.run(fc(1, batch), {"examples_per_second": 9.0}, protocol_id=QUICK)
     for layers in (1, 2):
         writer.run(fc(layers, 16), {"latency_p99_ms": 3.0}, protocol_id=STANDARD)
-    assert main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", writer.uri]) == 0
+    assert (
+        main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", writer.uri]) == 0
+    )
     said = r"Of these 6 runs, 2 of one protocol and environment were taken: .*protocol standard\. Not taken"
     assert re.search(said, capsys.readouterr().out)
 
 
-def test_an_unknown_protocol_is_told_what_there_is(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_protocol_is_told_what_there_is(
+    mixed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "--protocol", "quikc", "--store", mixed]) == 2
     said = "error: --protocol=quikc: no run has it; did you mean quick? these runs have quick (16), standard (2)\n"
     assert capsys.readouterr().err == said
 
 
-def test_a_comparison_takes_the_protocol_of_most_runs(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_takes_the_protocol_of_most_runs(
+    writer: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
     for protocol, batches in ((QUICK, range(16, 129, 16)), (STANDARD, (16, 32))):
         for batch in batches:
             for factor, mode in ((1.0, "graph"), (2.0, "xla")):
                 point = fc(2, batch) | {"compile": mode}
                 writer.run(point, {"examples_per_second": batch * factor}, protocol_id=protocol)
-    assert main(["compare", "compile=xla", "compile=graph", "--csv", "-", "--store", writer.uri]) == 0
+    assert (
+        main(["compare", "compile=xla", "compile=graph", "--csv", "-", "--store", writer.uri]) == 0
+    )
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 + 8
-    assert re.search(r"16 of one protocol( and environment)? were taken: .*protocol quick\. Not taken", captured.err)
+    assert re.search(
+        r"16 of one protocol( and environment)? were taken: .*protocol quick\. Not taken",
+        captured.err,
+    )
     assert len(load(writer.uri)) == 20

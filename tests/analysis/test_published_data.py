@@ -1,4 +1,6 @@
-"""The published measurements that come with the package: against what their sources print, and in a store."""
+"""The published measurements that come with the package: against what their sources print, and in a
+store.
+"""
 
 import json
 import math
@@ -29,10 +31,21 @@ from tests.analysis.published import ARCHIVE, frame_of, raw
 from tests.families.test_kernels import stated
 
 TABLE = Path(layers.__file__).with_suffix(".csv")
-#: Percentages of AlexNet on the CPU of a Jetson TK1, and of VGG-16 on the GPU of a TX1, as the paper prints them.
+#: Percentages of AlexNet on the CPU of a Jetson TK1, and of VGG-16 on the GPU of a TX1, as the
+#: paper prints them.
 PRINTED = {
-    "alexnet b1 Jetson TK1 (CPU)": {"Convolution": 51.42, "Pooling": 0.99, "ReLU": 0.75, "Dense": 30.05},
-    "vgg16 b1 Jetson TX1 (GPU)": {"Convolution": 73.98, "Pooling": 1.84, "ReLU": 5.35, "Dense": 17.82},
+    "alexnet b1 Jetson TK1 (CPU)": {
+        "Convolution": 51.42,
+        "Pooling": 0.99,
+        "ReLU": 0.75,
+        "Dense": 30.05,
+    },
+    "vgg16 b1 Jetson TX1 (GPU)": {
+        "Convolution": 73.98,
+        "Pooling": 1.84,
+        "ReLU": 5.35,
+        "Dense": 17.82,
+    },
 }
 
 
@@ -43,27 +56,48 @@ def deepbench() -> Found:
 
 def some(found: Found, wanted: Callable[[PublishedRun], bool]) -> Found:
     """Those runs of it."""
-    parts = [one._replace(runs=[run for run in one.runs if wanted(run)]) for one in found.publications]
+    parts = [
+        one._replace(runs=[run for run in one.runs if wanted(run)]) for one in found.publications
+    ]
     return Found([part for part in parts if part.runs])
 
 
 def test_what_comes_with_the_package_is_what_is_read() -> None:
     raw("gpu_fc")  # or skip
-    for name, read in (("archive", archive.read_archive(ARCHIVE)), ("layers", layers.read_layers(TABLE))):
-        assert json.dumps(asdict(shipped(name))["publications"]) == json.dumps(asdict(read)["publications"])
+    for name, read in (
+        ("archive", archive.read_archive(ARCHIVE)),
+        ("layers", layers.read_layers(TABLE)),
+    ):
+        assert json.dumps(asdict(shipped(name))["publications"]) == json.dumps(
+            asdict(read)["publications"]
+        )
 
 
 def test_every_entry_of_the_archive_is_a_run_in_this_projects_units() -> None:
     frame = frame_of(shipped("archive"))
-    for name, device, cores, peak in (("tpu_fc", "TPU v2", 8, 22.5e3), ("gpu_fc", "V100", 1, 125e3)):
-        content, runs = raw(name), frame[frame["device"] == device].set_index("archive_label")
+    for name, device, cores, peak in (
+        ("tpu_fc", "TPU v2", 8, 22.5e3),
+        ("gpu_fc", "V100", 1, 125e3),
+    ):
+        content = raw(name)
+        runs = frame[frame["device"] == device].set_index("archive_label")
         failed = runs[runs["outcome"] != "ok"]
         assert sorted(failed.index) == sorted(content["err_jobs"])
         assert (failed["outcome"] == "oom_device").sum() == content["states"].count("OOM")
-        expected = pd.DataFrame({key: content[key] for key in content if len(content[key]) == len(content["labels"])})
+        expected = pd.DataFrame(
+            {key: content[key] for key in content if len(content[key]) == len(content["labels"])}
+        )
         runs = runs[runs["outcome"] == "ok"].loc[content["labels"]]
-        shape = np.array([[int(number) for number in re.findall(r"\d+", label)] for label in content["labels"]])
-        columns = ["model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size"]
+        shape = np.array(
+            [[int(number) for number in re.findall(r"\d+", label)] for label in content["labels"]]
+        )
+        columns = [
+            "model.layers",
+            "model.nodes",
+            "model.input_size",
+            "model.output_size",
+            "batch_size",
+        ]
         np.testing.assert_array_equal(runs[columns].to_numpy(int), shape)
         for column, values in {
             "examples_per_second": expected["example_per_sec"],
@@ -77,29 +111,45 @@ def test_every_entry_of_the_archive_is_a_run_in_this_projects_units() -> None:
             "flops_utilization_spec": expected["flops"] / peak,
         }.items():
             np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
-        # Independent of the file's FLOPs: three products of a batch with each weight, two operations each.
-        weights = shape[:, 2] * shape[:, 1] + (shape[:, 0] - 1) * shape[:, 1] ** 2 + shape[:, 1] * shape[:, 3]
+        # Independent of the file's FLOPs: three products of a batch with each weight, two
+        # operations each.
+        weights = (
+            shape[:, 2] * shape[:, 1]
+            + (shape[:, 0] - 1) * shape[:, 1] ** 2
+            + shape[:, 1] * shape[:, 3]
+        )
         ratio = runs["flops_per_step"] / (6 * shape[:, 4] * weights)
         assert ratio.between(0.98, 1.15).all(), "the whole board's work, not one core's"
 
 
 def test_traces_and_operations_stand_with_their_point() -> None:
-    traces, operations = raw("fc_trace_10sec"), raw("fc_trace_10sec_opbreakdown")
+    traces = raw("fc_trace_10sec")
+    operations = raw("fc_trace_10sec_opbreakdown")
     runs = {run.tags["archive_label"]: run for run in shipped("archive").runs if run.tables}
     assert set(runs) == set(traces["labels"])
     for place, label in enumerate(traces["labels"]):
-        captures, run = traces["flops_trace"][place], runs[label]
-        assert run.metrics["trace_flops_utilization"] == pytest.approx(traces["flops_perc"][place] / 100)
-        assert run.metrics["trace_bandwidth_utilization"] == pytest.approx(traces["memory_bandwidth"][place] / 100)
+        captures = traces["flops_trace"][place]
+        run = runs[label]
+        assert run.metrics["trace_flops_utilization"] == pytest.approx(
+            traces["flops_perc"][place] / 100
+        )
+        assert run.metrics["trace_bandwidth_utilization"] == pytest.approx(
+            traces["memory_bandwidth"][place] / 100
+        )
         assert run.metrics["infeed_fraction"] == pytest.approx(traces["infeed"][place] / 100)
-        assert run.metrics["trace_flops_utilization_median"] == pytest.approx(np.median(captures) / 100)
+        assert run.metrics["trace_flops_utilization_median"] == pytest.approx(
+            np.median(captures) / 100
+        )
         columns, rows = run.tables["traces.json"]
         shares = pd.DataFrame(rows, columns=columns)["flops_utilization"]
         assert shares.tolist() == pytest.approx([each / 100 for each in captures])
     found = {}
     for label, run in runs.items():
         columns, rows = run.tables["operation_types.json"]
-        found |= {f"{label}-{row['type']}": row for row in pd.DataFrame(rows, columns=columns).to_dict("records")}
+        found |= {
+            f"{label}-{row['type']}": row
+            for row in pd.DataFrame(rows, columns=columns).to_dict("records")
+        }
     table = pd.DataFrame.from_dict(found, orient="index").loc[operations["labels"]]
     assert len(found) == len(table)
     np.testing.assert_allclose(table["share"], np.array(operations["time_perc"]) / 100)
@@ -111,25 +161,47 @@ def test_traces_and_operations_stand_with_their_point() -> None:
 
 
 def test_all_timings_of_deepbench_come_with_the_package(deepbench: Found) -> None:
-    """V100's problems beside a copy of its spreadsheet that tests of costs hold, which was read without this code."""
+    """V100's problems beside a copy of its spreadsheet that tests of costs hold, which was read
+    without this code.
+    """
     counts = Counter(run.params["model.name"] for run in deepbench.runs)
-    assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96, "channel": 203}
+    assert counts == {
+        "gemm": 2675,
+        "conv2d": 4314,
+        "rnn_kernel": 1797,
+        "sparse_gemm": 96,
+        "channel": 203,
+    }
     places = "training/DeepBench_NV_V100.xlsx, Results FP32,"
     keys = {name: options for name, _, options, _ in stated()}
     problems = Counter(
-        (name, int(run.params["batch_size"]), *sorted((key, run.params[f"model.{key}"]) for key in keys[name]))
+        (
+            name,
+            int(run.params["batch_size"]),
+            *sorted((key, run.params[f"model.{key}"]) for key in keys[name]),
+        )
         for run in deepbench.runs
-        if run.tags["archive_label"].startswith(places) and run.params.get("model.direction", "forward") == "forward"
+        if run.tags["archive_label"].startswith(places)
+        and run.params.get("model.direction", "forward") == "forward"
         for name in [run.params["model.name"]]
     )
     known = Counter(
-        (name, batch, *sorted((key, str([*size] if isinstance(size, tuple) else size)) for key, size in each.items()))
+        (
+            name,
+            batch,
+            *sorted(
+                (key, str([*size] if isinstance(size, tuple) else size))
+                for key, size in each.items()
+            ),
+        )
         for name, batch, each, _ in stated()
     )
     assert problems == known
 
 
-def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets_print(deepbench: Found) -> None:
+def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets_print(
+    deepbench: Found,
+) -> None:
     at = {run.tags["archive_label"].partition("/DeepBench_NV_")[2]: run for run in deepbench.runs}
     product = at["V100.xlsx, Results FP32, row 5, time"].metrics
     assert product["flops_per_second"] == pytest.approx(2.6085052631578947e12)
@@ -137,28 +209,47 @@ def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets
     assert product["bytes_per_step"] == 4 * (1760 * 16 * 2 + 1760**2)
     assert product["step_time_ms"] == 0.038
     for run in deepbench.runs:
-        if run.params["model.name"] == "channel":  # as NCCL's tests have it: the busiest link's bytes
-            ranks, sent = int(run.params["model.processes"]), int(run.params["model.bytes"])
+        if (
+            run.params["model.name"] == "channel"
+        ):  # as NCCL's tests have it: the busiest link's bytes
+            ranks = int(run.params["model.processes"])
+            sent = int(run.params["model.bytes"])
             seconds = run.metrics["transfer_us"] / 1e6
             assert run.metrics["sent_bytes_per_second"] == pytest.approx(sent / seconds)
-            assert run.metrics["bus_bytes_per_second"] == pytest.approx(2 * (ranks - 1) / ranks * sent / seconds)
+            assert run.metrics["bus_bytes_per_second"] == pytest.approx(
+                2 * (ranks - 1) / ranks * sent / seconds
+            )
 
 
 def test_vidurs_and_tinys_runs_are_all_there_and_shares_of_layers_are_the_printed_ones() -> None:
-    vidur, tiny = shipped("vidur").runs, shipped("tiny").runs
+    vidur = shipped("vidur").runs
+    tiny = shipped("tiny").runs
     assert len({run.point_id for run in vidur}) == len(vidur) == 24_376
-    [run] = [run for run in vidur if run.tags["archive_label"] == "a100_dgx/all_reduce.csv, line 5002"]
-    assert (run.params["model.processes"], run.params["model.bytes"], run.metrics["transfer_us"]) == ("8", "247808", 61)
+    [run] = [
+        run for run in vidur if run.tags["archive_label"] == "a100_dgx/all_reduce.csv, line 5002"
+    ]
+    assert (
+        run.params["model.processes"],
+        run.params["model.bytes"],
+        run.metrics["transfer_us"],
+    ) == ("8", "247808", 61)
     assert run.metrics["bus_bytes_per_second"] == pytest.approx(2 * 7 / 8 * 247_808 / 61e-6)
     assert len({run.point_id for run in tiny}) == len(tiny) == 43
-    assert all(run.metrics["step_time_ms"] * run.metrics["examples_per_second"] == pytest.approx(1e3) for run in tiny)
+    assert all(
+        run.metrics["step_time_ms"] * run.metrics["examples_per_second"] == pytest.approx(1e3)
+        for run in tiny
+    )
     runs = {run.name: run for run in shipped("layers").runs}
     assert len(runs) == 8
     for name, shares in PRINTED.items():
         found = runs[name].metrics
         # Of the sum of all layers' times; the paper's last table adds up to 99%.
-        assert {kind: 100 * found[f"op_share.{kind}"] for kind in shares} == pytest.approx(shares, rel=0.02)
-    assert runs["alexnet b1 Jetson TK1 (CPU)"].metrics["flops_per_step"] == pytest.approx(2 * 725e6, rel=0.001)
+        assert {kind: 100 * found[f"op_share.{kind}"] for kind in shares} == pytest.approx(
+            shares, rel=0.02
+        )
+    assert runs["alexnet b1 Jetson TK1 (CPU)"].metrics["flops_per_step"] == pytest.approx(
+        2 * 725e6, rel=0.001
+    )
 
 
 def test_protocols_of_the_sources_are_those_that_have_names() -> None:
@@ -168,10 +259,14 @@ def test_protocols_of_the_sources_are_those_that_have_names() -> None:
 
 
 def test_an_interrupted_import_is_finished_once(blank: str) -> None:
-    """Runs that measured, traced and failed arrive with all that they hold, below one parent, behind one's own."""
+    """Runs that measured, traced and failed arrive with all that they hold, below one parent,
+    behind one's own.
+    """
     every = shipped("archive")
     kinds = [
-        [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][:3]
+        [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][
+            :3
+        ]
         for traced, ok in ((True, True), (False, True), (False, False))
     ]
     chosen = {run.point_id for kind in kinds for run in kind}
@@ -185,27 +280,44 @@ def test_an_interrupted_import_is_finished_once(blank: str) -> None:
         log_found(found, blank, progress=interrupt)
     assert [log_found(found, blank) for _ in range(2)] == [(5, 4), (0, 9)]
     [parent] = load(blank, kind="import", unfinished=True)["run_id"]
-    frame, expected = load(blank).set_index("point_id"), frame_of(found).set_index("point_id")
+    frame = load(blank).set_index("point_id")
+    expected = frame_of(found).set_index("point_id")
     assert sorted(frame.index) == sorted(expected.index)
     assert set(frame["parent_run_id"]) == {parent}
     assert set(frame["start_time"].dt.strftime("%Y-%m")) == {"2020-03"}
     assert set(frame["status"]) == {"FINISHED", "FAILED"}
     shared = sorted({*expected} & {*frame} - {"run_id"})
-    assert {"outcome", "examples_per_second", "model.nodes", "device", "trace_flops_utilization"} <= {*shared}
-    pd.testing.assert_frame_equal(frame.loc[expected.index, shared], expected[shared], check_dtype=False)
+    assert {
+        "outcome",
+        "examples_per_second",
+        "model.nodes",
+        "device",
+        "trace_flops_utilization",
+    } <= {*shared}
+    pd.testing.assert_frame_equal(
+        frame.loc[expected.index, shared], expected[shared], check_dtype=False
+    )
     tables = load_tables(frame.reset_index(), "operation_types.json", blank)
     assert tables["run_id"].nunique() == 3
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
         log_found(found, "nonsense://x")
 
 
-def test_ones_own_run_of_a_published_point_is_compared_and_placed(writer: Writer, deepbench: Found) -> None:
+def test_ones_own_run_of_a_published_point_is_compared_and_placed(
+    writer: Writer, deepbench: Found
+) -> None:
     for size in ((1760, 16, 1760), (64, 64, 64)):
         model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
         own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
         params = texts(request_of(own))
-        writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
-    rows = tuple(f"training/DeepBench_NV_V100.xlsx, Results FP32, row {number}," for number in (5, 6))
+        writer.run(
+            params,
+            {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3},
+            point_id=point_id(own),
+        )
+    rows = tuple(
+        f"training/DeepBench_NV_V100.xlsx, Results FP32, row {number}," for number in (5, 6)
+    )
     log_found(some(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), writer.uri)
     frame = load(writer.uri, family="gemm")
     v100 = frame[frame["device"] == "NVIDIA V100"]

@@ -1,4 +1,6 @@
-"""The paper's figures from its published data, counted again by plain pandas from the files themselves."""
+"""The paper's figures from its published data, counted again by plain pandas from the files
+themselves.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -35,7 +37,9 @@ SHAPE = ["model.layers", "model.nodes", "model.input_size", "model.output_size",
 def frame(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
     folder = tmp_path_factory.mktemp("published")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARADNN_ARTIFACTS", str(folder))  # the frame is of no store that would have them below it
+        patch.setenv(
+            "PARADNN_ARTIFACTS", str(folder)
+        )  # the frame is of no store that would have them below it
         yield published_frame(folder)
 
 
@@ -53,17 +57,25 @@ def plain() -> pd.DataFrame:
 
 
 def plain_pairs() -> pd.DataFrame:
-    """TPU over V100 of the published files by plain pandas, with the five sizes read from the labels."""
+    """TPU over V100 of the published files by plain pandas, with the five sizes read from the
+    labels.
+    """
     contents = {name: raw(f"{name}_fc") for name in ("tpu", "gpu")}
-    rates = [pd.Series(each["example_per_sec"], index=each["labels"], name=name) for name, each in contents.items()]
+    rates = [
+        pd.Series(each["example_per_sec"], index=each["labels"], name=name)
+        for name, each in contents.items()
+    ]
     pairs = pd.concat(rates, axis=1, join="inner")
     pairs[SHAPE] = [[int(number) for number in re.findall(r"\d+", label)] for label in pairs.index]
     return pairs.assign(speedup=pairs["tpu"] / pairs["gpu"])
 
 
 def test_pairs_and_their_weights_are_those_of_the_files(frame: pd.DataFrame) -> None:
-    tpu, gpu, plain = frame[frame["device"] == "TPU v2"], frame[frame["device"] == "V100"], plain_pairs()
-    pairs, found = pair(tpu, gpu), pair_points(tpu, gpu)
+    tpu = frame[frame["device"] == "TPU v2"]
+    gpu = frame[frame["device"] == "V100"]
+    plain = plain_pairs()
+    pairs = pair(tpu, gpu)
+    found = pair_points(tpu, gpu)
     merged = pairs.merge(plain, on=SHAPE, suffixes=("", "_plain"), validate="one_to_one")
     assert len(pairs) == len(merged) == 176
     np.testing.assert_allclose(merged["speedup"], merged["speedup_plain"], rtol=1e-12)
@@ -76,23 +88,39 @@ def test_pairs_and_their_weights_are_those_of_the_files(frame: pd.DataFrame) -> 
     quartiles = plain["speedup"].quantile([0.25, 0.5, 0.75])
     np.testing.assert_allclose(row[["q25", "median", "q75"]].astype(float), quartiles)
     weights = found.fits[0].regression.weights["weight"]
-    assert set(SHAPE) - set(weights.index) == {"model.input_size", "model.output_size"}, "constant over the pairs"
-    x, y = np.log2(plain[list(weights.index)].astype(float)), np.log2(plain["speedup"])
+    assert set(SHAPE) - set(weights.index) == {"model.input_size", "model.output_size"}, (
+        "constant over the pairs"
+    )
+    x = np.log2(plain[list(weights.index)].astype(float))
+    y = np.log2(plain["speedup"])
     standard = (x - x.mean()) / x.std()
-    oracle = np.linalg.lstsq(standard.to_numpy(), ((y - y.mean()) / y.std()).to_numpy(), rcond=None)[0]
+    oracle = np.linalg.lstsq(
+        standard.to_numpy(), ((y - y.mean()) / y.std()).to_numpy(), rcond=None
+    )[0]
     np.testing.assert_allclose(weights, oracle, rtol=1e-8)
-    ratios, where = plain["speedup"].to_numpy(), levels_of(plain.rename(columns=str))
+    ratios = plain["speedup"].to_numpy()
+    where = levels_of(plain.rename(columns=str))
     assert where.words == "23 models and 9 batch sizes"
     np.testing.assert_allclose(crossed_share(ratios > 1, where), (0.773, 0.544, 0.907), atol=0.002)
     np.testing.assert_allclose(geometric_mean(ratios, where), (2.78, 1.37, 5.66), atol=0.01)
 
 
 def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.DataFrame) -> None:
-    verdicts = {each.claim.id: each for each in judge(observations(), Data(frame, lambda runs: load_types(runs)))}
-    assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {"not enough data"}
-    assert verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
+    verdicts = {
+        each.claim.id: each
+        for each in judge(observations(), Data(frame, lambda runs: load_types(runs)))
+    }
+    assert {verdicts[str(name)].answer for name in (*range(4, 7), *range(9, 15))} == {
+        "not enough data"
+    }
+    assert (
+        verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
+    )
     # 2 and 8 rest on too few models.
-    assert {name for name, verdict in verdicts.items() if verdict.answer == "supported"} == {"1", "3"}
+    assert {name for name, verdict in verdicts.items() if verdict.answer == "supported"} == {
+        "1",
+        "3",
+    }
     assert all(verdict.answer != "refuted" for verdict in verdicts.values())
     large, small = verdicts["7"].findings[1:3]
     assert (large.answer, small.answer) == ("supported", "not enough data")
@@ -102,7 +130,9 @@ def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.Da
         assert (finding.points, finding.value) == (len(wins), pytest.approx(wins.mean()))
 
 
-def test_figure_3b_has_853_operations_and_compute_bound_fusions(operations: OperationsResult, tmp_path: Path) -> None:
+def test_figure_3b_has_853_operations_and_compute_bound_fusions(
+    operations: OperationsResult, tmp_path: Path
+) -> None:
     rows = plain()
     rows = rows[(rows["time_perc"] >= 1) & (rows["flops_perc"] > 0) & (rows["type"] != "while")]
     drawn = operations.operations[operations.operations["drawn"]]
@@ -112,8 +142,13 @@ def test_figure_3b_has_853_operations_and_compute_bound_fusions(operations: Oper
     compute = drawn[drawn["verdict"] == "compute-bound"]
     assert compute["type"].value_counts().to_dict() == {"output fusion": 112}
     assert ((rows["type"] == "output fusion") & (rows["intensity"] >= 75)).sum() == 112
-    np.testing.assert_allclose(sorted(drawn["arithmetic_intensity"]), sorted(rows["intensity"]), rtol=1e-9)
-    assert "output fusion, 226 operations at 12.1 to 771 FLOP/B: 112 compute-bound" in operations.text()
+    np.testing.assert_allclose(
+        sorted(drawn["arithmetic_intensity"]), sorted(rows["intensity"]), rtol=1e-9
+    )
+    assert (
+        "output fusion, 226 operations at 12.1 to 771 FLOP/B: 112 compute-bound"
+        in operations.text()
+    )
     operations.figure().savefig(tmp_path / "figure3b.png")
 
 
@@ -148,7 +183,8 @@ def test_the_bars_of_traces_are_their_captures(frame: pd.DataFrame) -> None:
 def test_the_papers_62_percent_is_that_of_models_of_256_nodes_and_more(frame: pd.DataFrame) -> None:
     # The artifact's notebook draws the paper's Figure 8 from node counts of 256 to 8,192.
     shares = [
-        speedup(frame[frame["model.nodes"] >= nodes], SpeedupOptions(**SIDES)).families.iloc[0] for nodes in (0, 256)
+        speedup(frame[frame["model.nodes"] >= nodes], SpeedupOptions(**SIDES)).families.iloc[0]
+        for nodes in (0, 256)
     ]
     assert [(row["wins"], row["points"]) for row in shares] == [(136, 176), (56, 90)]
     assert shares[1]["share"] == pytest.approx(0.62, abs=0.005)
@@ -160,7 +196,9 @@ ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
     "roofline, colour bar": lambda frame: roofline(frame, RooflineOptions(colour="parameters")),
     "boxes": lambda frame: boxplot(frame, BoxplotOptions(by=("device",))),
     "boxes of speedups": lambda frame: boxplot(frame, BoxplotOptions(by=("batch_size",), **SIDES)),
-    "heat map": lambda frame: heatmap(frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")),
+    "heat map": lambda frame: heatmap(
+        frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")
+    ),
     "sensitivity": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both")),
     "speedup": lambda frame: speedup(frame, SpeedupOptions(colour="batch_size", **SIDES)),
     "compare": lambda frame: compare(frame, CompareOptions(a="device=TPU*", b="device=*V100*")),
@@ -168,10 +206,14 @@ ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_every_figure_can_be_read_on_a_screen_in_a_column_and_on_a_page(frame: pd.DataFrame, name: str) -> None:
+def test_every_figure_can_be_read_on_a_screen_in_a_column_and_on_a_page(
+    frame: pd.DataFrame, name: str
+) -> None:
     # Two dollar signs would be a formula, and the name is as long as those that drivers report.
     renamed = frame.assign(
-        device=frame["device"].replace("V100", "NVIDIA V100-SXM2-16GB, $2.48 an hour, $1.74 reserved")
+        device=frame["device"].replace(
+            "V100", "NVIDIA V100-SXM2-16GB, $2.48 an hour, $1.74 reserved"
+        )
     )
     result = ANALYSES[name](renamed.assign(start_time=pd.Timestamp("2019-01-01", tz="UTC")))
     for width in (None, 3.3, 7.0):
@@ -188,4 +230,8 @@ def test_faults_are_seen() -> None:
     figure.text(0.1, 0.5, "one name")
     figure.text(0.2, 0.5, "another name")
     figure.text(0.9, 0.1, "too far right", fontsize=5)
-    assert [fault.partition(" is ")[2].partition(" ")[0] for fault in faults(figure)] == ["5.0", "cut", "over"]
+    assert [fault.partition(" is ")[2].partition(" ")[0] for fault in faults(figure)] == [
+        "5.0",
+        "cut",
+        "over",
+    ]

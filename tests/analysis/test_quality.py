@@ -12,12 +12,23 @@ from tests.analysis.test_pairing import side
 def measured(
     replicates: int = 3, points: int = 9, seed: int = 0, noise: float = 0.01, device: str = "A"
 ) -> pd.DataFrame:
-    """Runs of one environment whose replicates scatter by `noise`, with every digit that a float has."""
+    """Runs of one environment whose replicates scatter by `noise`, with every digit that a float
+    has.
+    """
     random = np.random.default_rng(seed)
-    frame = side(random.lognormal(5, 1, (points, 1)) * random.lognormal(0, noise, (points, replicates)), device)
+    frame = side(
+        random.lognormal(5, 1, (points, 1)) * random.lognormal(0, noise, (points, replicates)),
+        device,
+    )
     number = (frame["model.layers"].astype(str) + "-" + frame["batch_size"].astype(str)).to_numpy()
     cv = random.uniform(0.005, 0.02, len(frame))
-    return frame.assign(point_id=number, environment_id=f"env-{device}", step_time_cv=cv, checks="passed", steady=True)
+    return frame.assign(
+        point_id=number,
+        environment_id=f"env-{device}",
+        step_time_cv=cv,
+        checks="passed",
+        steady=True,
+    )
 
 
 def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
@@ -29,11 +40,20 @@ def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
 
 
 def test_an_interval_that_cannot_be_is_none() -> None:
-    """Of steps of 10 ms between 8 and 12: one that holds, one beyond the slowest block, one wider than its value, two
-    of values that they do not hold."""
-    ends = {"step_time_low_ms": [9.0, 9.0, 0.5, 11.0, 9.0], "step_time_high_ms": [11.0, 15.0, 30.0, 12.0, 11.0]}
-    blocks = {"step_time_min_ms": [8.0, 8.0, np.nan, 8.0, 8.0], "step_time_max_ms": [12.0, 12.0, np.nan, 12.0, 12.0]}
-    frame = measured(1, 5).assign(step_time_ms=10.0, examples_per_second_low=[1.0] * 4 + [1e9], **ends, **blocks)
+    """Of steps of 10 ms between 8 and 12: one that holds, one beyond the slowest block, one wider
+    than its value, two of values that they do not hold.
+    """
+    ends = {
+        "step_time_low_ms": [9.0, 9.0, 0.5, 11.0, 9.0],
+        "step_time_high_ms": [11.0, 15.0, 30.0, 12.0, 11.0],
+    }
+    blocks = {
+        "step_time_min_ms": [8.0, 8.0, np.nan, 8.0, 8.0],
+        "step_time_max_ms": [12.0, 12.0, np.nan, 12.0, 12.0],
+    }
+    frame = measured(1, 5).assign(
+        step_time_ms=10.0, examples_per_second_low=[1.0] * 4 + [1e9], **ends, **blocks
+    )
     kept, quality = admit(frame)
     assert kept["step_time_low_ms"].isna().tolist() == [False, True, True, True, True]
     assert kept["examples_per_second_low"].isna().tolist() == [False, True, True, True, True]
@@ -46,14 +66,20 @@ def test_copies_are_found_whatever_their_rounding() -> None:
         copied = frame.assign(run_id=frame["run_id"] + "copy")
         for name in ("examples_per_second", "step_time_ms", "step_time_cv"):
             copied[name] = [float(f"{value:.{digits}g}") for value in frame[name]]
-        both = pd.concat([frame, copied, copied.assign(run_id=copied["run_id"] + "s")], ignore_index=True)
+        both = pd.concat(
+            [frame, copied, copied.assign(run_id=copied["run_id"] + "s")], ignore_index=True
+        )
         np.testing.assert_array_equal(copies(both), np.repeat([False, True, True], len(frame)))
         kept, quality = admit(both)
         assert list(kept["run_id"]) == list(frame["run_id"])
         assert quality.text() == "Left out: 18 copies of other runs."
-    elsewhere = pd.concat([frame, frame.assign(run_id="other", environment_id="env-B")], ignore_index=True)
+    elsewhere = pd.concat(
+        [frame, frame.assign(run_id="other", environment_id="env-B")], ignore_index=True
+    )
     assert copies(elsewhere).sum() == 0, "another environment measured the same"
-    assert copies(measured(points=10_000, noise=0.001)).sum() == 0, "real replicates differ in some digit"
+    assert copies(measured(points=10_000, noise=0.001)).sum() == 0, (
+        "real replicates differ in some digit"
+    )
 
 
 def test_one_record_counts_once_even_if_its_numbers_were_changed() -> None:
@@ -78,7 +104,9 @@ def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
     assert (len(kept), quality.out) == (23, 4)
     steady = "2 runs that are not steady, 1 run on a contended machine."
     assert quality.text() == f"Left out: 1 run with failed checks, {steady}"
-    as_text = frame.assign(steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str))
+    as_text = frame.assign(
+        steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str)
+    )
     assert admit(as_text)[1] == admit(frame)[1]
 
 
@@ -87,7 +115,9 @@ def test_replicates_that_failed_are_told_but_not_what_was_repeated_with_success(
     frame.loc[frame["replicate"] > 0, "outcome"] = "timeout"
     quality = admit(frame)[1]
     assert (quality.partly_failed, quality.failed) == (9, {"timeout": 18})
-    assert quality.text() == "9 points rest on the replicates that did not fail (18 timeout failed)."
+    assert (
+        quality.text() == "9 points rest on the replicates that did not fail (18 timeout failed)."
+    )
     assert admit(frame.assign(replicate=0))[1].partly_failed == 0
 
 
@@ -102,10 +132,19 @@ def test_impossible_values_are_missing() -> None:
 
 
 def test_an_analysis_says_what_it_left_out_in_text_and_json() -> None:
-    a, b = measured(seed=1), measured(seed=1, device="B")
+    a = measured(seed=1)
+    b = measured(seed=1, device="B")
     b.loc[0, "checks"] = "failed: x"
     copied = [a, a.assign(run_id=a["run_id"] + "c"), b]
-    result = command(pd.concat(copied, ignore_index=True), CompareOptions(a="device=A", b="device=B"))
-    assert result.text().splitlines()[-1] == "Left out: 1 run with failed checks, 27 copies of other runs."
-    assert result.quality.as_json() | {"failed_checks": 1, "copies": 27, "out": 28} == result.quality.as_json()
+    result = command(
+        pd.concat(copied, ignore_index=True), CompareOptions(a="device=A", b="device=B")
+    )
+    assert (
+        result.text().splitlines()[-1]
+        == "Left out: 1 run with failed checks, 27 copies of other runs."
+    )
+    assert (
+        result.quality.as_json() | {"failed_checks": 1, "copies": 27, "out": 28}
+        == result.quality.as_json()
+    )
     assert not any(run.endswith("c") for run in result.sources)

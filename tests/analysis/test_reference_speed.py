@@ -1,4 +1,6 @@
-"""Sides of two sessions at one speed of the machine, through a store and `compare`: one session is 15% slower."""
+"""Sides of two sessions at one speed of the machine, through a store and `compare`: one session is
+15% slower.
+"""
 
 import math
 import shutil
@@ -15,11 +17,18 @@ from paradnn.session.reference import at_reference
 from tests.conftest import depth
 from tests.session.test_reference import planted
 
-SAME, FASTER, NONE = "^fc: the same within", "^fc: precision=bfloat16 faster", "^fc: no verdict"
+SAME = "^fc: the same within"
+FASTER = "^fc: precision=bfloat16 faster"
+NONE = "^fc: no verdict"
 
 
 def side(
-    random: np.random.Generator, name: str, faster: float = 1.0, host: str = "h", best: float = 0.0, **machine: float
+    random: np.random.Generator,
+    name: str,
+    faster: float = 1.0,
+    host: str = "h",
+    best: float = 0.0,
+    **machine: float,
 ) -> pd.DataFrame:
     """Twelve points of five processes each."""
     rows = []
@@ -27,13 +36,27 @@ def side(
         steps, kernels, before = planted(random, **machine)  # type: ignore[arg-type]
         found = at_reference(steps - math.log(faster), kernels, before, best, batch_size=64)
         rates = (64 * faster / np.exp(np.median(steps, axis=0))).tolist()
-        ends = dict(zip(("examples_per_second_low", "examples_per_second_high"), mean_interval(rates), strict=True))
+        ends = dict(
+            zip(
+                ("examples_per_second_low", "examples_per_second_high"),
+                mean_interval(rates),
+                strict=True,
+            )
+        )
         rows.append(found | ends | {"examples_per_second": float(np.exp(np.mean(np.log(rates))))})
-    about = {"device": host, "environment_id": host, "host": host, "sweep_id": name, "processes": 5.0}
+    about = {
+        "device": host,
+        "environment_id": host,
+        "host": host,
+        "sweep_id": name,
+        "processes": 5.0,
+    }
     about |= {"reference_kernel": "memory", "best_reference_memory_ms": 1e3 * math.exp(best)}
     hours = 24.0 * (name == "B") + np.arange(12)[:, None] / 60
     measured = {key: values.to_numpy() for key, values in pd.DataFrame(rows).items()}
-    return plant(name, np.zeros((12, 1)), hours, {"model.nodes": 6, "batch_size": 2}, **about, **measured)
+    return plant(
+        name, np.zeros((12, 1)), hours, {"model.nodes": 6, "batch_size": 2}, **about, **measured
+    )
 
 
 @depth(2, 100)
@@ -57,7 +80,8 @@ def test_sessions_are_compared_at_one_speed_of_one_machine(
     tmp_path: Path,
     empty_database: Path,
 ) -> None:
-    path, times = tmp_path / "mlflow.db", 0
+    path = tmp_path / "mlflow.db"
+    times = 0
     shutil.copy(empty_database, path)
     store, [question] = Store(path), (one._replace(said=said) for one in COMPARE.values())
     for seed in range(draws):
@@ -70,5 +94,7 @@ def test_sessions_are_compared_at_one_speed_of_one_machine(
 def test_what_no_run_saw_of_the_speed_moves_nothing() -> None:
     unknown = pd.DataFrame({"reference_slope_seen": [np.nan], "reference_slope_error": [np.nan]})
     assert family_slope(unknown) == (0.0, 0.0)
-    three = pd.DataFrame({"reference_slope_seen": [0.4, 0.6, np.nan], "reference_slope_error": [0.1, 0.1, 0.1]})
+    three = pd.DataFrame(
+        {"reference_slope_seen": [0.4, 0.6, np.nan], "reference_slope_error": [0.1, 0.1, 0.1]}
+    )
     assert family_slope(three) == pytest.approx((0.5, 0.1))

@@ -1,4 +1,6 @@
-"""Regression, quantiles and intervals over points that share a model, against plain NumPy, SciPy and planted truths."""
+"""Regression, quantiles and intervals over points that share a model, against plain NumPy, SciPy
+and planted truths.
+"""
 
 from typing import Literal
 
@@ -28,7 +30,9 @@ def slopes(design: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
     draw = np.random.default_rng(2)
-    design = pd.DataFrame(draw.normal(size=(60, 3)) @ [[1, 0.6, 0], [0, 1, 0], [0, 0, 5]], columns=list("abc"))
+    design = pd.DataFrame(
+        draw.normal(size=(60, 3)) @ [[1, 0.6, 0], [0, 1, 0], [0, 0, 5]], columns=list("abc")
+    )
     y = design @ [2.0, -1.0, 0.1] + draw.normal(size=60) * (1 + design["a"].abs())
     found = regress(design, y.to_numpy())
     z = ((design - design.mean()) / design.std()).to_numpy()
@@ -37,16 +41,21 @@ def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
     np.testing.assert_allclose(found.weights["weight"], beta[1:])
     np.testing.assert_allclose(found.weights["slope"], slopes(design.to_numpy(), y.to_numpy())[1:])
     x = np.column_stack([np.ones(60), z])
-    residual, bread = zy - x @ beta, np.linalg.inv(x.T @ x)
+    residual = zy - x @ beta
+    bread = np.linalg.inv(x.T @ x)
     leverage = np.einsum("ij,jk,ik->i", x, bread, x)
     covariance = bread @ (x.T * (residual / (1 - leverage)) ** 2 @ x) @ bread
     half = stats.t.ppf(0.975, 56) * np.sqrt(np.diag(covariance))[1:]
-    np.testing.assert_allclose(found.weights[["low", "high"]], np.column_stack([beta[1:] - half, beta[1:] + half]))
+    np.testing.assert_allclose(
+        found.weights[["low", "high"]], np.column_stack([beta[1:] - half, beta[1:] + half])
+    )
     np.testing.assert_allclose(found.r2, 1 - residual @ residual / (zy @ zy))
     for i, name in enumerate(design):
         others = np.delete(z, i, axis=1)
         left = z[:, i] - np.column_stack([np.ones(60), others]) @ slopes(others, z[:, i])
-        np.testing.assert_allclose(found.weights.loc[name, "vif"], z[:, i] @ z[:, i] / (left @ left))
+        np.testing.assert_allclose(
+            found.weights.loc[name, "vif"], z[:, i] @ z[:, i] / (left @ left)
+        )
 
 
 def test_held_out_error_is_that_of_unseen_points() -> None:
@@ -57,7 +66,8 @@ def test_held_out_error_is_that_of_unseen_points() -> None:
     fold = np.random.default_rng(0).permutation(100) % 10
     error = np.empty(100)
     for k in range(10):
-        train, test = fold != k, fold == k
+        train = fold != k
+        test = fold == k
         b = slopes(design[train].to_numpy(), y[train])
         error[test] = y[test] - b[0] - design[test].to_numpy() @ b[1:]
     np.testing.assert_allclose(found.rmse_held_out, np.sqrt((error**2).mean()))
@@ -77,7 +87,8 @@ def test_a_line_is_no_surer_than_the_scatter_of_its_values() -> None:
     """On a balanced grid it is the t test of a line through the means of the values."""
     draw = np.random.default_rng(6)
     x, other = (each.ravel() for each in np.meshgrid(np.arange(5.0), np.arange(3.0)))
-    x, other = np.tile(x, 4), np.tile(other, 4)
+    x = np.tile(x, 4)
+    other = np.tile(other, 4)
     y = draw.normal(0, 0.5, 5)[x.astype(int)] + draw.normal(0, 0.05, 60) + other
     found = regress(pd.DataFrame({"x": x, "other": other}), y, by_value=True).weights.loc["x"]
     line = stats.linregress(np.arange(5.0), [y[x == value].mean() for value in range(5)])
@@ -104,7 +115,9 @@ def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
 
 @pytest.mark.parametrize("n", [20, 40])
 def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
-    generator, covered, where = np.random.default_rng(11), 0, levels_of(points(n, 1), "point")
+    generator = np.random.default_rng(11)
+    covered = 0
+    where = levels_of(points(n, 1), "point")
     for _ in range(400):
         below = generator.uniform(0.5, 1.5, n)
         above = below * (0.2 + 0.1 * generator.standard_normal(n))
@@ -117,18 +130,24 @@ def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
 def test_few_have_no_interval_and_where_all_agree_a_share_is_worth_its_models() -> None:
     assert crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).value == 0.5
     assert np.isnan(crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).low)
-    assert crossed_ratio(np.ones(6), np.full(6, 2), levels_of(points(6, 1))) == pytest.approx((0.5, 0.5, 0.5))
+    assert crossed_ratio(np.ones(6), np.full(6, 2), levels_of(points(6, 1))) == pytest.approx(
+        (0.5, 0.5, 0.5)
+    )
     assert np.isnan(geometric_mean([1.0, 2, 3, 4, 5], levels_of(points(5, 1)))[1:]).all()
     none = levels_of(points(0, 0))
     for nothing in (geometric_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
         assert np.isnan(nothing).all()
     # Five models at nine batch sizes that all win are five wins, not 45.
-    assert crossed_share(np.ones(45, dtype=bool), levels_of(points(5, 9))) == pytest.approx(exact(5, 5))
+    assert crossed_share(np.ones(45, dtype=bool), levels_of(points(5, 9))) == pytest.approx(
+        exact(5, 5)
+    )
 
 
 def points(models: int, batches: int) -> pd.DataFrame:
     """A complete grid of models and batch sizes."""
-    index = pd.MultiIndex.from_product([range(models), range(batches)], names=["model.nodes", "batch_size"])
+    index = pd.MultiIndex.from_product(
+        [range(models), range(batches)], names=["model.nodes", "batch_size"]
+    )
     return index.to_frame(index=False)
 
 
@@ -152,36 +171,66 @@ def test_points_that_share_nothing_are_the_textbook() -> None:
     values = np.random.default_rng(0).normal(1, 2, 40)
     alone = levels_of(points(40, 1))
     low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
-    assert geometric_mean(np.exp(values), alone) == pytest.approx(np.exp([values.mean(), low, high]))
+    assert geometric_mean(np.exp(values), alone) == pytest.approx(
+        np.exp([values.mean(), low, high])
+    )
     assert crossed_quantile(values, alone, 0.3) == quantile_interval(values, 0.3)
-    assert crossed_share(values > 0, alone) == pytest.approx(exact(int((values > 0).sum()), 40), abs=0.01)
+    assert crossed_share(values > 0, alone) == pytest.approx(
+        exact(int((values > 0).sum()), 40), abs=0.01
+    )
 
 
 def test_two_way_variance_as_by_hand() -> None:
-    """Of a complete grid V is the variance of the rows' means plus that of the columns' less that of what is left."""
+    """Of a complete grid V is the variance of the rows' means plus that of the columns' less that
+    of what is left.
+    """
     grid = np.random.default_rng(1).normal(size=(7, 6)) + np.arange(7)[:, None] + np.arange(6)
-    rows, columns = grid.mean(axis=1), grid.mean(axis=0)
+    rows = grid.mean(axis=1)
+    columns = grid.mean(axis=0)
     rest = grid - rows[:, None] - columns + grid.mean()
     expected = rows.var(ddof=1) / 7 + columns.var(ddof=1) / 6 - (rest**2).sum() / 30 / 42
-    assert crossed_variance(grid.ravel(), levels_of(points(7, 6))).variance == pytest.approx(expected)
+    assert crossed_variance(grid.ravel(), levels_of(points(7, 6))).variance == pytest.approx(
+        expected
+    )
 
 
-@pytest.mark.parametrize(("models", "batches", "unit"), [(12, 9, "model"), (12, 9, "crossed"), (30, 1, "crossed")])
-def test_intervals_cover_at_their_rate(models: int, batches: int, unit: Literal["crossed", "model"]) -> None:
-    """200 draws of models, and of batch sizes where they are a sample: mean, share above zero and median."""
+@pytest.mark.parametrize(
+    ("models", "batches", "unit"), [(12, 9, "model"), (12, 9, "crossed"), (30, 1, "crossed")]
+)
+def test_intervals_cover_at_their_rate(
+    models: int, batches: int, unit: Literal["crossed", "model"]
+) -> None:
+    """200 draws of models, and of batch sizes where they are a sample: mean, share above zero and
+    median.
+    """
     random = np.random.default_rng(models)
-    where, hits = levels_of(points(models, batches), unit), np.zeros(3)
-    fixed = np.linspace(-1.2, 1.2, batches) if batches > 1 else np.zeros(1)
+    where = levels_of(points(models, batches), unit)
+    hits = np.zeros(3)
+    if batches > 1:
+        fixed = np.linspace(-1.2, 1.2, batches)
+    else:
+        fixed = np.zeros(1)
     middle = fixed if unit == "model" else random.normal(0, 0.8, 4000)
     scatter = np.sqrt(0.9**2 + 0.6**2)
     share = stats.norm.cdf((0.5 + middle) / scatter).mean()
     for _ in range(200):
-        batch = fixed if unit == "model" else random.normal(0, 0.8 * (batches > 1), batches)
-        values = 0.5 + random.normal(0, 0.9, (models, 1)) + batch + random.normal(0, 0.6, (models, batches))
+        if unit == "model":
+            batch = fixed
+        else:
+            batch = random.normal(0, 0.8 * (batches > 1), batches)
+        values = (
+            0.5
+            + random.normal(0, 0.9, (models, 1))
+            + batch
+            + random.normal(0, 0.6, (models, batches))
+        )
         for place, (truth, found) in enumerate(
             (
                 (np.exp(0.5), geometric_mean(np.exp(values.ravel()), where)),
-                (share if batches > 1 else stats.norm.cdf(0.5 / scatter), crossed_share(values.ravel() > 0, where)),
+                (
+                    share if batches > 1 else stats.norm.cdf(0.5 / scatter),
+                    crossed_share(values.ravel() > 0, where),
+                ),
                 (0.5, crossed_quantile(values.ravel(), where)),
             )
         ):
@@ -191,10 +240,13 @@ def test_intervals_cover_at_their_rate(models: int, batches: int, unit: Literal[
 
 @depth(60, 200)
 def test_a_weight_of_models_is_judged_by_models(draws: int) -> None:
-    """A hyperparameter of models that has no effect: with the model's own effect on top, points in their own right call
-    it one in half of the draws, models in one of twenty."""
-    random, grid = np.random.default_rng(3), points(12, 6)
-    design, where = grid[["model.nodes"]].astype(float), levels_of(grid)
+    """A hyperparameter of models that has no effect: with the model's own effect on top, points in
+    their own right call it one in half of the draws, models in one of twenty.
+    """
+    random = np.random.default_rng(3)
+    grid = points(12, 6)
+    design = grid[["model.nodes"]].astype(float)
+    where = levels_of(grid)
     found = {"points": 0, "models": 0}
     for _ in range(draws):
         response = (random.normal(0, 1, (12, 1)) + random.normal(0, 0.3, (12, 6))).ravel()

@@ -22,7 +22,9 @@ VOID = {"meta", "wbr", "img", "br"}
 
 
 class Page(HTMLParser):
-    """A page taken apart with the standard library: elements, ids, links, text; every tag must be closed."""
+    """A page taken apart with the standard library: elements, ids, links, text; every tag must be
+    closed.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,27 +59,54 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """32 points on one device with TensorFlow 2.9 and, twice as fast, with 2.16; profiled; names that attack a page."""
+    """32 points on one device with TensorFlow 2.9 and, twice as fast, with 2.16; profiled; names
+    that attack a page.
+    """
     points = grid(nodes=(64,), layers=(1, 2, 4, 8), batches=(16, 32, 64, 128))
     layers, batch = (points[name].astype("float64") for name in ("model.layers", "batch_size"))
     last = (layers == 8) & (batch == 128)
     sides = []
     for place, (version, gain) in enumerate((("2.9", 1.0), ("2.16", 2.0))):
         speed = (gain * 1000 * batch**0.5 / layers).where(~last)
-        speeds = {"examples_per_second": speed, "flops_per_second": 1e6 * layers * speed, "parameters": 1e4 * layers}
-        shares = {"category_share.matmul": 0.5, "op_share.MatMul": 0.5, "category_share.control": 0.1 * layers}
-        others = {"phase_measure_seconds": 1.0, "phase_start_seconds": 0.25, "flops_per_step": 1e6 * layers * batch}
+        speeds = {
+            "examples_per_second": speed,
+            "flops_per_second": 1e6 * layers * speed,
+            "parameters": 1e4 * layers,
+        }
+        shares = {
+            "category_share.matmul": 0.5,
+            "op_share.MatMul": 0.5,
+            "category_share.control": 0.1 * layers,
+        }
+        others = {
+            "phase_measure_seconds": 1.0,
+            "phase_start_seconds": 0.25,
+            "flops_per_step": 1e6 * layers * batch,
+        }
         attacking = dict.fromkeys(("data.name", "host", "run_name"), HOSTILE)
-        ends = {"outcome": np.where(last, "oom_host", "ok"), "reason": last.map({True: HOSTILE, False: None})}
-        known = {"device": "Test CPU, 2 cores", "artifact_uri": "", "replicate": 0, "version.tensorflow": version}
-        when = {"start_time": pd.Timestamp(f"2026-01-0{place + 1}", tz="UTC"), "environment_id": f"env-{version}"}
+        ends = {
+            "outcome": np.where(last, "oom_host", "ok"),
+            "reason": last.map({True: HOSTILE, False: None}),
+        }
+        known = {
+            "device": "Test CPU, 2 cores",
+            "artifact_uri": "",
+            "replicate": 0,
+            "version.tensorflow": version,
+        }
+        when = {
+            "start_time": pd.Timestamp(f"2026-01-0{place + 1}", tz="UTC"),
+            "environment_id": f"env-{version}",
+        }
         columns = {**speeds, **shares, **others, **attacking, **ends, **known, **when}
         sides.append(runs(points, **columns))
     return make_report(pd.concat(sides, ignore_index=True), Selection())
 
 
 def checked(text: str) -> Page:
-    """The page, well-formed, with ids that stand once, where nothing is fetched and only its own script may run."""
+    """The page, well-formed, with ids that stand once, where nothing is fetched and only its own
+    script may run.
+    """
     found = Page(text)
     assert found.open == []
     ids = [attributes["id"] or "" for _, attributes in found.tags if "id" in attributes]
@@ -87,9 +116,15 @@ def checked(text: str) -> Page:
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     assert all(link.startswith(("#", "http://h/")) for link in links)
     fetching = {"src", "srcset", "data", "action", "poster"}
-    loading = [attributes[name] or "" for _, attributes in found.tags for name in fetching & attributes.keys()]
+    loading = [
+        attributes[name] or ""
+        for _, attributes in found.tags
+        for name in fetching & attributes.keys()
+    ]
     assert all(value.startswith("data:image/") for value in loading)
-    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    assert not [
+        name for _, attributes in found.tags for name in attributes if name.startswith("on")
+    ]
     assert not found.of("link")
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
@@ -101,20 +136,28 @@ def checked(text: str) -> Page:
 def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(page: str) -> None:
     found = checked(page)
     # The same points, twice as fast in each.
-    assert "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9" in found.text
+    assert (
+        "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9"
+        in found.text
+    )
     assert "over 15 points that both measured" in found.text
     assert "--tag environment_id=env-2.9" in found.text
     figures = found.of("img")
     assert len(figures) > 10
     assert all(len(figure["alt"] or "") > 40 for figure in figures)
-    places = [page.index(f'id="{name}"') for name in ("verdict", "throughput", "results", "measured", "p1", "missing")]
+    places = [
+        page.index(f'id="{name}"')
+        for name in ("verdict", "throughput", "results", "measured", "p1", "missing")
+    ]
     assert places == sorted(places)
     assert "2 of 32" not in found.text
     assert "1 point did not fit its memory" in found.text
 
 
 def test_what_is_missing_is_named_with_what_it_needs(page: str) -> None:
-    missing = Page(page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>").text
+    missing = Page(
+        page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>"
+    ).text
     assert "Scaling over devices" in missing
     assert "no measured run records how many" in missing
     assert "measure with a real input pipeline, such as data=images" in missing
@@ -127,9 +170,19 @@ def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
 
 
 def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
-    frame = pd.DataFrame({"family": HOSTILE, "speed": np.linspace(1e6, 2e6, 30), "name": [f"n{i}" for i in range(30)]})
+    frame = pd.DataFrame(
+        {
+            "family": HOSTILE,
+            "speed": np.linspace(1e6, 2e6, 30),
+            "name": [f"n{i}" for i in range(30)],
+        }
+    )
     table = frame_table(frame, "Speeds", whole="python -m analysis x --csv FILE", cap=20)
-    assert (table.size, list(table.head), len(table.rows)) == ("20 of 30 rows", ["speed", "name"], 20)
+    assert (table.size, list(table.head), len(table.rows)) == (
+        "20 of 30 rows",
+        ["speed", "name"],
+        20,
+    )
     assert "The first 20 of 30 rows; all of them: python -m analysis x --csv FILE" in table.note
     assert f"The same in every row: family = {HOSTILE}." in table.note
     assert table.rows[0][0] == ("1M", 1e6, False)
@@ -137,16 +190,33 @@ def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
 
 
 def test_no_word_of_a_store_is_markup_or_stalls_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of families, devices, runs and columns, ids, reasons: nothing becomes an element, an id or an address."""
+    """Names of families, devices, runs and columns, ids, reasons: nothing becomes an element, an id
+    or an address.
+    """
     monkeypatch.setattr("analysis.report.build.ui_address", lambda _: "http://h")
     words = [HOSTILE, '"><img src=x onerror=alert(1)>', "p1-sensitivity", "javascript:alert(1)"]
     words += ["x" * 100_000, "\u202ea\x1bb"]
     points = grid(nodes=(64, 256, 1024), layers=(4, 8), batches=(64, 256))
     names = ("family", "host", "run_name")
-    given = {name: [words[(place + shift) % 6] for place in range(12)] for shift, name in enumerate(names)}
-    speed = {"examples_per_second": np.geomspace(1e3, 1e5, 12), "parameters": 1e4, "artifact_uri": "", "replicate": 0}
+    given = {
+        name: [words[(place + shift) % 6] for place in range(12)]
+        for shift, name in enumerate(names)
+    }
+    speed = {
+        "examples_per_second": np.geomspace(1e3, 1e5, 12),
+        "parameters": 1e4,
+        "artifact_uri": "",
+        "replicate": 0,
+    }
     when = pd.Timestamp("2026-01-01", tz="UTC")
-    frame = runs(points, start_time=when, device=HOSTILE, **given, **speed, **{f"version.{words[4]}": HOSTILE})
+    frame = runs(
+        points,
+        start_time=when,
+        device=HOSTILE,
+        **given,
+        **speed,
+        **{f"version.{words[4]}": HOSTILE},
+    )
     frame["run_id"] = [f"{word}{place}" for place, word in enumerate(given["run_name"])]
     checked(text := make_report(frame, Selection(), made="now"))
     assert not set("\u202e\x1b") & set(text)
@@ -160,7 +230,10 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
         [
             runs(points, **{"version.tensorflow": "2.9", "environment_id": "a"}),
             runs(points.head(9), **{"version.tensorflow": "2.16", "environment_id": "b"}),
-            runs(points.head(5), **{"version.tensorflow": "2.16", "environment_id": "b", "protocol_id": "slow"}),
+            runs(
+                points.head(5),
+                **{"version.tensorflow": "2.16", "environment_id": "b", "protocol_id": "slow"},
+            ),
             runs(points.head(3), device="Other", environment_id="c", source="published"),
         ],
         ignore_index=True,
@@ -182,14 +255,21 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
     assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
 
 
-def test_of_very_many_runs_points_are_drawn_with_all_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_runs_points_are_drawn_with_all_their_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     points = runs(grid(), examples_per_second=1.0)
     frame = pd.concat([points, points], ignore_index=True)
     monkeypatch.setattr("analysis.report.populations._MOST", len(points))
-    [section] = Context((), False).sections([next(outline("system", frame))], frame, Selection(), "p", "all")
+    [section] = Context((), False).sections(
+        [next(outline("system", frame))], frame, Selection(), "p", "all"
+    )
     drawn = int(section.reading.split()[1])
     assert 20 < drawn < 108
-    assert section.reading == f"Of {drawn} of the 128 runs, points drawn at random; the command takes all."
+    assert (
+        section.reading
+        == f"Of {drawn} of the 128 runs, points drawn at random; the command takes all."
+    )
     assert f"{drawn // 2} points" in section.headline
 
 
@@ -199,7 +279,11 @@ def test_messages_are_no_examples() -> None:
     sent = runs(pd.DataFrame({"model.bytes": [1, 2, 4, 8]}), family="channel", transfer_us=1.0)
     rows = pd.concat([steps, sent], ignore_index=True)
     found = {shown.title: shown for _, shown in outline("system", rows)}
-    assert found["Spread by family"].families == found["What performance depends on"].families == ("fc",)
+    assert (
+        found["Spread by family"].families
+        == found["What performance depends on"].families
+        == ("fc",)
+    )
     assert "Heat map: fc" in found
     assert not any("channel" in title for title in found)
     assert found["Messages between processes"].families == ()
@@ -211,11 +295,19 @@ def test_breakdown_takes_medians_over_models() -> None:
     columns = {"category_share.matmul": shares, "op_share.MatMul": shares / 2}
     frame = runs(points, **columns, **{"category_share.control": [0.1] + [np.nan] * 7})
     result = analyse_breakdown(frame, BreakdownOptions(unit="point"))
-    row, types = result.table.iloc[0], result.table[result.table["level"] == "type"]
-    assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))
+    row = result.table.iloc[0]
+    types = result.table[result.table["level"] == "type"]
+    assert (row["name"], row["models"], row["median"]) == (
+        "matmul",
+        8,
+        pytest.approx(np.median(shares)),
+    )
     # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.
     assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
     assert result.table.set_index("name").loc["control", "median"] == 0
     assert types["median"].tolist() == pytest.approx([np.median(shares) / 2])
     # Over two models there is no interval.
-    assert "fc, 8 profiled points: matmul 55% (middle half 38% to 72%)" in analyse_breakdown(frame).text()
+    assert (
+        "fc, 8 profiled points: matmul 55% (middle half 38% to 72%)"
+        in analyse_breakdown(frame).text()
+    )

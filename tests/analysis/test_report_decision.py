@@ -31,17 +31,32 @@ def protocol(measure: Measure) -> dict[str, object]:
 
 
 STANDARD = protocol(Measure())
-QUICK = protocol(read(Measure, yaml.safe_load((CONFIG / "measure" / "quick.yaml").read_text()), "measure"))
-QUICK |= {"measure.timeout": 3.0, "platform.name": "cpu", "framework.name": "tensorflow", "software.name": "current"}
+QUICK = protocol(
+    read(Measure, yaml.safe_load((CONFIG / "measure" / "quick.yaml").read_text()), "measure")
+)
+QUICK |= {
+    "measure.timeout": 3.0,
+    "platform.name": "cpu",
+    "framework.name": "tensorflow",
+    "software.name": "current",
+}
 WHEN = pd.Timestamp("2026-01-01", tz="UTC")
 
 
 def measured(points: pd.DataFrame | None = None, **columns: object) -> pd.DataFrame:
-    """Points with the columns that every stored run has; the larger the batch and the smaller the model, the faster."""
+    """Points with the columns that every stored run has; the larger the batch and the smaller the
+    model, the faster.
+    """
     points = grid() if points is None else points
     work = points["model.nodes"].astype("float64") * points["model.layers"].astype("float64")
     speed = 1e4 * points["batch_size"].astype("float64") ** 0.5 / work**0.8
-    stored = {"run_name": "a point", "artifact_uri": "", "start_time": WHEN, "replicate": 0, "parameters": work}
+    stored = {
+        "run_name": "a point",
+        "artifact_uri": "",
+        "start_time": WHEN,
+        "replicate": 0,
+        "parameters": work,
+    }
     return runs(points, **{"examples_per_second": speed, **stored, **columns})
 
 
@@ -56,11 +71,15 @@ def words(found: PageTable | None) -> str:
     return "\n".join("|".join([*map(str, line), ""]) for line in lines)
 
 
-def test_the_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Path, tmp_path: Path) -> None:
+def test_the_proposed_command_is_a_plan_of_the_same_protocol(
+    empty_database: Path, tmp_path: Path
+) -> None:
     """As a user would ask: the plan of the same arguments has points to measure."""
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
     (command,) = [
-        one.command for one in find([Chapter(population(**{PRICE: None}), [])], [], []) if "train" in one.command
+        one.command
+        for one in find([Chapter(population(**{PRICE: None}), [])], [], [])
+        if "train" in one.command
     ]
     python, flag, module, *arguments = shlex.split(command)
     assert (python, flag, module) == ("python", "-m", "paradnn.train")
@@ -69,16 +88,30 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Pat
     assert re.search(r"to measure +[1-9]", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(("columns", "words"), [*TABLES["common"], (STANDARD | {"measure.processes": 5}, [])])
-def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("columns", "words"), [*TABLES["common"], (STANDARD | {"measure.processes": 5}, [])]
+)
+def test_a_command_says_what_its_runs_have_in_common(
+    columns: dict[str, object], words: list[str]
+) -> None:
     """A limit, such as measure.timeout, is no part of a protocol; the standard one needs no word."""
     assert list(surroundings(population(**columns))) == words
 
 
 def test_models_are_named_as_their_runs_are() -> None:
-    known = {"family": "residual", "model.blocks": "[1, 2, 2, 1]", "model.filters": 16, "model.image_size": 64}
+    known = {
+        "family": "residual",
+        "model.blocks": "[1, 2, 2, 1]",
+        "model.filters": 16,
+        "model.image_size": 64,
+    }
     assert model_name(known) == "residual 1-2-2-1x16 64px"
-    assert model_name({"family": "fc", "model.layers": 4, "model.nodes": 256, "model.output_size": pd.NA}) == "fc 4x256"
+    assert (
+        model_name(
+            {"family": "fc", "model.layers": 4, "model.nodes": 256, "model.output_size": pd.NA}
+        )
+        == "fc 4x256"
+    )
     assert model_name({"family": "of tomorrow", "model.layers": 4}) == "of tomorrow"
     generated = {"family": "gpt", "generate.prompt": 64.0, "generate.tokens": 8.0}
     assert model_name(generated) == "gpt 4x256 h4 t128 generate 64+8"
@@ -101,21 +134,46 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     table, _ = results([priced_one], "")
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
-    # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a million.
+    # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a
+    # million.
     cells = dict(zip(table.head, (cell.words for cell in table.rows[0]), strict=True))
-    assert [*cells.values()] == ["fc 4x64", "32", "1", "1k", "900\u00a0to\u00a01.1k", "16.67", "0.03125"]
+    assert [*cells.values()] == [
+        "fc 4x64",
+        "32",
+        "1",
+        "1k",
+        "900\u00a0to\u00a01.1k",
+        "16.67",
+        "0.03125",
+    ]
     assert "peak memory (GiB) = 2" in table.note
     assert "cost" not in words(results([one], "")[0])
 
 
 def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
     cards = [{"name": "Card", "memory": "80 GB", "driver": "1.2"}] * 2
-    hardware = {"processor": "Test 9000", "cores": 8, "physical_cores": 4, "memory_gib": 32, "accelerators": cards}
-    environment = {"hardware": hardware, "host": {"system": "Linux", "kernel": "6.1", "virtualised": True}}
+    hardware = {
+        "processor": "Test 9000",
+        "cores": 8,
+        "physical_cores": 4,
+        "memory_gib": 32,
+        "accelerators": cards,
+    }
+    environment = {
+        "hardware": hardware,
+        "host": {"system": "Linux", "kernel": "6.1", "virtualised": True},
+    }
     (tmp_path / "environment.json").write_text(json.dumps(environment))
     store = f"sqlite:///{tmp_path}/mlflow.db"
     page = str(systems([population(artifact_uri=tmp_path.as_uri(), host="n1")], store))
-    for words in ("Test 9000", "8 (4 physical)", "32 GiB", "2 x Card, 80 GB, driver 1.2", "Linux 6.1", "n1, virtual"):
+    for words in (
+        "Test 9000",
+        "8 (4 physical)",
+        "32 GiB",
+        "2 x Card, 80 GB, driver 1.2",
+        "Linux 6.1",
+        "n1, virtual",
+    ):
         assert words in page
     assert "single process, at least 0.5 s and 6 blocks each" in page
     bare = str(systems([population(artifact_uri="")], None))
@@ -124,11 +182,18 @@ def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two_devices() -> pd.DataFrame:
-    """A card twice as fast as another in the same session; the largest models do not fit the slower one."""
+    """A card twice as fast as another in the same session; the largest models do not fit the slower
+    one.
+    """
     points = grid()
-    fast, slow = (measured(points, device=name, environment_id=name, sweep_id="s1", host="n1") for name in ("X1", "Y2"))
+    fast, slow = (
+        measured(points, device=name, environment_id=name, sweep_id="s1", host="n1")
+        for name in ("X1", "Y2")
+    )
     fast["examples_per_second"] = 2 * slow["examples_per_second"]
-    large = slow["model.nodes"].eq(slow["model.nodes"].max()) & slow["batch_size"].eq(slow["batch_size"].max())
+    large = slow["model.nodes"].eq(slow["model.nodes"].max()) & slow["batch_size"].eq(
+        slow["batch_size"].max()
+    )
     slow.loc[large, "outcome"] = "oom_device"
     slow.loc[large, "examples_per_second"] = float("nan")
     return pd.concat([fast, slow], ignore_index=True)
@@ -137,27 +202,37 @@ def two_devices() -> pd.DataFrame:
 def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
     """What a page says first of some runs, without what analyses of single systems add."""
     prices = prices or PriceList()
-    frame, context = priced(frame, prices), Context((), False)
+    frame = priced(frame, prices)
+    context = Context((), False)
     shown = split(frame, Selection())
-    choices = context.sections(outline("all", frame, prices.given), frame, Selection(), "all", "all runs")
+    choices = context.sections(
+        outline("all", frame, prices.given), frame, Selection(), "all", "all runs"
+    )
     comparisons = compare_populations(shown, frame, Selection(), context)
     found = find([Chapter(one, []) for one in shown], comparisons, choices)
     return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
 
 
 def test_the_verdict_names_devices_and_what_else_sets_them_apart(two_devices: pd.DataFrame) -> None:
-    precise = two_devices.assign(precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"}))
+    precise = two_devices.assign(
+        precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"})
+    )
     verdict = first_screen(precise)
     assert verdict.startswith(
         "Which is faster: X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 1.83 to 2)"
     )
     assert "did not fit: the smallest fc 4x4096 at batch size" in verdict
-    assert "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that." in verdict
+    assert (
+        "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that."
+        in verdict
+    )
     assert not re.search(r"\b[AB]\b", verdict)
 
 
 def test_the_first_screen_of_one_machine_answers() -> None:
-    """Speed grows as the root of the batch: eight times from 64 to 4,096, which no interval of 10% hides."""
+    """Speed grows as the root of the batch: eight times from 64 to 4,096, which no interval of 10%
+    hides.
+    """
     rows = measured(steady=True, contended=[True] + [False] * 63, roofline_fraction=0.3, **QUICK)
     speed = rows["examples_per_second"]
     rows = rows.assign(examples_per_second_low=0.9 * speed, examples_per_second_high=1.1 * speed)
@@ -178,16 +253,29 @@ def test_the_first_screen_of_one_machine_answers() -> None:
 
 def test_the_highest_of_equals_is_said_to_be_one_of_several() -> None:
     rows = measured(**QUICK)
-    rows = rows.assign(examples_per_second=100.0, examples_per_second_low=90.0, examples_per_second_high=110.0)
+    rows = rows.assign(
+        examples_per_second=100.0, examples_per_second_low=90.0, examples_per_second_high=110.0
+    )
     said = first_screen(rows)
-    assert "the most of 64 points; 63 others may be as fast, and the highest of several such is high by chance." in said
+    assert (
+        "the most of 64 points; 63 others may be as fast, and the highest of several such is high by chance."
+        in said
+    )
 
 
 def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
-    """X1 is twice as fast as Y2: at three times the price Y2 is cheaper, by 1.5, and at the same price X1, by 2."""
+    """X1 is twice as fast as Y2: at three times the price Y2 is cheaper, by 1.5, and at the same
+    price X1, by 2.
+    """
     for price, words in (
-        (21.6, "Y2 is cheaper: the same work on fc models costs 1.5 times as much on X1 (95% CI 1.5 to 1.64)."),
-        (7.2, "X1 is cheaper: the same work on fc models costs 2 times as much on Y2 (95% CI 1.83 to 2)."),
+        (
+            21.6,
+            "Y2 is cheaper: the same work on fc models costs 1.5 times as much on X1 (95% CI 1.5 to 1.64).",
+        ),
+        (
+            7.2,
+            "X1 is cheaper: the same work on fc models costs 2 times as much on Y2 (95% CI 1.83 to 2).",
+        ),
     ):
         prices = PriceList({"X1": price, "Y2": 7.2}, "EUR")
         said = first_screen(two_devices, prices)
@@ -199,7 +287,9 @@ def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
 
 
 def test_devices_without_a_point_in_common_are_no_fault() -> None:
-    """Of one family, of other sizes: said in a sentence, with a command; settings that one side lacks are no column."""
+    """Of one family, of other sizes: said in a sentence, with a command; settings that one side
+    lacks are no column.
+    """
     here = measured(grid(nodes=(64, 256)), device="X1", environment_id="X1", devices=1)
     there = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")
     both = pd.concat([here, there], ignore_index=True)

@@ -15,7 +15,9 @@ from analysis.statistics.dependence import levels_of
 from paradnn.core.errors import ConfigError
 from tests.analysis.conftest import TABLES
 
-PEAK, BANDWIDTH = 8e12, 4e11  # ridge point at 20 FLOP/B
+# ridge point at 20 FLOP/B
+PEAK = 8e12
+BANDWIDTH = 4e11
 
 
 SHEETS = {
@@ -24,16 +26,37 @@ SHEETS = {
 }
 
 
-def planted(device: str = "Made", precision: str = "float32", ceilings: bool = True, **columns: Any) -> pd.DataFrame:
-    """Runs at intensities 1..1000 that reach a known share of a known roof, drawn with a fixed seed."""
+def planted(
+    device: str = "Made", precision: str = "float32", ceilings: bool = True, **columns: Any
+) -> pd.DataFrame:
+    """Runs at intensities 1..1000 that reach a known share of a known roof, drawn with a fixed
+    seed.
+    """
     rng = np.random.default_rng(7)
     intensity = np.geomspace(1, 1000, 31)
     share = rng.uniform(0.05, 0.95, intensity.size)
     step = rng.uniform(1, 9, intensity.size)
-    known = {"device": device, "precision": precision, "family": "fc", "outcome": "ok", "batch_size": 64}
-    rates = {"arithmetic_intensity": intensity, "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH)}
-    times = {"step_time_ms": step, "step_time_low_ms": step * 0.9, "step_time_high_ms": step * 1.25, "planted": share}
-    measured = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH} if ceilings else {}
+    known = {
+        "device": device,
+        "precision": precision,
+        "family": "fc",
+        "outcome": "ok",
+        "batch_size": 64,
+    }
+    rates = {
+        "arithmetic_intensity": intensity,
+        "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH),
+    }
+    times = {
+        "step_time_ms": step,
+        "step_time_low_ms": step * 0.9,
+        "step_time_high_ms": step * 1.25,
+        "planted": share,
+    }
+    if ceilings:
+        measured = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH}
+    else:
+        measured = {}
     run_ids = [f"{device}-{precision}-{i}" for i in range(31)]
     return pd.DataFrame({"run_id": run_ids, **known, **rates, **times, **measured, **columns})
 
@@ -50,9 +73,12 @@ def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
     expected = np.where(points["arithmetic_intensity"] < 20, "memory-bound", "compute-bound")
     assert list(points["verdict"]) == list(expected)
     table = summary(found.points).loc[0]
-    assert (table["memory_bound"], table["compute_bound"]) == tuple(np.unique(expected, return_counts=True)[1][::-1])
+    assert (table["memory_bound"], table["compute_bound"]) == tuple(
+        np.unique(expected, return_counts=True)[1][::-1]
+    )
     np.testing.assert_allclose(
-        table[["share_q25", "share_median", "share_q75"]].astype(float), np.percentile(frame["planted"], [25, 50, 75])
+        table[["share_q25", "share_median", "share_q75"]].astype(float),
+        np.percentile(frame["planted"], [25, 50, 75]),
     )
 
 
@@ -63,7 +89,11 @@ def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
     assert (half.precision, half.peak, half.ridge_low, half.ridge_high) == ("float16", PEAK, 20, 20)
     assert (single.precision, single.peak) == ("float32", np.median(peaks))
     assert (single.ridge_low, single.ridge_high) == (2.5, 12.5)
-    assert list(verdict([2.4, 2.5, 12.4, 12.5], single)) == ["memory-bound", *["at the ridge"] * 2, "compute-bound"]
+    assert list(verdict([2.4, 2.5, 12.4, 12.5], single)) == [
+        "memory-bound",
+        *["at the ridge"] * 2,
+        "compute-bound",
+    ]
 
 
 @pytest.mark.parametrize(("device", "precision", "peak", "bandwidth", "source"), TABLES["sheets"])
@@ -109,11 +139,21 @@ def operations() -> pd.DataFrame:
         ("copy", "Copy", 0.08, 0.0, 8e7, 0.0, 0.0),
         ("while", "While", 0.02, 5e9, 5e8, None, 10.0),
     ]
-    names = ["operation", "type", "share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
+    names = [
+        "operation",
+        "type",
+        "share",
+        "flops",
+        "bytes",
+        "flops_per_second",
+        "arithmetic_intensity",
+    ]
     return pd.DataFrame(rows, columns=names)
 
 
-def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_could_be_saved() -> None:
+def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_could_be_saved() -> (
+    None
+):
     roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
     table = operations().assign(run_id="r", device="Made", precision="float32")
     found, models = place_operations(table, [roof])
@@ -121,18 +161,26 @@ def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_co
     assert list(found["drawn"]) == [True, True, True, False]
     np.testing.assert_allclose(found["roof_share"], [6 / 8, 0.5, 0.8, 0.8])
     (time,) = models.drop(columns=["run_id", "device", "precision"]).to_dict("records")
-    assert (time["compute-bound"], time["memory-bound"]) == (pytest.approx(0.5), pytest.approx(0.355))
+    assert (time["compute-bound"], time["memory-bound"]) == (
+        pytest.approx(0.5),
+        pytest.approx(0.355),
+    )
     assert (time["without_flops"], time["unplaced"]) == (pytest.approx(0.08), pytest.approx(0.02))
     assert sum(time.values()) == pytest.approx(2 * time["covered"])
     by_type, _ = place_operations(table.drop(columns="operation").iloc[[0, 2]], [roof])
     assert list(by_type["name"]) == ["MatMul", "AddV2"]
     blind = place_operations(table, [Roof("Made", "float32", None, None, "unknown", "unknown")])[1]
     assert blind["unknown"].tolist() == [pytest.approx(0.855)]
-    text = operations_result([roof], found, models, levels_of(models), alone="fc", sources=()).text()
+    text = operations_result(
+        [roof], found, models, levels_of(models), alone="fc", sources=()
+    ).text()
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
     # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
-    assert "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%" in text
+    assert (
+        "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
+        in text
+    )
 
 
 def said(frame: pd.DataFrame, **options: Any) -> Result:
@@ -140,19 +188,32 @@ def said(frame: pd.DataFrame, **options: Any) -> Result:
 
 
 def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> None:
-    frame = pd.concat([planted(), planted(family="resnet50", precision="float16"), planted("Nobody's", ceilings=False)])
-    frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(drop=True)
+    frame = pd.concat(
+        [
+            planted(),
+            planted(family="resnet50", precision="float16"),
+            planted("Nobody's", ceilings=False),
+        ]
+    )
+    frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(
+        drop=True
+    )
     result = said(frame)
     text = result.text().replace("\n", " ")
     assert "Made in float32: 8 TFLOP/s, 400 GB/s, ridge 20 FLOP/B (measured)." in text
     assert "fc on Made in float32: 31 models, 14 memory-bound, 17 compute-bound." in text
     assert "Nobody's in float32: no ceiling known; measure the ceilings" in text
-    assert "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
+    assert (
+        "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
+    )
     assert "exact work over compulsory traffic" in text
     assert len(result.table) == 93
     result.figure().savefig(tmp_path / "roof.png")
     many = pd.concat([planted(precision=f"p{number}") for number in range(7)], ignore_index=True)
-    with pytest.raises(ConfigError, match=r"--device=\(all\): 7 roofs, .* do not fit one figure; choose with --device"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--device=\(all\): 7 roofs, .* do not fit one figure; choose with --device",
+    ):
         said(many.assign(point_id=many["run_id"])).figure()
 
 
@@ -169,7 +230,10 @@ def test_nothing_to_place_is_said() -> None:
 def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
     """Pandas warns of frames made of a hundred pieces; warnings are errors here."""
     runs = planted()
-    wide = pd.DataFrame({**runs, **{f"metric_{place}": np.ones(len(runs)) for place in range(120)}}, copy=False)
+    wide = pd.DataFrame(
+        {**runs, **{f"metric_{place}": np.ones(len(runs)) for place in range(120)}}, copy=False
+    )
     pd.testing.assert_frame_equal(
-        place_models(wide, SHEETS.get).points[["share"]], place_models(runs, SHEETS.get).points[["share"]]
+        place_models(wide, SHEETS.get).points[["share"]],
+        place_models(runs, SHEETS.get).points[["share"]],
     )

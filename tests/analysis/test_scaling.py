@@ -10,7 +10,9 @@ from tests.analysis.planted import POINTS, runs
 COUNTS = (2, 4, 8)
 
 
-def planted(fraction: ArrayLike, noise: float = 0.0, family: str = "fc", seed: int = 0) -> pd.DataFrame:
+def planted(
+    fraction: ArrayLike, noise: float = 0.0, family: str = "fc", seed: int = 0
+) -> pd.DataFrame:
     """Every point on 1, 2, 4 and 8 devices, by Amdahl's law with multiplicative noise."""
     generator = np.random.default_rng(seed)
     alone = 10 ** generator.uniform(2, 5, len(POINTS))
@@ -37,8 +39,9 @@ def test_the_fit_is_plain_least_squares_over_all_pairs_and_exact_where_the_law_i
 
 @pytest.mark.long
 def test_points_of_one_model_are_no_independent_ones() -> None:
-    """What a model loses it loses at every batch size: intervals are over models. Thirty sweeps of 16 models at four
-    batch sizes, each as a family of its own."""
+    """What a model loses it loses at every batch size: intervals are over models. Thirty sweeps of
+    16 models at four batch sizes, each as a family of its own.
+    """
     frames = []
     for seed in range(60):
         model = np.random.default_rng(seed + 2000).normal(0.3, 0.05, (4, 4, 1))
@@ -55,14 +58,19 @@ def test_points_of_one_model_are_no_independent_ones() -> None:
 
 
 def test_counts_that_follow_each_other_are_told() -> None:
-    """A machine that gets slower, and every point on one device before those on more: the fraction is the drift's."""
+    """A machine that gets slower, and every point on one device before those on more: the fraction
+    is the drift's.
+    """
     frame = planted(0.0).assign(sweep_id="sweep")
     begin = pd.Timestamp("2026-01-01", tz="UTC")
-    place, point = frame.groupby(list(POINTS)).cumcount(), frame.groupby("devices").cumcount()
+    place = frame.groupby(list(POINTS)).cumcount()
+    point = frame.groupby("devices").cumcount()
     in_turn = 4 * point + place.where(point % 2 == 0, 3 - place)  # there and back
     for order, told in ((np.arange(len(frame)), True), (in_turn.to_numpy(), False)):
         timed = frame.assign(start_time=begin + pd.to_timedelta(order, unit="m"))
-        slower = timed.assign(examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order))
+        slower = timed.assign(
+            examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order)
+        )
         found = summarised(slower)
         assert ("one side was measured before the other" in found.text()) == told
         assert (found.table["fraction"].iloc[0] > 0.01) == told

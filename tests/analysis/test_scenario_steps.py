@@ -1,4 +1,6 @@
-"""Runs of scenarios among closed ones: what they count for where steps are analysed, and where queries are."""
+"""Runs of scenarios among closed ones: what they count for where steps are analysed, and where
+queries are.
+"""
 
 import numpy as np
 import pandas as pd
@@ -14,23 +16,29 @@ RATES = (50.0, 100.0, 200.0)
 
 def closed(device: str = "Test CPU") -> pd.DataFrame:
     speed = 1e6 / POINTS["model.nodes"].to_numpy(dtype=float) * np.arange(1, len(POINTS) + 1)
-    return runs(POINTS, mode="inference", scenario="closed", device=device, examples_per_second=speed)
+    return runs(
+        POINTS, mode="inference", scenario="closed", device=device, examples_per_second=speed
+    )
 
 
 def with_servers(device: str = "Test CPU") -> pd.DataFrame:
-    """The same, and every model at a batch of 64 under three rates, its steps as fast as they were closed."""
+    """The same, and every model at a batch of 64 under three rates, its steps as fast as they were
+    closed.
+    """
     frame = closed(device)
     some = frame[frame["batch_size"] == 64]
     served = [
-        some.assign(**{"scenario": "server", "server.rate": rate, "latency_p99_ms": rate / 10}).assign(
-            point_id=some["point_id"] + f"-{rate}", run_id=some["run_id"] + f"-{rate}"
-        )
+        some.assign(
+            **{"scenario": "server", "server.rate": rate, "latency_p99_ms": rate / 10}
+        ).assign(point_id=some["point_id"] + f"-{rate}", run_id=some["run_id"] + f"-{rate}")
         for rate in RATES
     ]
     return pd.concat([frame, *served], ignore_index=True)
 
 
-@pytest.mark.parametrize("word", ["scenario", "server.rate", "latency_p99_ms", "peak_queries_per_second"])
+@pytest.mark.parametrize(
+    "word", ["scenario", "server.rate", "latency_p99_ms", "peak_queries_per_second"]
+)
 def test_they_stay_apart_where_queries_are_asked_for(word: str) -> None:
     frame = with_servers()
     same, count = as_steps(frame, ["batch_size", word])

@@ -1,4 +1,6 @@
-"""Weights against plain NumPy least squares, planted truth, and their intervals against their stated rate."""
+"""Weights against plain NumPy least squares, planted truth, and their intervals against their
+stated rate.
+"""
 
 from typing import Any
 
@@ -12,7 +14,9 @@ from tests.analysis.planted import ROW
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
-    """Measured points of fc on one device; utilisation = 0.2 + 0.1 layers score + 0.05 batch score + noise."""
+    """Measured points of fc on one device; utilisation = 0.2 + 0.1 layers score + 0.05 batch score
+    + noise.
+    """
     frame = pd.DataFrame(
         ROW
         | {
@@ -25,9 +29,14 @@ def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.Da
         }
         | columns
     )
-    score = frame[["model.layers", "batch_size"]].apply(lambda column: (column - column.mean()) / column.std())
+    score = frame[["model.layers", "batch_size"]].apply(
+        lambda column: (column - column.mean()) / column.std()
+    )
     frame["flops_utilization"] = (
-        0.2 + 0.1 * score["model.layers"] + 0.05 * score["batch_size"] + draw.normal(0, 0.01, points)
+        0.2
+        + 0.1 * score["model.layers"]
+        + 0.05 * score["batch_size"]
+        + draw.normal(0, 0.01, points)
     )
     return frame
 
@@ -57,7 +66,9 @@ def test_planted_weights_are_recovered_with_sign_and_order() -> None:
 def test_replicates_become_their_median() -> None:
     frame = sweep(np.random.default_rng(6), 60)
     again = [
-        frame.assign(run_id=frame["run_id"] + f"-{i}", flops_utilization=frame["flops_utilization"] + shift)
+        frame.assign(
+            run_id=frame["run_id"] + f"-{i}", flops_utilization=frame["flops_utilization"] + shift
+        )
         for i, shift in enumerate((-0.02, 0.0, 0.5))
     ]
     three = pd.concat(again, ignore_index=True)
@@ -69,18 +80,26 @@ def test_collinear_columns_are_named_and_nearly_collinear_ones_have_a_large_vif(
     frame = sweep(np.random.default_rng(7))
     frame["model.output_size"] = 3 * frame["model.nodes"] - 2 * frame["model.layers"] + 7
     result = fit(frame)
-    assert "model.output_size has no weight of its own: over these points it is a combination of" in result.text()
+    assert (
+        "model.output_size has no weight of its own: over these points it is a combination of"
+        in result.text()
+    )
     assert "model.output_size" not in list(result.table["term"])
-    frame["model.output_size"] = frame["model.nodes"] + np.random.default_rng(8).normal(0, 1, len(frame))
+    frame["model.output_size"] = frame["model.nodes"] + np.random.default_rng(8).normal(
+        0, 1, len(frame)
+    )
     assert weights_of(frame).loc[["model.nodes", "model.output_size"], "vif"].min() > 100
 
 
 def test_logarithms_recover_what_was_planted() -> None:
     frame = sweep(np.random.default_rng(9))
-    layers, nodes = frame["model.layers"].astype(float), frame["model.nodes"].astype(float)
+    layers = frame["model.layers"].astype(float)
+    nodes = frame["model.nodes"].astype(float)
     frame["flops_utilization"] = 1e-3 * layers**0.5 * nodes**-1.5
     log = weights_of(frame, log_scale="both")
-    np.testing.assert_allclose(log["slope"][["model.layers", "model.nodes", "batch_size"]], [0.5, -1.5, 0], atol=1e-9)
+    np.testing.assert_allclose(
+        log["slope"][["model.layers", "model.nodes", "batch_size"]], [0.5, -1.5, 0], atol=1e-9
+    )
     assert log["r2_held_out"].tolist() == pytest.approx([1, 1, 1])
 
 
@@ -108,63 +127,92 @@ def test_words_become_indicators_and_blocks_their_total() -> None:
     fast = sweep(draw, precision=draw.choice(["float32", "bfloat16"], 200))
     fast["flops_utilization"] += 0.3 * (fast["precision"] == "bfloat16")
     result = fit(fast, on=("layers", "precision", "batch_size"))
-    assert result.table.set_index("term").loc["precision=bfloat16", "slope"] == pytest.approx(0.3, abs=0.01)
+    assert result.table.set_index("term").loc["precision=bfloat16", "slope"] == pytest.approx(
+        0.3, abs=0.01
+    )
     assert "These vary too but have no term: model.nodes; fix them with --where" in result.text()
     assert "precision is against float32." in result.text()
 
 
 def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> None:
     draw = np.random.default_rng(11)
-    other = sweep(draw, device="Test GPU", environment_id="f", outcome=["ok"] * 150 + ["oom_device"] * 50)
+    other = sweep(
+        draw, device="Test GPU", environment_id="f", outcome=["ok"] * 150 + ["oom_device"] * 50
+    )
     result = fit(pd.concat([sweep(draw), other, sweep(draw, 5, family="lstm")], ignore_index=True))
     assert "fc on Test CPU: flops_utilization over 200 points." in result.text()
     left_out = "runs without a measurement are left out (50 oom_"
     assert f"fc on Test GPU: flops_utilization over 150 points; {left_out}" in result.text()
-    assert "lstm on Test CPU: 5 points for 3 terms, at least 12 are needed: no fit." in result.text()
+    assert (
+        "lstm on Test CPU: 5 points for 3 terms, at least 12 are needed: no fit." in result.text()
+    )
 
 
 def test_only_a_logarithm_has_a_doubling() -> None:
     """A truth value stays 0 or 1 on a log scale; doubling it means nothing."""
     frame = sweep(np.random.default_rng(5))
     frame["model.bias"] = pd.array(np.arange(len(frame)) % 2 == 0, dtype="boolean")
-    frame["flops_utilization"] = np.exp(frame["flops_utilization"] + 0.1 * frame["model.bias"].astype(float))
+    frame["flops_utilization"] = np.exp(
+        frame["flops_utilization"] + 0.1 * frame["model.bias"].astype(float)
+    )
     result = fit(frame, log_scale="both", metric="flops_utilization")
     weights = result.table.set_index("term")
     assert np.isnan(weights.loc["model.bias", "doubling"])
-    assert weights.loc["model.layers", "doubling"] == pytest.approx(2 ** weights.loc["model.layers", "slope"])
+    assert weights.loc["model.layers", "doubling"] == pytest.approx(
+        2 ** weights.loc["model.layers", "slope"]
+    )
     headline = result.headline()
     assert "depends most on layers, weight +0." in headline.words
 
 
 def apart(**columns: Any) -> pd.DataFrame:
-    """A grid of layers, nodes and batch sizes on which the logarithm of the utilisation rises with the layers."""
-    axes = {"model.layers": 2.0 ** np.arange(6), "model.nodes": 2.0 ** np.arange(5), "batch_size": 2.0 ** np.arange(4)}
+    """A grid of layers, nodes and batch sizes on which the logarithm of the utilisation rises with
+    the layers.
+    """
+    axes = {
+        "model.layers": 2.0 ** np.arange(6),
+        "model.nodes": 2.0 ** np.arange(5),
+        "batch_size": 2.0 ** np.arange(4),
+    }
     grid = pd.DataFrame(np.array(np.meshgrid(*axes.values())).reshape(3, -1).T, columns=list(axes))
     draw = np.random.default_rng(16)
     speed = 0.1 * grid["model.layers"] ** 0.2 * np.exp(draw.normal(0, 0.02, len(grid)))
-    return sweep(draw, len(grid), **{name: grid[name] for name in grid}, **columns).assign(flops_utilization=speed)
+    return sweep(draw, len(grid), **{name: grid[name] for name in grid}, **columns).assign(
+        flops_utilization=speed
+    )
 
 
 def test_the_last_axis_of_a_given_order_is_told_from_a_machine_that_slows_each_time_anew() -> None:
     draw = np.random.default_rng(0)
     speed = 100 * np.exp(-0.02 * np.tile(np.arange(6), 6) + draw.normal(0, 0.005, 36))
-    axes = {"model.layers": np.repeat(np.arange(1, 7), 6), "model.nodes": np.tile(2 ** np.arange(5, 11), 6)}
+    axes = {
+        "model.layers": np.repeat(np.arange(1, 7), 6),
+        "model.nodes": np.tile(2 ** np.arange(5, 11), 6),
+    }
     frame = sweep(draw, 36, **axes, batch_size=32, sweep_id="s", examples_per_second=speed)
     for place, verdict in ((np.arange(36), "none (order)"), (draw.permutation(36), "depends")):
-        found = weights_of(frame.assign(start_time=pd.to_datetime(place, unit="m")), metric="examples_per_second")
+        found = weights_of(
+            frame.assign(start_time=pd.to_datetime(place, unit="m")), metric="examples_per_second"
+        )
         assert found.loc["model.nodes", "verdict"] == verdict
 
 
-def test_what_went_along_with_a_session_has_no_verdict_and_other_slopes_are_those_within_sessions() -> None:
+def test_what_went_along_with_a_session_has_no_verdict_and_other_slopes_are_those_within_sessions() -> (
+    None
+):
     frame = apart(sweep_id="s", host="h")
     larger = frame["model.layers"] > 4
     assert weights_of(frame, log_scale="both").loc["model.layers", "verdict"] == "depends"
     confounded = frame.assign(sweep_id=np.where(larger, "t", "s"))
     result = fit(confounded, log_scale="both")
-    assert "No verdict on model.layers: other values were measured in other sessions" in result.text()
+    assert (
+        "No verdict on model.layers: other values were measured in other sessions" in result.text()
+    )
     assert result.headline() is None
     mixed = frame.assign(sweep_id=np.where(np.arange(len(frame)) % 7 < 3, "t", "s"))
-    shifted = mixed.assign(flops_utilization=frame["flops_utilization"] * np.where(mixed["sweep_id"] == "t", 1.5, 1))
+    shifted = mixed.assign(
+        flops_utilization=frame["flops_utilization"] * np.where(mixed["sweep_id"] == "t", 1.5, 1)
+    )
     row = weights_of(shifted, log_scale="both").loc["model.layers"]
     assert row["verdict"] == "depends"
     assert row["slope"] == pytest.approx(0.2, abs=0.02)
@@ -173,8 +221,12 @@ def test_what_went_along_with_a_session_has_no_verdict_and_other_slopes_are_thos
 def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
     frame = apart()
     for power, words in ((0.2, "depends on"), (0.02, "depends most on layers")):
-        steps = np.sqrt(35 / 15) * power  # of six values and of four: equal weights with equal powers
-        both = frame.assign(flops_utilization=frame["flops_utilization"] * frame["batch_size"] ** steps)
+        steps = (
+            np.sqrt(35 / 15) * power
+        )  # of six values and of four: equal weights with equal powers
+        both = frame.assign(
+            flops_utilization=frame["flops_utilization"] * frame["batch_size"] ** steps
+        )
         headline = fit(both, log_scale="both").headline()
         assert words in headline.words
         assert ("is not shown" in headline.words) == (power == 0.2)

@@ -12,7 +12,9 @@ ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
 SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
 
 
-def compared(frame: pd.DataFrame, by: str | None = None, baseline: str | None = None, **options: Any) -> Result:
+def compared(
+    frame: pd.DataFrame, by: str | None = None, baseline: str | None = None, **options: Any
+) -> Result:
     return software(frame, SoftwareOptions(by=(by,) if by else None, baseline=baseline, **options))
 
 
@@ -83,11 +85,21 @@ def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
     alone = version("2.9", family="lstm").rename(columns={"model.nodes": "model.embedding_size"})
     found = compared(both(version("2.9"), version("2.9", 1.25, compile="xla"), alone))
     assert found.table["family"].tolist() == ["fc"]
-    (said,) = (line for line in found.text().splitlines() if line.startswith("Not compared") and "lstm" in line)
-    assert said == "Not compared: compile on Test CPU: no point of lstm was measured with both xla and graph."
+    (said,) = (
+        line
+        for line in found.text().splitlines()
+        if line.startswith("Not compared") and "lstm" in line
+    )
+    assert (
+        said
+        == "Not compared: compile on Test CPU: no point of lstm was measured with both xla and graph."
+    )
 
 
 def test_a_name_of_the_software_stands_for_its_versions() -> None:
-    frame = both(version("2.9", **{"software.name": "old"}), version("2.16", 2.0, **{"software.name": "current"}))
+    frame = both(
+        version("2.9", **{"software.name": "old"}),
+        version("2.16", 2.0, **{"software.name": "current"}),
+    )
     row = compared(frame).table.iloc[0]
     assert (row["column"], row["value"], row["over"]) == ("software.name", "old", "current")

@@ -15,9 +15,15 @@ from tests.analysis.test_pairing import side
 from tests.conftest import depth
 
 
-def grid(law: tuple[float, float], noise: float, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two sides over layers 4..64 and batch 64..1024, the speedup layers^law[0] x (batch / 256)^law[1] x scatter."""
-    layers, batch = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(2, 7), 2.0 ** np.arange(6, 11)))
+def grid(
+    law: tuple[float, float], noise: float, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Two sides over layers 4..64 and batch 64..1024, the speedup layers^law[0] x (batch /
+    256)^law[1] x scatter.
+    """
+    layers, batch = (
+        axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(2, 7), 2.0 ** np.arange(6, 11))
+    )
     random = np.random.default_rng(seed)
     base = random.lognormal(5, 1, layers.size)
     ratio = layers ** law[0] * (batch / 256) ** law[1] * random.lognormal(0, noise, layers.size)
@@ -48,7 +54,10 @@ def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
     for name, factor in exact.items():
         frame[name] = frame["examples_per_second"] * factor
     result = ask(frame)
-    assert "fc: A is faster in 25 of 25 points, 100.0% (47.8% to 100.0%); geometric mean 4 (" in result.text()
+    assert (
+        "fc: A is faster in 25 of 25 points, 100.0% (47.8% to 100.0%); geometric mean 4 ("
+        in result.text()
+    )
     assert "over 5 models: what others of their kind would give" in result.text()
     assert "doubling it multiplies the speedup by 1.41" in result.text()
     assert "Intervals of single ratios: 25 from blocks within one process" in result.text()
@@ -60,7 +69,9 @@ def test_no_pair_is_said_and_nothing_is_drawn() -> None:
     a, b = grid((0.5, 0.0), 0.0)
     result = ask(pd.concat([a, b.assign(outcome="oom_device")], ignore_index=True))
     assert not result.drawable
-    assert result.text().startswith("No point was measured on both sides, of 25 runs of A and 25 of B.")
+    assert result.text().startswith(
+        "No point was measured on both sides, of 25 runs of A and 25 of B."
+    )
 
 
 def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +79,10 @@ def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
     a, b = grid((0.0, 0.0), 0.0)
     frame = pd.concat([a, b], ignore_index=True)
-    frame["artifact_uri"], frame["op_share.Mul"] = [str(tmp_path / run_id) for run_id in frame["run_id"]], 0.6
+    frame["artifact_uri"], frame["op_share.Mul"] = (
+        [str(tmp_path / run_id) for run_id in frame["run_id"]],
+        0.6,
+    )
     for run_id, device in zip(frame["run_id"], frame["device"], strict=True):
         rate = 1e12 if device == "A" else 5e11
         rows = [["Mul", 0.6, 1e9, 4e9, rate / 4, 0.25], ["MatMul", 0.4, 1e9, 1e7, rate * 20, 100.0]]
@@ -76,31 +90,57 @@ def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         table = {"columns": columns, "data": rows}
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "operation_types.json").write_text(json.dumps(table))
-    result = ask(frame.assign(peak_flops_per_second=6e12, peak_bytes_per_second=1e11), operations=True)
+    result = ask(
+        frame.assign(peak_flops_per_second=6e12, peak_bytes_per_second=1e11), operations=True
+    )
     gain = "Memory bandwidth gain of A over B, from the level 'memory-bound, other': 2 (2 to 2); ridge at 60"
     assert gain in result.text()
     assert "compute-bound: 2 (2 to 2) over 25 operations in 25 points." in result.text()
     assert len(result.table) == 50
-    assert result.figure().axes[0].get_xlabel() == "arithmetic intensity in FLOP/B (ridge 60 dashed)"
+    assert (
+        result.figure().axes[0].get_xlabel() == "arithmetic intensity in FLOP/B (ridge 60 dashed)"
+    )
 
 
-PEAK, BANDWIDTH = 100e12, 1e12  # B's; A has 2.3 times the peak and 1.5 times the bandwidth
+# B's; A has 2.3 times the peak and 1.5 times the bandwidth
+PEAK = 100e12
+BANDWIDTH = 1e12
 BATCH = 2.0  # A's batch is twice B's, and so is the intensity of its matrix products
 
 
-def profiled(device: str, points: int = 40, noise: float = 0.0, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs and their operation tables under a roof of the device: the paper's Figure 6 with known gains."""
+def profiled(
+    device: str, points: int = 40, noise: float = 0.0, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs and their operation tables under a roof of the device: the paper's Figure 6 with known
+    gains.
+    """
     random = np.random.default_rng([seed, ord(device)])
-    peak, bandwidth, scale = (2.3 * PEAK, 1.5 * BANDWIDTH, BATCH) if device == "A" else (PEAK, BANDWIDTH, 1.0)
-    runs, rows = side(np.ones((points, 1)), device), []
+    peak, bandwidth, scale = (
+        (2.3 * PEAK, 1.5 * BANDWIDTH, BATCH) if device == "A" else (PEAK, BANDWIDTH, 1.0)
+    )
+    runs = side(np.ones((points, 1)), device)
+    rows = []
     for run_id in runs["run_id"]:
-        for kind, intensity in (("MatMul", 20 * scale), ("Conv2D", 500.0), ("Mul", 0.25), ("Odd", 130.0)):
+        for kind, intensity in (
+            ("MatMul", 20 * scale),
+            ("Conv2D", 500.0),
+            ("Mul", 0.25),
+            ("Odd", 130.0),
+        ):
             rate = min(peak, intensity * bandwidth) * random.lognormal(0, noise)
             rows.append([run_id, kind, 0.2, rate, intensity, 1e9, 1e9 / intensity])
         rows.append([run_id, "AllReduce", 0.1, 0.01 * bandwidth, 0.1, 1e6, 1e7])
         rows.append([run_id, "Small", 0.001, 0.25 * bandwidth, 0.25, 1e6, 4e6])
         rows.append([run_id, "Transpose", 0.1, 0.0, 0.0, 0.0, 1e9])
-    columns = ["run_id", "type", "share", "flops_per_second", "arithmetic_intensity", "flops", "bytes"]
+    columns = [
+        "run_id",
+        "type",
+        "share",
+        "flops_per_second",
+        "arithmetic_intensity",
+        "flops",
+        "bytes",
+    ]
     return runs, pd.DataFrame(rows, columns=columns)
 
 
@@ -118,7 +158,13 @@ def test_planted_gains_are_recovered() -> None:
     assert found.gain[0] == pytest.approx(1.5, rel=0.02)
     assert found.gain[1] < found.gain[0] < found.gain[2]
     assert (found.gain_from, found.small) == ("memory-bound, other", 40)
-    assert set(found.operations["operation_type"]) == {"MatMul", "Conv2D", "Mul", "Odd", "AllReduce"}
+    assert set(found.operations["operation_type"]) == {
+        "MatMul",
+        "Conv2D",
+        "Mul",
+        "Odd",
+        "AllReduce",
+    }
 
 
 @depth(15, 50)
@@ -144,5 +190,8 @@ def test_what_lacks_is_told() -> None:
     with pytest.raises(NotEnoughData, match="none of the 40 runs of B was profiled"):
         operation_speedup(a, b, types_a)
     other = types_b.assign(type=types_b["type"] + " fusion")
-    with pytest.raises(NotEnoughData, match="A has AllReduce, Conv2D, MatMul, Mul, Odd, Small; B has AllReduce fusion"):
+    with pytest.raises(
+        NotEnoughData,
+        match="A has AllReduce, Conv2D, MatMul, Mul, Odd, Small; B has AllReduce fusion",
+    ):
         operation_speedup(a, b, pd.concat([types_a, other]))

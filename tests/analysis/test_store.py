@@ -51,23 +51,41 @@ def test_every_value_arrives_typed(store: str) -> None:
     assert row["start_time"].tz is not None
     assert (row["end_time"] - row["start_time"]).total_seconds() == 5
     assert row["parent_run_id"] == load(store, kind="sweep", unfinished=True)["run_id"].item()
-    kinds = {"replicate": "Int64", "optimizer.epsilon": "float64", "steady": "boolean", "schema_version": "str"}
+    kinds = {
+        "replicate": "Int64",
+        "optimizer.epsilon": "float64",
+        "steady": "boolean",
+        "schema_version": "str",
+    }
     assert {name: str(frame[name].dtype) for name in kinds} == kinds
     assert frame["platform.threads"].isna().all(), '"null" is missing'
     assert not [name for name in frame if name.startswith("mlflow.")]
-    odd = load(store, family="lstm").iloc[0][["examples_per_second", "step_time_cv", "final_loss"]].astype(float)
+    odd = (
+        load(store, family="lstm")
+        .iloc[0][["examples_per_second", "step_time_cv", "final_loss"]]
+        .astype(float)
+    )
     np.testing.assert_array_equal(odd, [np.nan, np.inf, -np.inf])
 
 
-def test_a_missing_store_or_experiment_is_one_line(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_store_or_experiment_is_one_line(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'none.db'}")
     for reader in ("auto", "api"):
-        with pytest.raises(StoreError, match=r"^no tracking store at sqlite:///.*none\.db: measure first .*--store$"):
+        with pytest.raises(
+            StoreError,
+            match=r"^no tracking store at sqlite:///.*none\.db: measure first .*--store$",
+        ):
             load(reader=reader)
     assert not list(tmp_path.iterdir()), "nothing was made by looking"
-    with pytest.raises(StoreError, match="=nope: no such experiment in the store; it has Default, other, paradnn"):
+    with pytest.raises(
+        StoreError, match="=nope: no such experiment in the store; it has Default, other, paradnn"
+    ):
         load(store, experiments="nope")
-    with pytest.raises(StoreError, match="reader=sql: http://nowhere:1 has no tables to read; use reader=api"):
+    with pytest.raises(
+        StoreError, match="reader=sql: http://nowhere:1 has no tables to read; use reader=api"
+    ):
         load("http://nowhere:1", reader="sql")
 
 
@@ -85,15 +103,21 @@ def test_another_database_is_not_turned_into_a_store(tmp_path: Path) -> None:
 
 def test_a_driver_that_is_missing_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
-    with pytest.raises(StoreError, match=r"cannot open a postgresql.* store: .*psycopg2.*; install that") as caught:
+    with pytest.raises(
+        StoreError, match=r"cannot open a postgresql.* store: .*psycopg2.*; install that"
+    ) as caught:
         load("postgresql+psycopg2://me:secret@localhost/x")
     assert "secret" not in str(caught.value)
 
 
-def test_tables_of_another_kind_are_read_through_the_api(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_another_kind_are_read_through_the_api(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = load(store)
     monkeypatch.setitem(sql.TABLES, "params", ("run_uuid", "key", "value", "colour"))
-    with pytest.warns(UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.colour"):
+    with pytest.warns(
+        UserWarning, match=r"through MLflow's search, which is slow: its tables lack params\.colour"
+    ):
         frame = load(store)
     pd.testing.assert_frame_equal(frame, expected)
 
@@ -108,25 +132,40 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
         )
         connection.execute("UPDATE latest_metrics SET value = x'ff'")  # damage
     connection.close()
-    with pytest.raises(SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"):
+    with pytest.raises(
+        SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"
+    ):
         load(uri)
     assert load(uri, family="fc").reindex(columns=["examples_per_second"]).isna().sum().item() == 30
 
 
 @pytest.fixture
 def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copy of the store, read as one of many runs is: by processes of their own, which soon wait for this one."""
-    for name, value in {"sql._FEW": 0, "sql._MANY": 0, "sql._PIPE": 4096, "columns.PART": 20}.items():
+    """A copy of the store, read as one of many runs is: by processes of their own, which soon wait
+    for this one.
+    """
+    for name, value in {
+        "sql._FEW": 0,
+        "sql._MANY": 0,
+        "sql._PIPE": 4096,
+        "columns.PART": 20,
+    }.items():
         monkeypatch.setattr(f"paradnn.store.{name}", value)
     return copy_of(store, tmp_path)
 
 
-def test_who_writes_a_run_waits_for_no_reader(large: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_writes_a_run_waits_for_no_reader(
+    large: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run, of which all comes while others are read, is absent."""
-    given, later = columns.of_batch, iter(("params", "latest_metrics", "tags"))
+    given = columns.of_batch
+    later = iter(("params", "latest_metrics", "tags"))
 
     def write(table: str) -> None:
-        with closing(sqlite3.connect(large.removeprefix("sqlite:///"), timeout=20)) as connection, connection:
+        with (
+            closing(sqlite3.connect(large.removeprefix("sqlite:///"), timeout=20)) as connection,
+            connection,
+        ):
             names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             held = ", ".join(name for name in names if name != "run_uuid")
             some = "SELECT max(run_uuid) FROM tags WHERE key = 'outcome'"
@@ -144,12 +183,20 @@ def test_who_writes_a_run_waits_for_no_reader(large: str, store: str, monkeypatc
     assert not list(later)
 
 
-def test_why_a_reader_ended_is_one_line(large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_a_reader_ended_is_one_line(
+    large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with closing(sqlite3.connect(large.removeprefix("sqlite:///"))) as connection, connection:
-        connection.execute("UPDATE params SET value = CAST(x'ff41' AS TEXT) WHERE key = 'batch_size'")
+        connection.execute(
+            "UPDATE params SET value = CAST(x'ff41' AS TEXT) WHERE key = 'batch_size'"
+        )
     kill = "import os; os.kill(os.getpid(), 9)"
-    for program, said in (("", "can't decode byte 0xff .*"), ("1 / 0", "division by zero"), (kill, "it was killed")):
+    for program, said in (
+        ("", "can't decode byte 0xff .*"),
+        ("1 / 0", "division by zero"),
+        (kill, "it was killed"),
+    ):
         (tmp_path / ("pyarrow.py" if program else "nothing.py")).write_text(program)
         with pytest.raises(StoreError, match=rf"^cannot read sqlite:///.*{said}$"):
             load(large)
@@ -212,7 +259,9 @@ def test_files_of_several_stores_are_asked_for_with_the_password_of_each() -> No
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{server.server_address[1]}"
-        frame = pd.DataFrame({"run_id": ["r1"], "artifact_uri": [None], "store": [f"http://***@{place}"]})
+        frame = pd.DataFrame(
+            {"run_id": ["r1"], "artifact_uri": [None], "store": [f"http://***@{place}"]}
+        )
         given = [f"http://me:secret@{place}", "http://you:other@127.0.0.1:1"]
         assert load_tables(frame, "operations.json", given).empty
         server.shutdown()

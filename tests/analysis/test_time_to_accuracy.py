@@ -14,12 +14,30 @@ from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
 from tests.analysis.planted import ROW
 
 
-def trained(seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any) -> dict[str, Any]:
-    reached, run_id = math.isfinite(seconds), f"{device}-{batch_size}-{seed}"
-    known = {"run_id": run_id, "device": device, "environment_id": device, "batch_size": batch_size, "seed": seed}
-    ends = {"seconds_to_target": seconds, "epochs_to_target": seconds / 2, "examples_to_target": 1000 * seconds}
+def trained(
+    seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any
+) -> dict[str, Any]:
+    reached = math.isfinite(seconds)
+    run_id = f"{device}-{batch_size}-{seed}"
+    known = {
+        "run_id": run_id,
+        "device": device,
+        "environment_id": device,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    ends = {
+        "seconds_to_target": seconds,
+        "epochs_to_target": seconds / 2,
+        "examples_to_target": 1000 * seconds,
+    }
     ends = {key: value if reached else math.nan for key, value in ends.items()}
-    learnt = {"model.nodes": 128, "learn.target": 0.97, "best_accuracy": 0.98 if reached else 0.9, **ends}
+    learnt = {
+        "model.nodes": 128,
+        "learn.target": 0.97,
+        "best_accuracy": 0.98 if reached else 0.9,
+        **ends,
+    }
     learnt["epochs_below_target"] = 1.0 if seed == 1 else 0.0
     return {**ROW, **known, **learnt, "outcome": "ok" if reached else "timeout", **more}
 
@@ -34,7 +52,9 @@ def scored(rows: list[dict[str, Any]], **options: Any) -> pd.DataFrame:
 
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("count", [4, 5, 8, 20])
-def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(count: int, lost: int) -> None:
+def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(
+    count: int, lost: int
+) -> None:
     """Also where the slowest never ended."""
     draws = np.sort(np.random.default_rng(count).normal(100, 3, size=(1000, count)))
     score = mstats.trimmed_mean(draws, (1 / count, 1 / count), axis=1)
@@ -47,12 +67,17 @@ def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(count: 
 def test_few_runs_are_averaged_as_they_are() -> None:
     assert olympic_mean([3.0])[0] == 3.0
     two = olympic_mean([30.0, 31.0])
-    assert (two.low, two.high) == pytest.approx(tuple(ttest_1samp([30.0, 31.0], 0).confidence_interval()), rel=0.02)
+    assert (two.low, two.high) == pytest.approx(
+        tuple(ttest_1samp([30.0, 31.0], 0).confidence_interval()), rel=0.02
+    )
     three = olympic_mean([3.0, 100.0, 5.0])
     assert three.value == 5.0
     assert math.isnan(three.low)
     # One run that never ends is left out, two are not.
-    for values, mean in (([1.0, 2.0, 3.0, math.inf], 2.5), ([1.0, 2.0, math.inf, math.inf], math.inf)):
+    for values, mean in (
+        ([1.0, 2.0, 3.0, math.inf], 2.5),
+        ([1.0, 2.0, math.inf, math.inf], math.inf),
+    ):
         assert olympic_mean(values).value == mean
 
 
@@ -70,7 +95,11 @@ def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
 
 
 def test_a_setting_is_all_but_the_seed() -> None:
-    rows = [trained(10.0, seed, **{"optimizer.learning_rate": rate}) for seed in range(3) for rate in (0.1, 0.01)]
+    rows = [
+        trained(10.0, seed, **{"optimizer.learning_rate": rate})
+        for seed in range(3)
+        for rate in (0.1, 0.01)
+    ]
     found = scored(rows)
     assert found["choice"].tolist() == ["learning_rate=0.01", "learning_rate=0.1"]
     assert found["runs"].tolist() == [3, 3]
@@ -85,22 +114,34 @@ def test_a_training_that_was_cut_short_and_went_on_is_one_run() -> None:
     cut = [point(seed, math.inf) for seed in range(2)] + [point(3, 9.0, outcome="crash")]
     [row] = scored(cut + whole).to_dict("records")
     assert (row["runs"], row["reached"], row["seconds"]) == (4, 4, 11.5)
-    # What was not taken up again, and what had all its epochs or lost its numbers, did not reach the target.
-    for further in (point(5, math.inf), point(1, math.inf, epochs=40.0), point(1, math.inf, outcome="nan")):
+    # What was not taken up again, and what had all its epochs or lost its numbers, did not reach
+    # the target.
+    for further in (
+        point(5, math.inf),
+        point(1, math.inf, epochs=40.0),
+        point(1, math.inf, outcome="nan"),
+    ):
         [row] = scored([further, *whole]).to_dict("records")
         assert (row["runs"], row["reached"]) == (5, 4)
 
 
 def test_a_processor_and_a_gpu_are_compared() -> None:
-    rows = [trained(10.0 + seed / 4, seed, device="A", **{"platform.name": "cpu"}) for seed in range(6)]
-    rows += [trained(5.0 + seed / 8, seed, device="B", **{"platform.name": "gpu"}) for seed in range(6)]
+    rows = [
+        trained(10.0 + seed / 4, seed, device="A", **{"platform.name": "cpu"}) for seed in range(6)
+    ]
+    rows += [
+        trained(5.0 + seed / 8, seed, device="B", **{"platform.name": "gpu"}) for seed in range(6)
+    ]
     assert "reaches the target 2x as fast as A" in summarise(frame(rows)).text()
 
 
 def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
     kinds = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
     rows = [
-        trained(10.0, **{"optimizer.decay": decay, "optimizer.learning_rate": rate, "optimizer.name": name})
+        trained(
+            10.0,
+            **{"optimizer.decay": decay, "optimizer.learning_rate": rate, "optimizer.name": name},
+        )
         for name, (decay, rate) in kinds.items()
     ]
     assert scored(rows)["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
@@ -117,11 +158,16 @@ def test_it_is_said_in_words_and_drawn() -> None:
     rows = [row | {"platform.price_per_hour": 36.0, "price_currency": "EUR"} for row in rows]
     assert "cost 0.115 EUR" in summarise(frame(rows)).text()
     both = result.figure().axes
-    assert [axes.get_title(loc="left") for axes in both] == ["Time to the target", "Epochs to the target"]
+    assert [axes.get_title(loc="left") for axes in both] == [
+        "Time to the target",
+        "Epochs to the target",
+    ]
 
 
 def test_epochs_that_agree_by_rounding_are_not_known_exactly() -> None:
-    """Most of five trainings take eight epochs: the mean of a population is no whole number for that."""
+    """Most of five trainings take eight epochs: the mean of a population is no whole number for
+    that.
+    """
     draws = np.round(np.random.default_rng(3).normal(8.2, 0.5, (20_000, 5)))
     truth = np.sort(draws)[:, 1:-1].mean()
     for grain, least, most in ((1.0, 0.93, 1.0), (0.0, 0.0, 0.9)):

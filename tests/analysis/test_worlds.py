@@ -1,4 +1,6 @@
-"""The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said that is not so."""
+"""The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said
+that is not so.
+"""
 
 import os
 import shutil
@@ -15,13 +17,15 @@ _QUICK = [*chain(*yaml.safe_load(Path(__file__).with_name("quick_worlds.yaml").r
 
 
 def check(world: str, draws: int, database: Path, folder: Path) -> None:
-    """A false sentence is said no more often than in 5%, a true one in 80% and more; several draws of sixty such rows
-    fail by chance in one table of ten."""
+    """A false sentence is said no more often than in 5%, a true one in 80% and more; several draws
+    of sixty such rows fail by chance in one table of ten.
+    """
     chance = 0.06 if draws == 1 else 0.002
     shutil.copy(database, folder / "mlflow.db")
     for row in rates(world, draws, folder / "mlflow.db"):
         print(row)
-        least, most = stats.binom.isf(1 - chance / 3, row.draws, 0.8), stats.binom.isf(chance, row.draws, 0.05)
+        least = stats.binom.isf(1 - chance / 3, row.draws, 0.8)
+        most = stats.binom.isf(chance, row.draws, 0.05)
         assert max(least, 1) <= row.times if row.true else row.times <= most, str(row)
 
 

@@ -44,7 +44,11 @@ def overrides(generator: random.Random) -> list[str]:
 
 def check(point: Point) -> None:
     """Whatever passes has its costs, its identity and its name."""
-    of_step = {"batch_size": point.batch_size, "precision": point.precision, "mode": request_of(point)["mode"]}
+    of_step = {
+        "batch_size": point.batch_size,
+        "precision": point.precision,
+        "mode": request_of(point)["mode"],
+    }
     point.model.costs(**of_step, optimizer=point.optimizer.name)
     assert point_id(point)
     assert run_name(point)
@@ -52,8 +56,12 @@ def check(point: Point) -> None:
 
 @pytest.mark.slow
 @depth(20, 100)
-def test_command_lines(draws: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
+def test_command_lines(
+    draws: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything up to the first measurement, on the real command line's path; a point that passes
+    has its costs.
+    """
     accepted: list[Point] = []
 
     def keep(points: list[Point], settings: object, sweep: object) -> Summary:
@@ -63,7 +71,8 @@ def test_command_lines(draws: int, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         return Summary(len(points), interrupted=False, repeated=len(points))
 
     monkeypatch.setattr("paradnn.session.session.measure_points", keep)
-    generator, codes = random.Random(7), []
+    generator = random.Random(7)
+    codes = []
     for _ in range(draws):
         arguments = overrides(generator)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
@@ -107,7 +116,9 @@ def test_configurations(draws: int) -> None:
     values += ["", " ", "a\nb", "x" * 5000, (), [], [1, 2], [3, 4, 6, 3], [[1]], ["fc"]]
     values += [{}, {"a": 1}, {"a": {"b": 1}}, {1: 2}, {"name": ["fc"]}]
     values += [True, -1, 0.5, 10**30, float("nan"), float("inf")]
-    generator, keys, passed = random.Random(8), [*known_keys(), "foo", "model.foo", "measure.foo"], 0
+    generator = random.Random(8)
+    keys = [*known_keys(), "foo", "model.foo", "measure.foo"]
+    passed = 0
     for _ in range(draws):
         content = copy.deepcopy(generator.choice(whole))
         for _ in range(generator.randint(1, 3)):
@@ -124,14 +135,32 @@ def test_configurations(draws: int) -> None:
 
 
 def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """`list`, `completion`, a mistyped command: over-long words, huge numbers and bytes that are no text among them."""
-    generator, codes = random.Random(9), []
-    odd = [*VALUES.split(), "x" * 300, "9" * 5_000, "\udc80", "../../etc", "a/b", "\x1b[31m", "models", "keys", "model"]
+    """`list`, `completion`, a mistyped command: over-long words, huge numbers and bytes that are no
+    text among them.
+    """
+    generator = random.Random(9)
+    codes = []
+    odd = [
+        *VALUES.split(),
+        "x" * 300,
+        "9" * 5_000,
+        "\udc80",
+        "../../etc",
+        "a/b",
+        "\x1b[31m",
+        "models",
+        "keys",
+        "model",
+    ]
     first = [*COMMANDS, *odd]
     kinds = {
         "list": lambda: listing.main(generator.choices(odd, k=generator.randint(1, 3))),
-        "completion": lambda: completion.main([f"paradnn {generator.choice(first)} {generator.choice(odd)}"]),
-        "plan": lambda: program(lambda: len(split_options([f"plan.out={generator.choice(odd)}"])) - 2)(),
+        "completion": lambda: completion.main(
+            [f"paradnn {generator.choice(first)} {generator.choice(odd)}"]
+        ),
+        "plan": lambda: program(
+            lambda: len(split_options([f"plan.out={generator.choice(odd)}"])) - 2
+        )(),
     }
     for _ in range(300):
         codes.append(kinds[generator.choice([*kinds])]())

@@ -41,7 +41,9 @@ def test_a_word_chooses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 PROPOSED = yaml.safe_load(Path(__file__).with_name("proposals.yaml").read_text())
-PROPOSED |= {"paradnn list metrics peak_mem": [name for name in METRICS if name.startswith("peak_mem")]}
+PROPOSED |= {
+    "paradnn list metrics peak_mem": [name for name in METRICS if name.startswith("peak_mem")]
+}
 
 
 @pytest.mark.parametrize(("line", "proposed"), PROPOSED.items())
@@ -51,7 +53,11 @@ def test_words_that_may_follow(line: str, proposed: list[str]) -> None:
 
 def test_every_key_is_proposed_for_its_model() -> None:
     found = set(completion.proposals("paradnn train "))
-    general = {key for key in known_keys() if "." not in key and key not in ("model", "sweep", "largest", "tracking")}
+    general = {
+        key
+        for key in known_keys()
+        if "." not in key and key not in ("model", "sweep", "largest", "tracking")
+    }
     assert {f"{key}=" for key in general} <= found
     assert completion.proposals("paradnn ") == sorted(COMMANDS)
 
@@ -65,7 +71,9 @@ def test_bash_completes_what_stands_after_the_sign(tmp_path: Path) -> None:
     ask = "COMP_LINE='{0}'; COMP_POINT=${{#COMP_LINE}}; _paradnn; printf '[%s]' \"${{COMPREPLY[@]}}\"; echo"
     script = "\n".join(['eval "$(paradnn completion bash)"', *map(ask.format, lines)])
     environ = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     first, second, third = done.stdout.splitlines()
     assert first == "[lstm ]"

@@ -1,5 +1,6 @@
-"""What a command says: its help, when it is interrupted, refused by the system, or given what a terminal would obey;
-`paradnn check` on this machine, and `make ui`."""
+"""What a command says: its help, when it is interrupted, refused by the system, or given what a
+terminal would obey; `paradnn check` on this machine, and `make ui`.
+"""
 
 import importlib.util
 import io
@@ -43,7 +44,10 @@ def test_ctrl_c_while_a_command_imports_is_one_line(package: str) -> None:
 def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
     code = "import signal, paradnn; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     command = hearing_ctrl_c([sys.executable, "-c", code])
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "True\n"
+    assert (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        == "True\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,12 +55,22 @@ def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
     [
         (ParadnnError("key=1\n\x1b[31m: wrong"), 2, "error: key=1 \\x1b[31m: wrong"),
         (ParadnnError("x" * 9_000), 2, f"error: {'x' * 247}..."),
-        (OSError(36, "File name too long", "a" * 300), 2, f"error: {'a' * 247}... File name too long"),
-        (UnicodeEncodeError("utf-8", "\udc80", 0, 1, "no"), 2, "error: \\udc80: holds bytes that are no text in utf-8"),
+        (
+            OSError(36, "File name too long", "a" * 300),
+            2,
+            f"error: {'a' * 247}... File name too long",
+        ),
+        (
+            UnicodeEncodeError("utf-8", "\udc80", 0, 1, "no"),
+            2,
+            "error: \\udc80: holds bytes that are no text in utf-8",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_a_fault_is_one_line(fault: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_is_one_line(
+    fault: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def main() -> int:
         raise fault
 
@@ -77,7 +91,9 @@ def test_no_word_of_a_store_commands_the_terminal(capsys: pytest.CaptureFixture[
     assert visible(bad) == "fc\\x1b]0;owned\\x07\\x9b2J\\r\\u202e\\udc80 Ω\tx\nrow"
     say(bad)
     out = io.StringIO()
-    Screen(file=out, force_terminal=True, width=200).print(bad, style="red", soft_wrap=True, markup=False)
+    Screen(file=out, force_terminal=True, width=200).print(
+        bad, style="red", soft_wrap=True, markup=False
+    )
     assert capsys.readouterr().out == f"{visible(bad)}\n"
     assert "fc\\x1b]0;owned\\x9b2J\\u202e\\udc80 Ω" in out.getvalue()
     assert "\x1b[31m" in out.getvalue()  # of the console itself
@@ -108,7 +124,9 @@ def test_help_explains_every_key_and_group() -> None:
     assert [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", text, re.M)] == []
     of_models = {f"model.{key}" for name in options_of("model") for key in keys_of("model", name)}
     assert of_models <= set(known_keys())
-    options = [path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"]
+    options = [
+        path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"
+    ]
     assert [name for name in options if name not in text] == []
 
 
@@ -121,11 +139,15 @@ def test_every_configuration_says_how_to_run_it() -> None:
 
 def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
     """The suite's own lacks an extra of it."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
+    )
     bare = str(tmp_path / "bare" / "bin" / "python")
     for python, wanted in ((bare, "jax"), (sys.executable, "'paradnn[jax]'")):
         if python == bare or importlib.util.find_spec("jax") is None:
-            done = run(["paradnn.train", f"software.python={python}", "framework=jax"], Store(tmp_path))
+            done = run(
+                ["paradnn.train", f"software.python={python}", "framework=jax"], Store(tmp_path)
+            )
             remedy = f"run {python} -m pip install {wanted}, or set software.python"
             said = f"error: framework.name=jax: jax is not installed in {python}; {remedy}\n"
             assert (done.returncode, done.stderr) == (2, said)
@@ -143,7 +165,9 @@ def test_the_first_sentence_is_the_verdict() -> None:
     assert "clock source" in done.stdout
 
 
-def test_findings_as_data_and_strict(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_as_data_and_strict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check, "_look", lambda: [GOOD, HARM])
     assert check.main(["--json", "--strict"]) == 1
     told = json.loads(capsys.readouterr().out)
@@ -164,14 +188,19 @@ def test_a_taken_port_is_told_with_another(store: Store) -> None:
         port = taken.getsockname()[1]
         done = run(["paradnn.ui", "--port", str(port)], store)
         assert done.returncode == 2
-        assert done.stderr.startswith(f"error: --port={port}: cannot be listened on (Address already in use); name ")
+        assert done.stderr.startswith(
+            f"error: --port={port}: cannot be listened on (Address already in use); name "
+        )
         assert f"make ui PORT={port % 65535 + 1}" in done.stderr
 
 
 @pytest.mark.slow
 def test_the_store_is_served(store: Store) -> None:
-    port, silent = free_port(), subprocess.DEVNULL
+    port = free_port()
+    silent = subprocess.DEVNULL
     MlflowStore(Tracking(uri=store.uri))
     command = [sys.executable, "-m", "paradnn.ui", "--port", str(port)]
-    with started(command, cwd=ROOT, env=environment(store, MLFLOW_WORKERS="1"), stdout=silent, stderr=silent):
+    with started(
+        command, cwd=ROOT, env=environment(store, MLFLOW_WORKERS="1"), stdout=silent, stderr=silent
+    ):
         assert wait_for(lambda: is_well(f"http://127.0.0.1:{port}"))

@@ -1,5 +1,6 @@
-"""What no command takes, as it is typed: one line with the remedy, exit code 2, and no store is made; what only some
-points lack is an outcome of theirs."""
+"""What no command takes, as it is typed: one line with the remedy, exit code 2, and no store is
+made; what only some points lack is an outcome of theirs.
+"""
 
 import re
 import shlex
@@ -19,7 +20,10 @@ from tests.conftest import TINY, Store, run
 
 WITHOUT_TPU = not any(Path("/dev").glob("accel*")) and not Path("/dev/vfio").exists()
 TABLE = Path(__file__).with_name("refusals.yaml")
-REFUSED = [(words.format(point=" ".join(TINY)), line) for words, line in yaml.safe_load(TABLE.read_text()).items()]
+REFUSED = [
+    (words.format(point=" ".join(TINY)), line)
+    for words, line in yaml.safe_load(TABLE.read_text()).items()
+]
 REFUSED += [
     (f"plan plan.hosts={5000 * '9'}", "plan.hosts=99"),
     *(
@@ -28,12 +32,19 @@ REFUSED += [
     ),
 ]
 TPU = "platform=tpu: this machine has no TPU"
-REFUSED += [("train -m platform=tpu batch_size=4,8", TPU), ("ceilings platform=tpu", TPU)] * WITHOUT_TPU
+REFUSED += [
+    ("train -m platform=tpu batch_size=4,8", TPU),
+    ("ceilings platform=tpu", TPU),
+] * WITHOUT_TPU
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=[f"{words[:60]}" for words, _ in REFUSED])
 def test_what_no_command_takes_is_one_line(words: str, line: str, tmp_path: Path) -> None:
-    done = run(["paradnn.__main__", *shlex.split(words)], Store(tmp_path), MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
+    done = run(
+        ["paradnn.__main__", *shlex.split(words)],
+        Store(tmp_path),
+        MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {line}")
     assert done.stderr.count("\n") == 1
@@ -42,16 +53,21 @@ def test_what_no_command_takes_is_one_line(words: str, line: str, tmp_path: Path
 
 
 NO_TPU = pytest.mark.skipif(not WITHOUT_TPU, reason="may have a TPU")
-HERE, NOWHERE = Point(FullyConnected()), Point(FullyConnected(), platform=Platform("tpu"))
+HERE = Point(FullyConnected())
+NOWHERE = Point(FullyConnected(), platform=Platform("tpu"))
 
 
-@pytest.mark.parametrize(("hosts", "key", "message"), yaml.safe_load(TABLE.with_name("hosts.yaml").read_text()))
+@pytest.mark.parametrize(
+    ("hosts", "key", "message"), yaml.safe_load(TABLE.with_name("hosts.yaml").read_text())
+)
 def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         require_hosts([4], {HOSTS: hosts, KEY: key})
 
 
-def test_where_some_points_have_their_hosts_the_others_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_some_points_have_their_hosts_the_others_are_outcomes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(HOSTS, raising=False)
     two = Point(Communication(), CHANNEL, batch_size=1, hosts=2)
     require_possible([HERE, two])

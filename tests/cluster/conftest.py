@@ -23,7 +23,9 @@ def database() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="module")
-def tracking(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+def tracking(
+    database: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, str]]:
     """A server that no test kills, and its database."""
     name = database.new_database()
     with server(database.uri(name), tmp_path_factory.mktemp("tracking")) as one:

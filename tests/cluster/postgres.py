@@ -1,7 +1,9 @@
-"""A private PostgreSQL and a real `mlflow server` on it, both on loopback, started and stopped by the test.
+"""A private PostgreSQL and a real `mlflow server` on it, both on loopback, started and stopped by
+the test.
 
-Debian's package keeps the binaries out of the path. PostgreSQL refuses to run as root: it then runs as the package's
-own user. The password of the database goes through the environment, never through an argument that `ps` shows.
+Debian's package keeps the binaries out of the path. PostgreSQL refuses to run as root: it then runs
+as the package's own user. The password of the database goes through the environment, never through
+an argument that `ps` shows.
 """
 
 import os
@@ -46,7 +48,9 @@ def is_well(uri: str) -> bool:
 
 def binary(name: str) -> str:
     """A program of PostgreSQL, the newest version that is installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3])
+    )
     path = str(found[-1]) if found else shutil.which(name)
     assert path, f"{name} is missing: apt-get install postgresql"
     return path
@@ -63,7 +67,9 @@ class Postgres:
 
     @property
     def user(self) -> dict[str, Any]:
-        return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+        if os.geteuid() == 0:
+            return {"user": "postgres", "group": "postgres", "extra_groups": []}
+        return {}
 
     def uri(self, database: str) -> str:
         return f"postgresql+psycopg://paradnn:{self.password}@127.0.0.1:{self.port}/{database}"
@@ -86,7 +92,11 @@ class Postgres:
         command = [binary("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder),
                    "-c", "listen_addresses=127.0.0.1"]  # fmt: skip
         self.process = subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self.user
+            command,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **self.user,
         )
         assert wait_for(self.answers, START_SECONDS), "PostgreSQL does not start"
 
@@ -125,13 +135,17 @@ class Postgres:
             "WHERE r.lifecycle_stage = 'active'",
         )
         for run_id, status, place, key, value in rows:
-            found.setdefault(run_id, {"run_id": run_id, "status": status, "place": place})[key] = value
+            found.setdefault(run_id, {"run_id": run_id, "status": status, "place": place})[key] = (
+                value
+            )
         return [run for run in found.values() if run.get("kind") == kind]
 
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A running PostgreSQL; its folder is short, as the path of a socket must be, and gone afterwards."""
+    """A running PostgreSQL; its folder is short, as the path of a socket must be, and gone
+    afterwards.
+    """
     with tempfile.TemporaryDirectory(prefix="pg-") as name:
         cluster = Postgres(Path(name))
         cluster.create()
@@ -162,7 +176,10 @@ class Server:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port),
                    "--workers", "2", "--serve-artifacts", "--artifacts-destination", str(self.files),
                    *self.options]  # fmt: skip
-        given = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_BACKEND_STORE_URI": self.backend}
+        given = {
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_BACKEND_STORE_URI": self.backend,
+        }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment() | given | self.environ, stdout=log,
                                             stderr=log, start_new_session=True)  # fmt: skip

@@ -1,7 +1,9 @@
-"""python -m tests.cluster.recorder URI EXPERIMENT POINTS: a driver that claims and records, and measures nothing.
+"""python -m tests.cluster.recorder URI EXPERIMENT POINTS: a driver that claims and records, and
+measures nothing.
 
-Several of them, started at the same instant on the same points in the same order, collide far more often than sweeps
-do. Says that it is ready, begins at a line on its input, and prints how many points it recorded.
+Several of them, started at the same instant on the same points in the same order, collide far more
+often than sweeps do. Says that it is ready, begins at a line on its input, and prints how many
+points it recorded.
 """
 
 import random
@@ -54,7 +56,9 @@ def claimed(tracker: Journal | MlflowStore, number: int) -> Claim:
 
 def main() -> None:
     uri, experiment, points = sys.argv[1:]
-    tracker = open_tracker(Tracking(uri=uri, experiment=experiment), lambda line: print(line, file=sys.stderr))
+    tracker = open_tracker(
+        Tracking(uri=uri, experiment=experiment), lambda line: print(line, file=sys.stderr)
+    )
     tracker.finished([ENVIRONMENT])  # as a session does before it claims anything
     queue = deque(Identity(str(number), ENVIRONMENT, 0) for number in range(int(points)))
     print("ready", flush=True)
@@ -62,7 +66,9 @@ def main() -> None:
     recorded = 0
     while queue:
         identity = queue.popleft()
-        claim = tracker.begin(identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True)
+        claim = tracker.begin(
+            identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True
+        )
         if claim is None:
             queue.append(identity)
             time.sleep(random.uniform(0.0, 0.02))

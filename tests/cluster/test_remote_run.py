@@ -1,7 +1,9 @@
-"""`mlflow run` of this project from a git address on a machine that has nothing: an empty home, an empty environment.
+"""`mlflow run` of this project from a git address on a machine that has nothing: an empty home, an
+empty environment.
 
-MLflow's own manager makes the environment from python_env.yaml, so this downloads what `pip install paradnn` would.
-The host's certificates and package indexes are machine-wide settings, not the environment's; everything else is gone.
+MLflow's own manager makes the environment from python_env.yaml, so this downloads what `pip install
+paradnn` would. The host's certificates and package indexes are machine-wide settings, not the
+environment's; everything else is gone.
 """
 
 import os
@@ -23,13 +25,19 @@ from tests.test_mlproject import copied
 OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ceilings")))
 
 
-def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`mlflow run` as typed on a clean machine: MLflow and uv are there, the project's environment is not."""
+def mlflow_run(
+    home: Path, one: Server, address: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """`mlflow run` as typed on a clean machine: MLflow and uv are there, the project's environment
+    is not.
+    """
     programs = home / "bin"
     programs.mkdir(exist_ok=True)
     for name in ("uv", "mlflow"):
         if not (programs / name).exists():
-            found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+            found = shutil.which(
+                name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            )
             assert found, f"{name} is missing: pip install {name}"
             (programs / name).symlink_to(found)
     environ = {
@@ -37,46 +45,96 @@ def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subpro
         "PATH": f"{programs}:{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
         "MLFLOW_TRACKING_URI": one.uri,
     }
-    if "SSL_CERT_FILE" in os.environ:  # a property of this machine's network, and uv looks nowhere else
+    if (
+        "SSL_CERT_FILE" in os.environ
+    ):  # a property of this machine's network, and uv looks nowhere else
         environ["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
-    command = ["mlflow", "run", address, "--env-manager", "uv", "--experiment-name", "paradnn", *arguments]
-    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=1500, check=False)
+    command = [
+        "mlflow",
+        "run",
+        address,
+        "--env-manager",
+        "uv",
+        "--experiment-name",
+        "paradnn",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, cwd=home, env=environ, capture_output=True, text=True, timeout=1500, check=False
+    )
 
 
 @contextmanager
 def served_by_git(folder: Path) -> Iterator[str]:
     """This checkout in a repository that `git daemon` serves on loopback."""
-    served, port = folder / "served", free_port()
-    clone = ["git", "clone", "-q", "--bare", str(copied(folder / "work")), str(served / "paradnn.git")]
+    served = folder / "served"
+    port = free_port()
+    clone = [
+        "git",
+        "clone",
+        "-q",
+        "--bare",
+        str(copied(folder / "work")),
+        str(served / "paradnn.git"),
+    ]
     subprocess.run(clone, check=True)
-    where = ["--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={served}", str(served)]
+    where = [
+        "--export-all",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        f"--base-path={served}",
+        str(served),
+    ]
 
     def listens() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    with started(["git", "daemon", *where], stderr=subprocess.DEVNULL):  # git is but the parent of git-daemon
+    with started(
+        ["git", "daemon", *where], stderr=subprocess.DEVNULL
+    ):  # git is but the parent of git-daemon
         assert wait_for(listens)
         yield f"git://127.0.0.1:{port}/paradnn.git"
 
 
 @pytest.mark.timeout(1800)
 def test_a_preset_and_a_point_from_a_git_address(
-    tracking: tuple[Server, str], database: Postgres, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    tracking: tuple[Server, str],
+    database: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
     (one, name), home = tracking, tmp_path_factory.mktemp("home")
     with served_by_git(tmp_path) as address:
-        sweep = ["-e", "sweep", "-P", "experiment=quick", "-P", f"overrides=sweep.sample=3 {OVERRIDES}"]
+        sweep = [
+            "-e",
+            "sweep",
+            "-P",
+            "experiment=quick",
+            "-P",
+            f"overrides=sweep.sample=3 {OVERRIDES}",
+        ]
         done = mlflow_run(home, one, address, *sweep)
         assert done.returncode == 0, done.stderr[-4000:]
-        point = ["-e", "train", "-P", "batch_size=4", "-P", "compile=xla", "-P", f"overrides={' '.join(TINY)}"]
+        point = [
+            "-e",
+            "train",
+            "-P",
+            "batch_size=4",
+            "-P",
+            "compile=xla",
+            "-P",
+            f"overrides={' '.join(TINY)}",
+        ]
         done = mlflow_run(home, one, address, *point)
         assert done.returncode == 0, done.stderr[-4000:]
     points = database.runs(name)
     assert [point["outcome"] for point in points] == ["ok"] * 4
     [parent] = database.runs(name, "sweep")
     assert sum(point.get("mlflow.parentRunId") == parent["run_id"] for point in points) == 3
-    projects = database.rows(name, "SELECT run_uuid, value FROM tags WHERE key = 'mlflow.project.env'")
+    projects = database.rows(
+        name, "SELECT run_uuid, value FROM tags WHERE key = 'mlflow.project.env'"
+    )
     assert len(projects) == 2
     assert {manager for _, manager in projects} == {"uv"}
     assert parent["mlflow.parentRunId"] in {run_id for run_id, _ in projects}
@@ -88,4 +146,6 @@ def test_a_preset_and_a_point_from_a_git_address(
     assert ("xla",) in values
     versions = {point["version.tensorflow"] for point in points}
     pinned = (Path(__file__).parents[2] / "constraints.txt").read_text()
-    assert versions == {line.removeprefix("tensorflow==") for line in pinned.splitlines() if "tensorflow==" in line}
+    assert versions == {
+        line.removeprefix("tensorflow==") for line in pinned.splitlines() if "tensorflow==" in line
+    }

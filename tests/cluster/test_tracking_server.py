@@ -1,5 +1,6 @@
-"""Several drivers on one `mlflow server` on PostgreSQL; servers and databases that are killed under them; a server that
-asks for a password: a sweep with it, one line without it, and the password nowhere.
+"""Several drivers on one `mlflow server` on PostgreSQL; servers and databases that are killed under
+them; a server that asks for a password: a sweep with it, one line without it, and the password
+nowhere.
 
 What counts is read with plain SQL from the database and over plain HTTP from the server.
 """
@@ -30,11 +31,15 @@ AXES = [entry for entry in TINY if "nodes" not in entry]
 
 
 def as_host(number: int) -> list[str]:
-    """What makes a command believe that it runs on a host of its own: a host name and process numbers of its own."""
+    """What makes a command believe that it runs on a host of its own: a host name and process
+    numbers of its own.
+    """
     command = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
     script = f'hostname node{number} && exec "$@"'
     whole = [*command, "sh", "-c", script, "sh"]
-    possible = shutil.which("unshare") and subprocess.run([*whole, "true"], capture_output=True, check=False)
+    possible = shutil.which("unshare") and subprocess.run(
+        [*whole, "true"], capture_output=True, check=False
+    )
     return whole if possible and possible.returncode == 0 else []
 
 
@@ -42,13 +47,22 @@ def as_host(number: int) -> list[str]:
 def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A running driver on a host of its own; killed with all it started when the test is done."""
     command = [*as_host(number), sys.executable, "-m", "paradnn.train", *arguments]
-    with log.open("wb") as out, started(command, cwd=ROOT, env=environment(), stdout=out, stderr=out) as process:
+    with (
+        log.open("wb") as out,
+        started(command, cwd=ROOT, env=environment(), stdout=out, stderr=out) as process,
+    ):
         yield process
 
 
 def recorded_together(commands: list[list[str]]) -> list[int]:
     """What each of several recorders recorded, which begin together once the last is ready."""
-    options = {"cwd": ROOT, "env": environment(), "text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    options = {
+        "cwd": ROOT,
+        "env": environment(),
+        "text": True,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+    }
     with ExitStack() as stack:
         racers = [stack.enter_context(started(command, **options)) for command in commands]
         for racer in racers:
@@ -62,11 +76,15 @@ def recorded_together(commands: list[list[str]]) -> list[int]:
 def artifact(one: Server, run: dict[str, str], name: str) -> bytes:
     """A file of a run over plain HTTP."""
     path = run["place"].removeprefix("mlflow-artifacts:/")
-    with urllib.request.urlopen(f"{one.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}", timeout=60) as answer:
+    with urllib.request.urlopen(
+        f"{one.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}", timeout=60
+    ) as answer:
         return bytes(answer.read())
 
 
-def test_four_drivers_racing_for_points_record_each_once(tracking: tuple[Server, str], database: Postgres) -> None:
+def test_four_drivers_racing_for_points_record_each_once(
+    tracking: tuple[Server, str], database: Postgres
+) -> None:
     one, name = tracking
     points = 12
     for attempt in range(4):
@@ -81,20 +99,34 @@ def test_four_drivers_racing_for_points_record_each_once(tracking: tuple[Server,
             "WHERE e.name = :name AND r.lifecycle_stage = 'active' AND t.key = 'point_id'",
             name=experiment,
         )
-        assert sorted(rows) == sorted((str(number), "FINISHED", "ok", 40) for number in range(points))
+        assert sorted(rows) == sorted(
+            (str(number), "FINISHED", "ok", 40) for number in range(points)
+        )
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["server", "database"])
-def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(victim: str, tmp_path: Path) -> None:
-    """Four hosts sweep the same points; the server, or its database, dies under them and comes back."""
+def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
+    victim: str, tmp_path: Path
+) -> None:
+    """Four hosts sweep the same points; the server, or its database, dies under them and comes
+    back.
+    """
     with postgres() as database, ExitStack() as stack:
         name = database.new_database()
         one = stack.enter_context(server(database.uri(name), tmp_path))
-        sweep = ["-m", f"tracking.uri={one.uri}", "model.nodes=range(8,32)", *AXES, "measure.min_seconds=0.5"]
+        sweep = [
+            "-m",
+            f"tracking.uri={one.uri}",
+            "model.nodes=range(8,32)",
+            *AXES,
+            "measure.min_seconds=0.5",
+        ]
         logs = [tmp_path / f"driver-{number}.log" for number in range(4)]
         drivers = [
-            stack.enter_context(driver(number, log, *sweep, f"tracking.folder={tmp_path / str(number)}"))
+            stack.enter_context(
+                driver(number, log, *sweep, f"tracking.folder={tmp_path / str(number)}")
+            )
             for number, log in enumerate(logs)
         ]
         assert wait_for(lambda: sum("outcome" in entry for entry in database.runs(name)) >= 3, 240)
@@ -115,10 +147,13 @@ def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(victim: str, tmp
             assert json.loads(artifact(one, point, "files.json"))["blocks.json"]["unit"] == "s"
 
 
-def test_the_tables_and_the_server_give_the_same_frame(tracking: tuple[Server, str], database: Postgres) -> None:
+def test_the_tables_and_the_server_give_the_same_frame(
+    tracking: tuple[Server, str], database: Postgres
+) -> None:
     one, name = tracking
     succeeded(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
-    by_api, by_tables = load(one.uri), load(database.uri(name))
+    by_api = load(one.uri)
+    by_tables = load(database.uri(name))
     assert len(by_tables) == 2
     assert by_tables.drop(columns="artifact_uri").equals(by_api.drop(columns="artifact_uri"))
     with pytest.raises(StoreError, match="a tracking server keeps these files"):
@@ -147,11 +182,15 @@ class Guarded:
         body = json.dumps({"username": user, "password": self.passwords[user]}).encode()
         word = base64.b64encode(f"admin:{self.admin}".encode()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {word}"}
-        request = urllib.request.Request(f"{self.server.uri}/api/2.0/mlflow/users/create", body, headers)
+        request = urllib.request.Request(
+            f"{self.server.uri}/api/2.0/mlflow/users/create", body, headers
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 200
 
-    def train(self, user: str | None, password: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def train(
+        self, user: str | None, password: str | None, *arguments: str
+    ) -> subprocess.CompletedProcess[str]:
         """`paradnn.train` with credentials in the environment."""
         given = {"MLFLOW_TRACKING_URI": self.server.uri}
         if user and password:
@@ -162,8 +201,10 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
-    name, users = database.new_database(), database.new_database()
-    admin, config = secrets.token_hex(12), folder / "auth.ini"
+    name = database.new_database()
+    users = database.new_database()
+    admin = secrets.token_hex(12)
+    config = folder / "auth.ini"
     config.write_text(
         "[mlflow]\ndefault_permission = READ\nadmin_username = admin\nauth_cache_ttl_seconds = 60\n"
         f"database_uri = {database.uri(users)}\n"
@@ -178,10 +219,18 @@ def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
-def test_a_sweep_with_credentials_and_none_of_them_anywhere(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_sweep_with_credentials_and_none_of_them_anywhere(
+    guarded: Guarded, tmp_path: Path
+) -> None:
     password = guarded.passwords["bench"]
     folder = tmp_path / "results"
-    sweep = ["-m", "model.nodes=8,9", *AXES, f"tracking.folder={folder}", f"hydra.sweep.dir={tmp_path / 'hydra'}"]
+    sweep = [
+        "-m",
+        "model.nodes=8,9",
+        *AXES,
+        f"tracking.folder={folder}",
+        f"hydra.sweep.dir={tmp_path / 'hydra'}",
+    ]
     done = guarded.train("bench", password, *sweep, "measure.profile=true")
     assert done.returncode == 0, done.stderr
     # In the address too: it is hidden wherever it is shown or stored.
@@ -191,11 +240,19 @@ def test_a_sweep_with_credentials_and_none_of_them_anywhere(guarded: Guarded, tm
     assert [point["outcome"] for point in guarded.database.runs(guarded.name)] == ["ok"] * 4
     texts = [done.stdout, done.stderr, other.stdout, other.stderr, *stored(guarded)]
     texts += [
-        path.read_bytes().decode(errors="replace") for path in guarded.server.log.parent.rglob("*") if path.is_file()
+        path.read_bytes().decode(errors="replace")
+        for path in guarded.server.log.parent.rglob("*")
+        if path.is_file()
     ]
-    texts += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    texts += [
+        path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()
+    ]
     assert len(texts) > 20
-    for secret in (password, base64.b64encode(f"bench:{password}".encode()).decode(), guarded.database.password):
+    for secret in (
+        password,
+        base64.b64encode(f"bench:{password}".encode()).decode(),
+        guarded.database.password,
+    ):
         # The server's own configuration file names its database.
         assert not [text for text in texts if secret in text and not text.startswith("[mlflow]")]
 
@@ -205,7 +262,9 @@ def test_wrong_credentials_are_one_line_and_exit_code_2(guarded: Guarded) -> Non
         done = guarded.train(user, password, *TINY)
         assert done.returncode == 2, done.stderr
         [line] = done.stderr.splitlines()
-        assert line.startswith(f"error: tracking.uri={guarded.server.uri}: not logged in, or a wrong user or password")
+        assert line.startswith(
+            f"error: tracking.uri={guarded.server.uri}: not logged in, or a wrong user or password"
+        )
         assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in line
         assert done.stdout == ""
 
@@ -214,16 +273,23 @@ def test_a_user_who_may_only_read_is_told_so(guarded: Guarded, tmp_path: Path) -
     made = guarded.train("bench", guarded.passwords["bench"], *TINY)
     assert made.returncode == 0, made.stderr
     for arguments in (["-m", "model.nodes=20,21", *AXES], ["model.nodes=20", *AXES]):
-        done = guarded.train("guest", guarded.passwords["guest"], *arguments, f"tracking.folder={tmp_path}")
+        done = guarded.train(
+            "guest", guarded.passwords["guest"], *arguments, f"tracking.folder={tmp_path}"
+        )
         assert done.returncode == 2, done.stderr
-        assert done.stderr.splitlines()[-1].startswith(f"error: {guarded.server.uri}: the server forbids it (HTTP 403")
+        assert done.stderr.splitlines()[-1].startswith(
+            f"error: {guarded.server.uri}: the server forbids it (HTTP 403"
+        )
     assert not list(tmp_path.iterdir())
 
 
 def stored(guarded: Guarded) -> list[str]:
     """Every row of every table of the tracking database, as text."""
     tables = guarded.database.rows(
-        guarded.name, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        guarded.name,
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'",
     )
-    rows = " UNION ALL ".join(f'SELECT CAST(row_to_json(t) AS text) FROM "{table}" t' for [table] in tables)
+    rows = " UNION ALL ".join(
+        f'SELECT CAST(row_to_json(t) AS text) FROM "{table}" t' for [table] in tables
+    )
     return [row for [row] in guarded.database.rows(guarded.name, rows)]

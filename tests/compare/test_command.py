@@ -23,11 +23,15 @@ AXES = [entry for entry in POINT if not entry.startswith("batch_size")]
 @pytest.mark.framework
 def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: WorkerPool) -> None:
     axes = [*AXES, "batch_size=4,8"]
-    done = run(["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", "--", *axes], store)
+    done = run(
+        ["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", "--", *axes], store
+    )
     points, [parent] = store.runs(), store.runs("sweep")
     assert len(points) == 20, done.stderr
     # Both sides' workers serve all rounds: none ends with the thread that measured in it.
-    assert {key.side for key, worker in pool._workers.items() if worker._process.poll() is None} >= {0, 1}
+    assert {
+        key.side for key, worker in pool._workers.items() if worker._process.poll() is None
+    } >= {0, 1}
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
     assert {point["comparison"] for point in points} == {parent["sweep_id"]}
     told = {(point["side"], store.values("params", point["run_id"])["compile"]) for point in points}
@@ -36,18 +40,26 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
     assert parent["status"] == "FINISHED"
     assert parent["mlflow.runName"] == "compile=graph or compile=eager, 2 points"
     lines = done.stdout.splitlines()[:3]
-    assert {line.partition(":")[0] for line in lines[:2]} == {f"fc 1x8 b{size} float32 cpu" for size in (4, 8)}
+    assert {line.partition(":")[0] for line in lines[:2]} == {
+        f"fc 1x8 b{size} float32 cpu" for size in (4, 8)
+    }
     assert lines[2].startswith("Geometric mean of these 2 points, and of no others: ")
     assert all(line in parent["mlflow.note.content"] for line in lines)
-    # Of every run, by its own blocks: a ratio a round and point, that of blocks which followed one another.
+    # Of every run, by its own blocks: a ratio a round and point, that of blocks which followed one
+    # another.
     steps: dict[tuple[object, str], dict[object, np.ndarray]] = {}
     for point in points:
         params = store.values("params", point["run_id"])
-        [process] = json.loads((store.files(point["run_id"]) / "blocks.json").read_text())["processes"]
+        [process] = json.loads((store.files(point["run_id"]) / "blocks.json").read_text())[
+            "processes"
+        ]
         seconds = np.array(process["blocks"]) / process["steps_per_block"]
-        steps.setdefault((params["batch_size"], point["replicate"]), {})[params["compile"]] = seconds
+        steps.setdefault((params["batch_size"], point["replicate"]), {})[params["compile"]] = (
+            seconds
+        )
     ratios = {
-        key: float(np.exp(stats.trim_mean(np.log(both["eager"] / both["graph"]), 0.2))) for key, both in steps.items()
+        key: float(np.exp(stats.trim_mean(np.log(both["eager"] / both["graph"]), 0.2)))
+        for key, both in steps.items()
     }
     metrics = store.values("latest_metrics", parent["run_id"])
     assert metrics["speed_ratio"] == pytest.approx(stats.gmean([*ratios.values()]))
@@ -70,9 +82,12 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_an_interrupted_comparison_is_recorded(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_comparison_is_recorded(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C, after the third point is recorded: the first of its round."""
-    record, recorded = MlflowStore.record, []
+    record = MlflowStore.record
+    recorded = []
 
     def interrupted(*arguments: Any) -> str:
         recorded.append(record(*arguments))
@@ -88,7 +103,8 @@ def test_an_interrupted_comparison_is_recorded(store: Store, tmp_path: Path, mon
         done = run(["paradnn.compare.__main__", *sides, *POINT], store)
     finally:
         signal.signal(signal.SIGINT, before)
-    out, errors = done.stdout, done.stderr
+    out = done.stdout
+    errors = done.stderr
     assert done.returncode == 130, errors
     assert sorted(point["status"] for point in store.runs()) == ["FINISHED"] * 3 + ["KILLED"]
     assert "undecided: " in out

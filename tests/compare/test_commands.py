@@ -26,7 +26,8 @@ from paradnn.platform.commits import checkouts
 from tests.conftest import ROOT
 
 TABLES, REFUSED = (
-    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text()) for name in ("tables", "refusals")
+    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
+    for name in ("tables", "refusals")
 )
 SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]
 Call = Callable[[Any, Sequence[object]], tuple[int, str, str]]
@@ -50,7 +51,9 @@ class Forever(Rule):
         return False
 
 
-def turns_of(first: str, second: str, metric: OutputMetric | None = None, rule: Rule | None = None) -> Turns:
+def turns_of(
+    first: str, second: str, metric: OutputMetric | None = None, rule: Rule | None = None
+) -> Turns:
     sides = Command(first, first), Command(second, second)
     turns = Turns(sides, rule or Rule(most=20), Terms(1, metric or OutputMetric()), seed=1)
     turns.follow()
@@ -83,8 +86,12 @@ def test_a_shell_is_started_only_for_what_needs_one(text: str, words: list[str])
     assert program_of(text) == words
 
 
-@pytest.mark.parametrize(("pattern", "printed", "value"), [*TABLES["metrics"], ("json:a", "{" * 100_000, None)])
-def test_the_metric_is_what_was_printed_last(pattern: str, printed: str, value: float | None) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "printed", "value"), [*TABLES["metrics"], ("json:a", "{" * 100_000, None)]
+)
+def test_the_metric_is_what_was_printed_last(
+    pattern: str, printed: str, value: float | None
+) -> None:
     assert OutputMetric(pattern).value(printed) == value
 
 
@@ -101,7 +108,10 @@ def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
     rounds = [order[at] for at in range(0, 40, 2)]
     assert len(order) == 40
     assert all(set(rounds[at : at + 2]) == {"a", "b"} for at in range(0, 20, 2))
-    assert {"".join(rounds[at : at + 2]) for at in range(0, 20, 2)} == {"ab", "ba"}  # and not always the same
+    assert {"".join(rounds[at : at + 2]) for at in range(0, 20, 2)} == {
+        "ab",
+        "ba",
+    }  # and not always the same
 
 
 def test_the_slower_side_says_how_many_runs_a_visit_has() -> None:
@@ -112,7 +122,9 @@ def test_the_slower_side_says_how_many_runs_a_visit_has() -> None:
 def test_a_side_that_fails_now_and_then_is_compared_without_these_rounds(tmp_path: Path) -> None:
     count = tmp_path / "count"
     now_and_then = f"echo >>{count}; [ $(wc -l <{count}) != 5 ] || exit 3; echo speed: 2"
-    turns = turns_of(now_and_then, says("speed: 1"), OutputMetric("speed: ([0-9.]+)", True), Forever(most=20))
+    turns = turns_of(
+        now_and_then, says("speed: 1"), OutputMetric("speed: ([0-9.]+)", True), Forever(most=20)
+    )
     assert (turns.problem, turns.failures(0), turns.failures(1)) == (None, ["exit code 3"], [])
     assert [math.exp(value) for value in turns.logs] == pytest.approx([2.0] * turns.rounds)
     assert turns.rounds == len(turns.visits[0]) - 1
@@ -145,8 +157,13 @@ def test_commits_stand_in_worktrees_that_are_gone_afterwards(repository: Path) -
 
 
 @pytest.mark.parametrize(("references", "setup", "message"), TABLES["commits"])
-def test_bad_commits_are_told(repository: Path, references: list[str], setup: str | None, message: str) -> None:
-    with pytest.raises(ConfigError, match=message), checkouts((references[0], references[1]), setup):
+def test_bad_commits_are_told(
+    repository: Path, references: list[str], setup: str | None, message: str
+) -> None:
+    with (
+        pytest.raises(ConfigError, match=message),
+        checkouts((references[0], references[1]), setup),
+    ):
         pass
 
 
@@ -163,36 +180,72 @@ def test_the_screen_and_the_file_say_the_same(tmp_path: Path, call: Call) -> Non
 
 def test_the_file_is_written_though_nobody_reads_the_words(tmp_path: Path) -> None:
     """And the exit code stays that of the answer, by whichever way a command prints."""
-    words = ["compare", "--json", "a.json", "--metric", "([0-9]+)", "--rounds", "5", "--most", "5", "echo 2", "echo 3"]
+    words = [
+        "compare",
+        "--json",
+        "a.json",
+        "--metric",
+        "([0-9]+)",
+        "--rounds",
+        "5",
+        "--most",
+        "5",
+        "echo 2",
+        "echo 3",
+    ]
     printed = "from paradnn.cli.program import program; raise SystemExit(program(lambda: print('x') or 3)())"
     read, write = os.pipe()
     os.close(read)  # as that of `| head` is after some lines
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     for asked, code in ((["-m", "paradnn", *words], 0), (["-c", printed], 3)):
-        ended = subprocess.run([sys.executable, *asked], cwd=tmp_path, stdout=write, env=environ, check=False)
+        ended = subprocess.run(
+            [sys.executable, *asked], cwd=tmp_path, stdout=write, env=environ, check=False
+        )
         assert ended.returncode == code
     os.close(write)
     assert json.loads((tmp_path / "a.json").read_text())["ratio"] == pytest.approx(1.5)
 
 
 def test_one_command_at_two_commits(repository: Path, call: Call) -> None:
-    code, said, _ = call(command.main, [*SPEED, "--commits", "main", "main~1", "--", "sh", "program.sh"])
+    code, said, _ = call(
+        command.main, [*SPEED, "--commits", "main", "main~1", "--", "sh", "program.sh"]
+    )
     assert code == 0
     assert "main~1 is 1.2500 times as fast as main" in said
 
 
 @pytest.mark.parametrize(
     ("base", "slower", "code", "word"),
-    [("main~1", "50%", 1, "REGRESSED"), ("main", "59%", 1, "REGRESSED"), ("main", "61%", 0, "passed")],
+    [
+        ("main~1", "50%", 1, "REGRESSED"),
+        ("main", "59%", 1, "REGRESSED"),
+        ("main", "61%", 0, "passed"),
+    ],
 )
-def test_gates_fail_what_is_slower(repository: Path, call: Call, base: str, slower: str, code: int, word: str) -> None:
+def test_gates_fail_what_is_slower(
+    repository: Path, call: Call, base: str, slower: str, code: int, word: str
+) -> None:
     # 80 / 50 is just 1.6.
-    words = ["--base", base, "--slower", slower, *SPEED, "--junit", "j.xml", "--markdown", "c.md", "--json", "g.json"]
+    words = [
+        "--base",
+        base,
+        "--slower",
+        slower,
+        *SPEED,
+        "--junit",
+        "j.xml",
+        "--markdown",
+        "c.md",
+        "--json",
+        "g.json",
+    ]
     ended, said, _ = call(gate.main, [*words, "--", "sh", "program.sh"])
     assert ended == code
     assert word in said
     assert ElementTree.parse(repository / "j.xml").getroot().get("failures") == str(code)
-    assert json.loads((repository / "g.json").read_text())["gate"] == ("regressed" if code else "passed")
+    assert json.loads((repository / "g.json").read_text())["gate"] == (
+        "regressed" if code else "passed"
+    )
     assert word in (repository / "c.md").read_text()
 
 
@@ -223,7 +276,8 @@ def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "message"), [(name, *row) for name, rows in REFUSED.items() for row in rows.items()]
+    ("name", "words", "message"),
+    [(name, *row) for name, rows in REFUSED.items() for row in rows.items()],
 )
 def test_wrong_input_is_one_line(call: Call, name: str, words: str, message: str) -> None:
     code, _, said = call({"gate": gate.main, "compare": command.main}[name], shlex.split(words))
@@ -261,17 +315,25 @@ def test_functions_are_called_block_by_block_in_processes_of_their_own(clock: Pa
     assert (answer.rule, answer.terms.minutes) == (Rule(most=COMMAND_ROUNDS), 2)
     assert str(answer).startswith("clock.py:one is 2.0000 times as fast as clock.py:two")
     calls = [line.split() for line in (clock / "log").read_text().splitlines()]
-    processes = {name: {process for who, process in calls if who == name} for name in ("one", "two")}
-    assert {name: len(found) for name, found in processes.items()} == {"one": 6, "two": 6}  # with the warm-up
+    processes = {
+        name: {process for who, process in calls if who == name} for name in ("one", "two")
+    }
+    assert {name: len(found) for name, found in processes.items()} == {
+        "one": 6,
+        "two": 6,
+    }  # with the warm-up
     assert answer.values(0) == [pytest.approx(0.025)] * 50
-    ends = {name: next(process for who, process in reversed(calls) if who == name) for name in processes}
+    ends = {
+        name: next(process for who, process in reversed(calls) if who == name) for name in processes
+    }
     names = [name for name, process in calls if process == ends[name]]
     turns = sum(one != two for one, two in itertools.pairwise(names))
     assert turns > 10  # not one after the other
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("fails", "exit code 1 (ValueError: no such thing)"), ("leaves", "exit code 5")]
+    ("name", "reason"),
+    [("fails", "exit code 1 (ValueError: no such thing)"), ("leaves", "exit code 5")],
 )
 def test_a_function_that_fails_has_no_verdict(clock: Path, name: str, reason: str) -> None:
     answer = paradnn.compare("clock.py:one", f"clock.py:{name}")
@@ -299,10 +361,15 @@ def test_the_first_two_words_are_the_sides_and_the_rest_is_common(words: list[st
 
 
 def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
-    first, second = read_arguments(["framework=jax '+framework.env.JAX_X=a b'", "framework=tensorflow"]).sides
+    first, second = read_arguments(
+        ["framework=jax '+framework.env.JAX_X=a b'", "framework=tensorflow"]
+    ).sides
     assert first[1] == ["framework=jax", "+framework.env.JAX_X=a b"]
     assert second[1] == ["framework=tensorflow"]
-    for words, most, minutes in ((["a=1", "a=2"], Rule.most, 0), (["one", "other"], COMMAND_ROUNDS, COMMAND_MINUTES)):
+    for words, most, minutes in (
+        (["a=1", "a=2"], Rule.most, 0),
+        (["one", "other"], COMMAND_ROUNDS, COMMAND_MINUTES),
+    ):
         request = read_arguments(words)
         assert (request.rule, request.minutes or 0) == (Rule(most=most), minutes)
     for words in ([], ["one"], ["one", "one"]):

@@ -1,5 +1,6 @@
-"""A comparison on planted rows: rounds and their order, sides that fail, the end, the words; and its statistics against
-SciPy and statsmodels, and on planted machines."""
+"""A comparison on planted rows: rounds and their order, sides that fail, the end, the words; and
+its statistics against SciPy and statsmodels, and on planted machines.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -32,7 +33,9 @@ Machine = Callable[[DesignPoint], float | str]
 def row(visit: DesignPoint, measured: float | str) -> RecordedPoint:
     ok = not isinstance(measured, str)
     outcome, metrics = ("ok", {"examples_per_second": measured}) if ok else (measured, {})
-    return RecordedPoint("id", "name", "fc", str(outcome), None if ok else "it said so", metrics, {})
+    return RecordedPoint(
+        "id", "name", "fc", str(outcome), None if ok else "it said so", metrics, {}
+    )
 
 
 def pairs(*batch_sizes: int) -> list[Pair]:
@@ -72,7 +75,10 @@ def test_every_round_measures_both_sides_of_each_point_side_by_side() -> None:
         assert sizes[::2] == sizes[1::2]
         for one, two in zip(visits[::2], visits[1::2], strict=True):
             assert {one.point.compile, two.point.compile} == {"graph", "xla"}
-        assert all(visit.tags == {"comparison": "id", "side": f"compile={visit.point.compile}"} for visit in visits)
+        assert all(
+            visit.tags == {"comparison": "id", "side": f"compile={visit.point.compile}"}
+            for visit in visits
+        )
     assert len({tuple(visit.point.batch_size for visit in visits) for visits in batches}) > 1
 
 
@@ -91,7 +97,10 @@ def test_it_ends_at_the_first_look_that_is_precise_enough() -> None:
 
 def test_least_and_most_rounds_and_minutes_are_kept() -> None:
     assert len(follow(Comparison("id", pairs(16), LABELS, Rule(least=11)), planted(1.3))) == 14
-    assert len(follow(Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9)), planted(1.0))) == 9
+    assert (
+        len(follow(Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=9)), planted(1.0)))
+        == 9
+    )
     clock: Iterator[float] = (60.0 * step for step in count())  # a round takes a minute
     timed = Comparison("id", pairs(16), LABELS, ENDLESS, 6.0, clock.__next__)
     assert len(follow(timed, planted(1.0))) == 6
@@ -104,7 +113,10 @@ def test_equal_sides_are_called_equivalent_and_wide_intervals_not_settled() -> N
         "no difference: compile=graph and compile=xla are equally fast within 2% (ratio 1.00"
     )
     noisy = Comparison("id", pairs(16), LABELS, Rule(most=10))
-    follow(noisy, lambda visit: 1 + 0.2 * (visit.point.replicate % 3 == 0) * (visit.point.compile == "xla"))
+    follow(
+        noisy,
+        lambda visit: 1 + 0.2 * (visit.point.replicate % 3 == 0) * (visit.point.compile == "xla"),
+    )
     [line] = noisy.sentences()
     assert line.startswith("undecided: compile=graph is 0.")
     assert line.endswith("rounds would tell")
@@ -133,7 +145,9 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
 def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
     def crashing(*numbers: int) -> Machine:
         return lambda visit: (
-            "crash" if visit.point.replicate in numbers and visit.point.compile == "xla" else planted(1.0)(visit)
+            "crash"
+            if visit.point.replicate in numbers and visit.point.compile == "xla"
+            else planted(1.0)(visit)
         )
 
     once = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=7))
@@ -145,19 +159,31 @@ def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "kernel", "ratio"), [("one", "memory", 1.0), ("two", "memory", 0.8), ("one", "dispatch", 0.8)]
+    ("device", "kernel", "ratio"),
+    [("one", "memory", 1.0), ("two", "memory", 0.8), ("one", "dispatch", 0.8)],
 )
-def test_whole_measurements_are_compared_at_one_speed_of_one_device(device: str, kernel: str, ratio: float) -> None:
-    """The machine is slower whenever it is xla's turn; a kernel tells, where it is the same one of one device."""
+def test_whole_measurements_are_compared_at_one_speed_of_one_device(
+    device: str, kernel: str, ratio: float
+) -> None:
+    """The machine is slower whenever it is xla's turn; a kernel tells, where it is the same one of
+    one device.
+    """
     comparison = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=5))
     rows: list[RecordedPoint] = []
     while visits := comparison.batch(rows):
         rows = []
         for visit in visits:
             slow = visit.point.compile == "xla"
-            metrics = {"examples_per_second": 80.0 if slow else 100.0, "reference_slope": 1.0, "reference_own": 0.0}
+            metrics = {
+                "examples_per_second": 80.0 if slow else 100.0,
+                "reference_slope": 1.0,
+                "reference_own": 0.0,
+            }
             metrics |= {"reference_memory_ms": 1.25 if slow else 1.0, "reference_dispatch_ms": 1.0}
-            tags = {"device": device if slow else "one", "reference_kernel": kernel if slow else "memory"}
+            tags = {
+                "device": device if slow else "one",
+                "reference_kernel": kernel if slow else "memory",
+            }
             rows.append(RecordedPoint("id", "name", "fc", "ok", None, metrics, tags))
     assert comparison.results[0].ratio == pytest.approx(1 / ratio)
 
@@ -181,9 +207,15 @@ def test_sides_that_do_not_pair_are_refused() -> None:
     with pytest.raises(ConfigError, match="the sides have 1 and 2 points"):
         pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
     with pytest.raises(ConfigError, match="batch_size=8: meets 16 on the other side"):
-        pairs_of([replace(GRAPH, batch_size=size) for size in (8, 16)], [replace(xla, batch_size=16)] * 2, null=False)
+        pairs_of(
+            [replace(GRAPH, batch_size=size) for size in (8, 16)],
+            [replace(xla, batch_size=16)] * 2,
+            null=False,
+        )
     assert pairs_of([GRAPH], [GRAPH], null=True)[0][1] == (GRAPH, GRAPH)
-    assert len(pairs_of([GRAPH, GRAPH], [xla, xla], null=False)) == 1, "an axis that names a value twice is one point"
+    assert len(pairs_of([GRAPH, GRAPH], [xla, xla], null=False)) == 1, (
+        "an axis that names a value twice is one point"
+    )
 
 
 def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
@@ -195,13 +227,17 @@ def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
 
 
 @pytest.mark.parametrize(("n", "missing", "last"), TABLES["levels"])
-def test_alternating_rounds_have_students_interval_at_the_looks_own_level(n: int, missing: float, last: bool) -> None:
+def test_alternating_rounds_have_students_interval_at_the_looks_own_level(
+    n: int, missing: float, last: bool
+) -> None:
     logs = [0.05 + (-1) ** index * (0.01 + 0.0001 * index) for index in range(n)]
     expected = stats.ttest_1samp(logs, 0).confidence_interval(1 - missing)
     found = estimate(logs, last=last)
     assert found.rounds == n
     assert math.log(found.ratio) == pytest.approx(np.mean(logs))
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((expected.low, expected.high))
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx(
+        (expected.low, expected.high)
+    )
 
 
 @pytest.mark.parametrize("n", [10, 20, 57])
@@ -225,20 +261,30 @@ def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
 
 @pytest.mark.parametrize(("low", "high", "verdict"), TABLES["verdicts"])
 def test_the_verdict_is_the_intervals(low: float, high: float, verdict: str) -> None:
-    found = SpeedEstimate((math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10)
+    found = SpeedEstimate(
+        (math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10
+    )
     assert found.verdict(0.02) == verdict
-    assert found.inverse().verdict(0.02) == {"faster": "slower", "slower": "faster"}.get(verdict, verdict)
-    assert low != 1.0004 or "1.0004 .. 1.0500" in sentence(found, LABELS, 0.02), "an end is not rounded onto 1"
+    assert found.inverse().verdict(0.02) == {"faster": "slower", "slower": "faster"}.get(
+        verdict, verdict
+    )
+    assert low != 1.0004 or "1.0004 .. 1.0500" in sentence(found, LABELS, 0.02), (
+        "an end is not rounded onto 1"
+    )
 
 
-@pytest.mark.parametrize(("mean", "half"), [(0.01, 0.03), (0.0, 0.05), (0.03, 0.04), (-0.015, 0.02)])
+@pytest.mark.parametrize(
+    ("mean", "half"), [(0.01, 0.03), (0.0, 0.05), (0.03, 0.04), (-0.015, 0.02)]
+)
 def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: float) -> None:
     found = SpeedEstimate(mean, half, 40)
     needed = found.rounds_needed(0.02)
     assert found.verdict(0.02) is SpeedVerdict.NOT_SETTLED
     assert needed in LOOKS
     narrower = half * math.sqrt(40 / needed)
-    assert SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not SpeedVerdict.NOT_SETTLED
+    assert (
+        SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not SpeedVerdict.NOT_SETTLED
+    )
     assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is SpeedVerdict.NOT_SETTLED
 
 
@@ -247,7 +293,9 @@ def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
     assert rule.is_enough(SpeedEstimate(0.03, 0.0198, 10))
     assert not rule.is_enough(SpeedEstimate(0.03, 0.025, 10)), "a verdict, but not precise"
     assert not rule.is_enough(SpeedEstimate(0.01, 0.0198, 10)), "precise, but no verdict"
-    assert rule.is_enough(SpeedEstimate(math.log(2), 0.06, 10)), "a tenth of a large difference is enough"
+    assert rule.is_enough(SpeedEstimate(math.log(2), 0.06, 10)), (
+        "a tenth of a large difference is enough"
+    )
     assert rule.is_enough(SpeedEstimate(0.001, 0.015, 10))
 
 
@@ -255,10 +303,14 @@ OWN = {"independent": 0.7, "bimodal, 8%": 0.0, "second place 3% slower": 0.0, "s
 
 
 @pytest.mark.parametrize(("machine", "own"), OWN.items())
-def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(machine: str, own: float) -> None:
+def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(
+    machine: str, own: float
+) -> None:
     """Noise of a side's `own` lasts, too."""
     outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine], own=own)
-    false = sum(outcome.verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for outcome in outcomes)
+    false = sum(
+        outcome.verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for outcome in outcomes
+    )
     assert false <= stats.binom.ppf(0.999, 200, 0.05)
     assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
 
@@ -277,5 +329,7 @@ def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_
     lucky = 0.02 + noise
     assert estimate([*lucky]).verdict(0.01) is SpeedVerdict.FASTER
     assert false_alarms([*lucky], Rule(), 200) <= 0.02  # exchanged at random it is noise
-    often = Rule(within=1.0, margin=0.0001, misses=6.0)  # each look misses far more often than it may
+    often = Rule(
+        within=1.0, margin=0.0001, misses=6.0
+    )  # each look misses far more often than it may
     assert false_alarms([*noise], often, 200) > 0.05

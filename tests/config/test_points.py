@@ -1,4 +1,6 @@
-"""What a point may be, in the words of a command line: a line for the first thing that is wrong, and identities."""
+"""What a point may be, in the words of a command line: a line for the first thing that is wrong,
+and identities.
+"""
 
 import dataclasses
 import shlex
@@ -32,7 +34,9 @@ SERVER = "model=fc mode=inference scenario=server measure.timeout=1800"
 
 
 def point(words: str) -> Point:
-    """A point of `key=value` words; the choice of a group, such as model=fc, takes back what was said of it before."""
+    """A point of `key=value` words; the choice of a group, such as model=fc, takes back what was
+    said of it before.
+    """
     config: dict[str, Any] = {}
     for word in shlex.split(words):
         key, _, text = word.partition("=")
@@ -77,7 +81,10 @@ def meant(words: str) -> str:
 
 @pytest.mark.parametrize(("words", "identity"), TABLES["identities"].items())
 def test_points_are_those_of_before(words: str, identity: str) -> None:
-    assert point_id(point(f"{meant(words)} measure.min_seconds=1.0 measure.block_seconds=0.1")) == identity
+    assert (
+        point_id(point(f"{meant(words)} measure.min_seconds=1.0 measure.block_seconds=0.1"))
+        == identity
+    )
     assert not {"generate", "learn"} & set(request_of(point(meant(words))))
 
 
@@ -92,17 +99,25 @@ def test_every_key_makes_another_point(words: str, others: list[str]) -> None:
     assert len({point_id(one) for one in found}) == len(found)
     if words == "{SERVER}":
         known = {more.partition("=")[0] for more in [*others, "server.batch=8"]} - {"scenario"}
-        assert known == {f"server.{entry.name}" for entry in dataclasses.fields(Server)}, "none is forgotten"
+        assert known == {f"server.{entry.name}" for entry in dataclasses.fields(Server)}, (
+            "none is forgotten"
+        )
 
 
 def test_configurations_have_the_defaults_of_the_keys() -> None:
     scenarios = {name: type(work) for name, work in WORKLOADS.items() if work.key == "scenario"}
-    files = {path.stem: yaml.safe_load(path.read_text()) for path in (CONFIG / "scenario").glob("*.yaml")}
+    files = {
+        path.stem: yaml.safe_load(path.read_text()) for path in (CONFIG / "scenario").glob("*.yaml")
+    }
     assert set(files) == {"closed", *scenarios}
     for name, load in scenarios.items():
         assert files[name]["scenario"] == name
-        assert files[name][name] == {entry.name: entry.default for entry in dataclasses.fields(load)}
-    assert yaml.safe_load((CONFIG / "config.yaml").read_text())["generate"] == dataclasses.asdict(Generate())
+        assert files[name][name] == {
+            entry.name: entry.default for entry in dataclasses.fields(load)
+        }
+    assert yaml.safe_load((CONFIG / "config.yaml").read_text())["generate"] == dataclasses.asdict(
+        Generate()
+    )
 
 
 @pytest.mark.parametrize(("words", "key", "value", "name"), TABLES["names"])
@@ -113,7 +128,9 @@ def test_a_run_names_what_was_asked_for(words: str, key: str, value: str, name: 
     assert run_name(found).endswith(name) or name.endswith(" ")
 
 
-def test_a_path_is_the_same_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_path_is_the_same_from_every_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert point("model=residual data=images data.path=set").data.path == str(tmp_path / "set")  # type: ignore[union-attr]
 
@@ -131,15 +148,28 @@ def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_
     assert (costs.flops_per_step, costs.parameters, costs.memory_lower_bound_bytes) == (0, 0, 12345)
     times = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
     latency = transfer_metrics(point(f"{CHANNEL} model.bytes=1000").model, times)
-    assert (latency["round_trip_us"], latency["transfer_us"], latency["transfer_high_us"]) == (2000, 1000, 1250)
+    assert (latency["round_trip_us"], latency["transfer_us"], latency["transfer_high_us"]) == (
+        2000,
+        1000,
+        1250,
+    )
     assert latency["sent_bytes_per_second"] == pytest.approx(1e6)
     of_window = point(f"{CHANNEL} model.pattern=bandwidth model.bytes=1000 model.window=50")
     window = transfer_metrics(of_window.model, times)
     assert window["messages_per_second"] == pytest.approx(25_000)
-    assert (window["messages_per_second_low"], window["messages_per_second_high"]) == pytest.approx((20_000, 31_250))
-    four = point(f"{CHANNEL} model.transport=gloo model.pattern=all_reduce model.bytes=4000 model.processes=4")
+    assert (window["messages_per_second_low"], window["messages_per_second_high"]) == pytest.approx(
+        (20_000, 31_250)
+    )
+    four = point(
+        f"{CHANNEL} model.transport=gloo model.pattern=all_reduce model.bytes=4000 model.processes=4"
+    )
     assert transfer_metrics(four.model, {"step_time_ms": 2.0}) == pytest.approx(
-        {"transfer_us": 2000, "messages_per_second": 500, "sent_bytes_per_second": 2e6, "bus_bytes_per_second": 3e6}
+        {
+            "transfer_us": 2000,
+            "messages_per_second": 500,
+            "sent_bytes_per_second": 2e6,
+            "bus_bytes_per_second": 3e6,
+        }
     )
     assert bus_factor("broadcast", 4) == 1.0
 
@@ -147,7 +177,11 @@ def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_
 def test_a_quick_measurement_of_a_scenario_is_short() -> None:
     with initialize_config_dir(str(CONFIG), version_base=None):
         store_options()
-        for words, seconds in ((["measure=quick"], 15), (["measure=quick", "server.min_seconds=40"], 40), ([], 600)):
+        for words, seconds in (
+            (["measure=quick"], 15),
+            (["measure=quick", "server.min_seconds=40"], 40),
+            ([], 600),
+        ):
             config = plain(compose("config", ["scenario=server", "mode=inference", *words]))
             assert read_point(config).workload.min_seconds == seconds
 
@@ -161,7 +195,8 @@ def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("8GiB", 8 * 2**30), ("500 MB", 500_000_000), ("1.5kib", 1536), (1000, 1000), ("auto", None)]
+    ("text", "count"),
+    [("8GiB", 8 * 2**30), ("500 MB", 500_000_000), ("1.5kib", 1536), (1000, 1000), ("auto", None)],
 )
 def test_memory_sizes(text: str | int, count: int | None) -> None:
     assert memory_bytes(text, "key") == count

@@ -31,17 +31,24 @@ def hydra() -> Iterator[None]:
 
 
 def plan_of(*arguments: str) -> Plan:
-    fixed = [entry for entry in arguments if entry.startswith("sweep.zip") or not {",", "("} & set(entry)]
+    fixed = [
+        entry for entry in arguments if entry.startswith("sweep.zip") or not {",", "("} & set(entry)
+    ]
     master: DictConfig = compose("config", overrides=fixed, return_hydra_config=True)
     return expand(GlobalHydra.instance().config_loader(), master, list(arguments), {})
 
 
 @pytest.mark.parametrize(("experiment", "points", "families"), PRESETS)
-def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:
+def test_presets_compose_to_the_stated_number_of_distinct_points(
+    experiment: str, points: int, families: int
+) -> None:
     read = [read_point(config) for config in plan_of(f"experiment={experiment}").configs()]
     assert len(read) == points
     assert len({point_id(point) for point in read}) == points
-    per_family = [len([point for point in read if point.model.name == name]) for name in {p.model.name for p in read}]
+    per_family = [
+        len([point for point in read if point.model.name == name])
+        for name in {p.model.name for p in read}
+    ]
     assert len(per_family) == families
     if experiment.startswith("paper"):
         assert set(per_family) == {points // families}
@@ -49,7 +56,11 @@ def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str
 
 def test_points_that_differ_in_their_batches_are_read_as_any_other() -> None:
     served = ["scenario=server", "server.rate=100", "mode=inference", "measure=quick"]
-    for axes in ([*served, "batch_size=8,16"], ["devices=1,2", "batch_size=2,4"], ["batch_size=1,2", "seed=0,1"]):
+    for axes in (
+        [*served, "batch_size=8,16"],
+        ["devices=1,2", "batch_size=2,4"],
+        ["batch_size=1,2", "seed=0,1"],
+    ):
         plan = plan_of("model=fc", "model.nodes=8,16", *axes)
         assert list(tasks._points(plan)) == [read_point(config) for config in plan.configs()]
         assert len({point.batch_size for point in tasks._points(plan)}) == 2
@@ -63,9 +74,13 @@ def test_a_list_is_the_name_of_no_family() -> None:
 
 
 def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
-    """Of such two a comparison with a third could not say which is meant: the report's section would stay empty."""
+    """Of such two a comparison with a third could not say which is meant: the report's section
+    would stay empty.
+    """
     read = [read_point(config) for config in plan_of("experiment=tour").configs()]
-    of_all = {point_id(replace(point, platform=replace(point.platform, threads=None))) for point in read}
+    of_all = {
+        point_id(replace(point, platform=replace(point.platform, threads=None))) for point in read
+    }
     assert len(of_all) == len(read) == 64
 
 
@@ -87,10 +102,18 @@ def test_the_fast_composition_is_hydras() -> None:
         "optimizer.learning_rate": ["0.1", "1e-3"],
         "+framework.env.TF_ENABLE_ONEDNN_OPTS": ["0", "1"],
     }
-    plan = plan_of(*(f"{key}={','.join(dict.fromkeys(values))}" for key, values in axes.items()), "sweep.order=given")
+    plan = plan_of(
+        *(f"{key}={','.join(dict.fromkeys(values))}" for key, values in axes.items()),
+        "sweep.order=given",
+    )
     combinations = itertools.product(*(dict.fromkeys(values) for values in axes.values()))
     expected = [
-        plain(compose("config", overrides=[f"{key}={value}" for key, value in zip(axes, choice, strict=True)]))
+        plain(
+            compose(
+                "config",
+                overrides=[f"{key}={value}" for key, value in zip(axes, choice, strict=True)],
+            )
+        )
         for choice in combinations
     ]
     found = list(plan.configs())
@@ -108,9 +131,17 @@ def test_random_order_is_the_same_points_and_reproducible() -> None:
 
 
 def test_a_key_of_a_swept_model_is_an_axis_of_one_value() -> None:
-    arguments = as_axes(["-m", "model=lstm,gru", "model.embedding_size=4", "batch_size=8", "model.vocab_size=2,4"])
-    assert arguments[2:] == ["model.embedding_size=choice(4)", "batch_size=8", "model.vocab_size=2,4"]
-    assert {read_point(config).model.embedding_size for config in plan_of(*arguments[1:]).configs()} == {4}
+    arguments = as_axes(
+        ["-m", "model=lstm,gru", "model.embedding_size=4", "batch_size=8", "model.vocab_size=2,4"]
+    )
+    assert arguments[2:] == [
+        "model.embedding_size=choice(4)",
+        "batch_size=8",
+        "model.vocab_size=2,4",
+    ]
+    assert {
+        read_point(config).model.embedding_size for config in plan_of(*arguments[1:]).configs()
+    } == {4}
     [blocks] = as_axes(["model.blocks=[1,2,3,4]", "-m"])[:1]
     read = [read_point(config) for config in plan_of("model=residual", blocks).configs()]
     assert [point.model.blocks for point in read] == [(1, 2, 3, 4)]
@@ -126,12 +157,18 @@ def test_a_family_narrows_a_preset_and_axes_widen_it() -> None:
 
 @pytest.mark.parametrize("count", [7, 50, 300])
 def test_a_sample_is_spread_over_every_axis(count: int) -> None:
-    read = [read_point(config) for config in plan_of("experiment=paper_fc", f"sweep.sample={count}").configs()]
+    read = [
+        read_point(config)
+        for config in plan_of("experiment=paper_fc", f"sweep.sample={count}").configs()
+    ]
     assert len({point_id(point) for point in read}) == count
     if count >= 50:
         assert {point.model.layers for point in read} == {4, 8, 16, 32, 64, 128}
         assert {point.batch_size for point in read} == {2**power for power in range(6, 15)}
-        for times in (Counter(point.model.layers for point in read), Counter(point.batch_size for point in read)):
+        for times in (
+            Counter(point.model.layers for point in read),
+            Counter(point.batch_size for point in read),
+        ):
             assert max(times.values()) - min(times.values()) <= 3, "each value about as often"
 
 
@@ -143,7 +180,9 @@ def test_a_sample_has_a_point_of_every_grid_however_small(count: int) -> None:
         {"model": "gru"},
         {"model": "residual", "batch_size": "1,2"},
     ]
-    master: DictConfig = compose("config", overrides=[f"sweep.sample={count}"], return_hydra_config=True)
+    master: DictConfig = compose(
+        "config", overrides=[f"sweep.sample={count}"], return_hydra_config=True
+    )
     master.sweep.grids = grids
     plan = expand(GlobalHydra.instance().config_loader(), master, [], {})
     times = Counter(plan.bases[base]["model"]["name"] for base, _ in plan.points)
@@ -154,15 +193,23 @@ def test_a_sample_has_a_point_of_every_grid_however_small(count: int) -> None:
 
 
 def test_axes_that_are_zipped_go_together() -> None:
-    sizes = ("model.nodes=32,64,128", "batch_size=4,8,16", "precision=float32,bfloat16", "model.layers=1,2")
+    sizes = (
+        "model.nodes=32,64,128",
+        "batch_size=4,8,16",
+        "precision=float32,bfloat16",
+        "model.layers=1,2",
+    )
     together = plan_of(*sizes, "sweep.zip=[model.nodes,batch_size]", "sweep.order=given")
     found = [
         (point.model.nodes, point.batch_size, point.precision, point.model.layers)
         for point in map(read_point, together.configs())
     ]
-    pairs, others = [(32, 4), (64, 8), (128, 16)], itertools.product(("float32", "bfloat16"), (1, 2))
+    pairs = [(32, 4), (64, 8), (128, 16)]
+    others = itertools.product(("float32", "bfloat16"), (1, 2))
     assert found == [(*pair, *other) for pair, other in itertools.product(pairs, others)]
-    twice = plan_of(*sizes, "sweep.zip=[[batch_size,model.nodes],[precision,model.layers]]", "sweep.order=given")
+    twice = plan_of(
+        *sizes, "sweep.zip=[[batch_size,model.nodes],[precision,model.layers]]", "sweep.order=given"
+    )
     assert [(*point.values(),) for _, point in twice.points] == [
         (size, nodes, precision, layers)
         for nodes, size in pairs
@@ -172,9 +219,13 @@ def test_axes_that_are_zipped_go_together() -> None:
 
 
 def test_zipped_axes_choose_files_and_leave_grids_without_them_alone() -> None:
-    plan = plan_of("model=fc,lstm,gru", "batch_size=1,2,3", "sweep.zip=[model,batch_size]", "sweep.order=given")
+    plan = plan_of(
+        "model=fc,lstm,gru", "batch_size=1,2,3", "sweep.zip=[model,batch_size]", "sweep.order=given"
+    )
     assert [(point.model.name, point.batch_size) for point in map(read_point, plan.configs())] == [
         *(("fc", 1), ("lstm", 2), ("gru", 3))
     ]
-    preset = plan_of("experiment=quick", "precision=float32,bfloat16", "sweep.zip=[model.filters,precision]")
+    preset = plan_of(
+        "experiment=quick", "precision=float32,bfloat16", "sweep.zip=[model.filters,precision]"
+    )
     assert len(preset.points) == 6 * 2 + 2 * 2 + 3 * 2 * 2

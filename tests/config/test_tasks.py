@@ -60,7 +60,11 @@ def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> N
         assert metrics["step_time_ms"] == pytest.approx(middle * 1e3)
         assert metrics["examples_per_second"] == pytest.approx(4 / middle)
         middle_ms = metrics["step_time_ms"]  # few blocks that resemble each other have no interval
-        assert metrics.get("step_time_low_ms", middle_ms) <= middle_ms <= metrics.get("step_time_high_ms", middle_ms)
+        assert (
+            metrics.get("step_time_low_ms", middle_ms)
+            <= middle_ms
+            <= metrics.get("step_time_high_ms", middle_ms)
+        )
         assert len(process["blocks"]) == metrics["blocks"] >= 6
         assert metrics["processes"] == 1
         assert metrics["flops_per_second"] == pytest.approx(metrics["flops_per_step"] / middle)
@@ -83,7 +87,13 @@ def test_the_environment_is_recorded_by_an_allow_list(swept: Store) -> None:
 
 def test_the_same_command_measures_nothing_again(swept: Store) -> None:
     before = len(swept.runs())
-    axes = ["model=lstm,gru", "model.embedding_size=4", "model.sequence_length=3", "batch_size=4", *SHORT]
+    axes = [
+        "model=lstm,gru",
+        "model.embedding_size=4",
+        "model.sequence_length=3",
+        "batch_size=4",
+        *SHORT,
+    ]
     done = succeeded(["paradnn.train", "-m", *axes], swept)
     assert "2 skipped, the store holds their outcome already (2 ok)" in done.stdout
     assert len(swept.runs()) == before
@@ -100,11 +110,17 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
 @pytest.mark.parametrize(
     ("typed", "program", "command"),
     [
-        ("python -m paradnn.train -m a=1,2", "/checkout/paradnn/train.py", "python -m paradnn.train -m a=1,2"),
+        (
+            "python -m paradnn.train -m a=1,2",
+            "/checkout/paradnn/train.py",
+            "python -m paradnn.train -m a=1,2",
+        ),
         ("python /bin/paradnn train -m a=[1]", "/bin/paradnn", "paradnn train -m 'a=[1]'"),
     ],
 )
-def test_the_command_is_kept_as_typed(typed: str, program: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_is_kept_as_typed(
+    typed: str, program: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "orig_argv", typed.split())
     monkeypatch.setattr(sys, "argv", [program])
     assert tasks._command() == command
@@ -118,7 +134,15 @@ def test_a_single_point_says_what_it_found(store: Store, monkeypatch: pytest.Mon
     command = ["paradnn.train", "mode=inference", "compile=xla", *TINY]
     done = succeeded(command, store)
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")
-    for word in ("throughput", "95% CI", "a single process", "FLOP/s", "latency", "memory", store.folder.name):
+    for word in (
+        "throughput",
+        "95% CI",
+        "a single process",
+        "FLOP/s",
+        "latency",
+        "memory",
+        store.folder.name,
+    ):
         assert word in done.stdout
     line = "this machine is busy: load 3.2 on 2 cores, others take 1.4 of them (spin (17) 1.4): intervals will be wide"
     assert done.stderr.count(line) == 1
@@ -133,8 +157,11 @@ def test_a_single_point_says_what_it_found(store: Store, monkeypatch: pytest.Mon
 
 @pytest.mark.framework
 def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None:
-    """Every pair of them: half of the combinations, in which each precision meets all modes and all optimizers."""
-    modes, rules = ("graph,eager", "xla"), ("rmsprop,momentum", "sgd,adam")
+    """Every pair of them: half of the combinations, in which each precision meets all modes and all
+    optimizers.
+    """
+    modes = ("graph,eager", "xla")
+    rules = ("rmsprop,momentum", "sgd,adam")
     halves = [(modes[0], rules[0], "float32"), (modes[1], rules[1], "float32")]
     halves += [(modes[0], rules[1], "float16"), (modes[1], rules[0], "float16")]
     grids = ", ".join(f"{{compile: '{c}', optimizer: '{o}', precision: {p}}}" for c, o, p in halves)
@@ -142,14 +169,20 @@ def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None
     points = store.runs()
     assert [point["outcome"] for point in points] == ["ok"] * 12
     params = [store.values("params", point["run_id"]) for point in points]
-    columns = list(zip(*((p["compile"], p["precision"], p["optimizer.name"]) for p in params), strict=True))
+    columns = list(
+        zip(*((p["compile"], p["precision"], p["optimizer.name"]) for p in params), strict=True)
+    )
     assert [len(set(column)) for column in columns] == [3, 2, 4]
     for one, other in combinations(columns, 2):
         assert len(set(zip(one, other, strict=True))) == len(set(one)) * len(set(other))
 
 
 ADAPTIVE = [
-    *(entry for entry in TINY if not entry.startswith(("model.nodes", "model.layers", "batch_size"))),
+    *(
+        entry
+        for entry in TINY
+        if not entry.startswith(("model.nodes", "model.layers", "batch_size"))
+    ),
     *("model.nodes=8,16,32", "model.layers=1,2", "batch_size=4,8", "sweep.design=adaptive"),
 ]
 
@@ -159,10 +192,14 @@ def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -
     done = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
     points, [parent] = store.runs(), store.runs("sweep")
     assert len(points) == 6
-    assert {(point["outcome"], point["design"], point["mlflow.parentRunId"]) for point in points} == {
-        ("ok", "adaptive", parent["run_id"])
-    }
-    assert (parent["status"], parent["design"], parent["design_end"]) == ("FINISHED", "adaptive", "sweep.points=6")
+    assert {
+        (point["outcome"], point["design"], point["mlflow.parentRunId"]) for point in points
+    } == {("ok", "adaptive", parent["run_id"])}
+    assert (parent["status"], parent["design"], parent["design_end"]) == (
+        "FINISHED",
+        "adaptive",
+        "sweep.points=6",
+    )
     assert "Adaptive: 6 of 12 points measured (50.0%)." in parent["mlflow.note.content"]
     assert "Adaptive: 6 of 12 points measured (50.0%)." in done.stdout
     metrics = store.values("latest_metrics", parent["run_id"])

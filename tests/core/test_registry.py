@@ -1,4 +1,6 @@
-"""What a registry finds in a folder and behind entry points of other packages; counts and reasons in words."""
+"""What a registry finds in a folder and behind entry points of other packages; counts and reasons
+in words.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -41,7 +43,9 @@ def offer(packages: Path, lines: str) -> None:
 
 
 def test_modules_and_entry_points_in_their_order(packages: Path) -> None:
-    (packages / "thing_of_others.py").write_text(f"{THING}FOREIGN = Thing('foreign')\nMORE = Thing('more', -1)\n")
+    (packages / "thing_of_others.py").write_text(
+        f"{THING}FOREIGN = Thing('foreign')\nMORE = Thing('more', -1)\n"
+    )
     offer(packages, "x = thing_of_others")
     found = Registry(Thing, "things")
     assert list(found) == ["a", "b", "late", "more", "foreign"]
@@ -49,10 +53,15 @@ def test_modules_and_entry_points_in_their_order(packages: Path) -> None:
     assert "nothing" not in found
 
 
-def test_a_package_that_is_unusable_is_left_out_in_a_line(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_that_is_unusable_is_left_out_in_a_line(
+    packages: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (packages / "thing_broken.py").write_text("import nothing_of_that_name\n")
     (packages / "thing_twice.py").write_text(f"{THING}A = Thing('a')\nNEW = Thing('new')\n")
-    offer(packages, "broken = thing_broken\none = thing_twice:NEW\ntwice = thing_twice\nwrong = thing_twice:Thing")
+    offer(
+        packages,
+        "broken = thing_broken\none = thing_twice:NEW\ntwice = thing_twice\nwrong = thing_twice:Thing",
+    )
     assert list(Registry(Thing, "things")) == ["a", "b", "late", "new"]
     said = capsys.readouterr().err.splitlines()
     assert said == [
@@ -69,16 +78,28 @@ def test_a_name_twice_in_one_folder_is_a_fault(packages: Path) -> None:
 
 
 def test_one_is_no_plural() -> None:
-    assert [counted(count, "point") for count in (0, 1, 2, 1200)] == ["0 points", "1 point", "2 points", "1,200 points"]
+    assert [counted(count, "point") for count in (0, 1, 2, 1200)] == [
+        "0 points",
+        "1 point",
+        "2 points",
+        "1,200 points",
+    ]
 
 
 def test_numbers_are_rounded_without_exponents() -> None:
-    said = {33_706.7: "33,710", 12_345_678: "12,350,000", 652.34: "652.3", 9_999.6: "10,000", 0.012345: "0.01235"}
+    said = {
+        33_706.7: "33,710",
+        12_345_678: "12,350,000",
+        652.34: "652.3",
+        9_999.6: "10,000",
+        0.012345: "0.01235",
+    }
     assert {each: rounded(each) for each in said} == said
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"), [("no such file\nin ...", "it: no such file; try"), ("", "it: OSError; try")]
+    ("said", "reason"),
+    [("no such file\nin ...", "it: no such file; try"), ("", "it: OSError; try")],
 )
 def test_a_reason_is_the_first_line_or_the_kind_of_fault(said: str, reason: str) -> None:
     with pytest.raises(Unavailable) as caught, refused("it", OSError, remedy="; try"):

@@ -1,4 +1,6 @@
-"""Adaptive sweeps of a planted machine: ends, resume, drivers, memory; on a store of files, without a framework."""
+"""Adaptive sweeps of a planted machine: ends, resume, drivers, memory; on a store of files, without
+a framework.
+"""
 
 import itertools
 import json
@@ -19,14 +21,19 @@ from tests.forecast.planted import QUICK
 
 
 def test_a_few_points_teach_the_others_and_the_sweep_ends_by_itself(tmp_path: Path) -> None:
-    world, points = World(tmp_path), space()
+    world = World(tmp_path)
+    points = space()
     design = world.design(points, error=0.15)
     assert (design.left, design.progress) == (len(points), "")
     list(world.follow(design))
     conclusion = design.conclusion()
     assert conclusion.tags == {"design": "adaptive", "design_end": "sweep.error=0.15"}
     metrics = conclusion.metrics
-    assert metrics["design_measured"] == len(world.measured) == len({point_id(point) for point in world.measured})
+    assert (
+        metrics["design_measured"]
+        == len(world.measured)
+        == len({point_id(point) for point in world.measured})
+    )
     assert len(world.measured) < len(points) / 2
     assert metrics["design_candidates"] == len(points)
     assert metrics["design_expected_error"] <= 0.15
@@ -34,16 +41,23 @@ def test_a_few_points_teach_the_others_and_the_sweep_ends_by_itself(tmp_path: Pa
     table = conclusion.artifacts["design.json"]
     assert table["columns"] == ["measured", "minutes", "error"]
     assert [row[0] for row in table["data"]] == sorted(row[0] for row in table["data"])
-    assert all((row[2] is None) == (row[0] < 12) for row in table["data"]), "a start of 6, and 2 for each axis"
+    assert all((row[2] is None) == (row[0] < 12) for row in table["data"]), (
+        "a start of 6, and 2 for each axis"
+    )
     assert json.dumps(table)
 
 
 def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
-    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
+    world = World(tmp_path)
+    points = space(layers=(1, 4), nodes=(32, 512, 2048))
     random = np.random.default_rng(6)
     for _ in range(10):
         # A killed driver leaves the claim of the point that it was measuring.
-        list(itertools.islice(world.follow(world.design(points, points=16)), int(random.integers(1, 3))))
+        list(
+            itertools.islice(
+                world.follow(world.design(points, points=16)), int(random.integers(1, 3))
+            )
+        )
         for claim in tmp_path.glob("*.claim"):
             claim.unlink()  # its process is gone: what `is_abandoned` sees of another process
     assert 3 <= len(world.measured) < 16
@@ -59,8 +73,10 @@ def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
 
 def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_path: Path) -> None:
     """The first chose its points before the others were there, and has not looked since."""
-    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
-    designs, claimed = [world.design(points, points=3) for _ in range(3)], set()
+    world = World(tmp_path)
+    points = space(layers=(1, 4), nodes=(32, 512, 2048))
+    designs = [world.design(points, points=3) for _ in range(3)]
+    claimed = set()
     for design in designs:
         visit, *_ = design.batch([])
         assert design.wants(visit, False)
@@ -75,7 +91,8 @@ def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_pat
 
 
 def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: Path) -> None:
-    worlds, points = [World(tmp_path) for _ in range(4)], space(layers=(1, 4), nodes=(32, 512, 2048))
+    worlds = [World(tmp_path) for _ in range(4)]
+    points = space(layers=(1, 4), nodes=(32, 512, 2048))
     with ThreadPoolExecutor(len(worlds)) as drivers:
         list(drivers.map(lambda world: list(world.follow(world.design(points, points=9))), worlds))
     measured = [point_id(point) for world in worlds for point in world.measured]
@@ -85,7 +102,8 @@ def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: 
 def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:
     limit = 3 * 2**28
     measure = Measure(**{**vars(QUICK), "memory_limit": limit})
-    world, points = World(tmp_path), space((1, 2, 4, 8), (512, 2048, 8192), (256, 4096, 16384), measure)
+    world = World(tmp_path)
+    points = space((1, 2, 4, 8), (512, 2048, 8192), (256, 4096, 16384), measure)
     design = world.design(points, points=len(points))
     list(world.follow(design))
     fitting = {point_id(point) for point in points if world.peak(point) <= limit}
@@ -94,18 +112,33 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
     assert not {point_id(point) for point in world.excluded} & fitting
     tried = len(world.measured) - len(fitting)
     assert 0 < tried < len(world.excluded), "most were excluded without being tried"
-    records = [json.loads(json.loads(path.read_text())["body"])["record"] for path in tmp_path.glob("point-*.json")]
+    records = [
+        json.loads(json.loads(path.read_text())["body"])["record"]
+        for path in tmp_path.glob("point-*.json")
+    ]
     reasons = {record["reason"] for record in records if record["outcome"] == "oom_predicted"}
     heads = {reason.partition(" run ")[0].partition(" least ")[0] for reason in reasons}
-    assert heads == {"needs at", "no smaller in any size than"} or heads == {"no smaller in any size than"}
-    proofs = {reason.partition(" run ")[2].partition(",")[0] for reason in reasons if " run " in reason}
+    assert heads == {"needs at", "no smaller in any size than"} or heads == {
+        "no smaller in any size than"
+    }
+    proofs = {
+        reason.partition(" run ")[2].partition(",")[0] for reason in reasons if " run " in reason
+    }
     assert proofs <= {path.stem for path in tmp_path.glob("point-*.json")}
-    assert design.conclusion().tags["design_end"].startswith("every point that fits the memory is measured before ")
+    assert (
+        design.conclusion()
+        .tags["design_end"]
+        .startswith("every point that fits the memory is measured before ")
+    )
 
 
-@pytest.mark.parametrize(("sizes", "ends", "said"), yaml.safe_load(Path(__file__).with_name("ends.yaml").read_text()))
+@pytest.mark.parametrize(
+    ("sizes", "ends", "said"), yaml.safe_load(Path(__file__).with_name("ends.yaml").read_text())
+)
 def test_every_space_ends_with_a_word(tmp_path: Path, sizes: dict, ends: dict, said: str) -> None:
-    points = space(**{key: Measure(**value) if key == "measure" else value for key, value in sizes.items()})
+    points = space(
+        **{key: Measure(**value) if key == "measure" else value for key, value in sizes.items()}
+    )
     world = World(tmp_path)
     design = world.design(points, **ends)
     if said == "sweep.minutes=0.01":

@@ -1,4 +1,6 @@
-"""Which points are chosen, when enough is learned, what memory excludes: against plain computations and simulation."""
+"""Which points are chosen, when enough is learned, what memory excludes: against plain computations
+and simulation.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from paradnn.forecast.process import LeftOut
 from paradnn.forecast.regression import Array, Prediction
 
 
-def posterior(random: np.random.Generator, count: int, group: list[int] | None = None) -> Prediction:
+def posterior(
+    random: np.random.Generator, count: int, group: list[int] | None = None
+) -> Prediction:
     groups = np.array(group if group is not None else range(count), dtype=np.intp)
     own = random.uniform(0.01, 0.2, count)[groups]
     root = random.normal(0, 0.3, (count, 4))[groups]
@@ -18,7 +22,9 @@ def posterior(random: np.random.Generator, count: int, group: list[int] | None =
 
 
 def plainly_chosen(prediction: Prediction, seconds: Array, weights: Array, count: int) -> list[int]:
-    """By conditioning the whole covariance matrix again for every candidate; what is measured counts no more."""
+    """By conditioning the whole covariance matrix again for every candidate; what is measured
+    counts no more.
+    """
     same = prediction.group[:, None] == prediction.group
     covariance = prediction.root @ prediction.root.T + same * prediction.own
     relative = weights / prediction.spread**2
@@ -40,13 +46,21 @@ def plainly_chosen(prediction: Prediction, seconds: Array, weights: Array, count
 def test_the_most_useful_points_are_chosen(seed: int) -> None:
     random = np.random.default_rng(seed)
     prediction = posterior(random, 40)
-    seconds, weights = random.uniform(1, 5, 40), random.uniform(0.1, 1, 40)
-    assert choose(prediction, seconds, 6, weights) == plainly_chosen(prediction, seconds, weights, 6)
+    seconds = random.uniform(1, 5, 40)
+    weights = random.uniform(0.1, 1, 40)
+    assert choose(prediction, seconds, 6, weights) == plainly_chosen(
+        prediction, seconds, weights, 6
+    )
     first, *others = choose(prediction, seconds, 5)
     allowed = np.arange(40) != first
-    assert choose(prediction, seconds, 4, allowed=allowed, claimed=[first]) == others, "what others measure"
-    assert sorted(choose(prediction, seconds, 99, allowed=allowed)) == sorted({*range(40)} - {first})
-    with_replicates, one = posterior(random, 12, [0, 0, 0, 3, 4, 5, 5, 7, 8, 9, 10, 11]), np.ones(12)
+    assert choose(prediction, seconds, 4, allowed=allowed, claimed=[first]) == others, (
+        "what others measure"
+    )
+    assert sorted(choose(prediction, seconds, 99, allowed=allowed)) == sorted(
+        {*range(40)} - {first}
+    )
+    with_replicates = posterior(random, 12, [0, 0, 0, 3, 4, 5, 5, 7, 8, 9, 10, 11])
+    one = np.ones(12)
     assert choose(with_replicates, one, 1) == plainly_chosen(with_replicates, one, one, 1)
 
 
@@ -75,8 +89,12 @@ def test_the_expected_error_is_that_of_a_simulation() -> None:
     assert median_error(np.zeros(3)) == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize(("count", "factor", "strained"), [(4000, 3.0, 3.0), (4000, 0.5, 1.0), (7, 9.0, 1.0)])
-def test_errors_that_are_larger_than_stated_are_seen(count: int, factor: float, strained: float) -> None:
+@pytest.mark.parametrize(
+    ("count", "factor", "strained"), [(4000, 3.0, 3.0), (4000, 0.5, 1.0), (7, 9.0, 1.0)]
+)
+def test_errors_that_are_larger_than_stated_are_seen(
+    count: int, factor: float, strained: float
+) -> None:
     drawn = np.random.default_rng(2).standard_t(9, count)
     left_out = LeftOut(factor * 0.1 * drawn, np.full(count, 0.1), 9.0)
     assert strain(left_out) == pytest.approx(strained, rel=0.05)
@@ -91,18 +109,25 @@ def test_proofs_are_those_of_every_pair(seed: int) -> None:
     kinds = list(random.choice(["a", "b"], len(sizes)))
     tried = random.permutation(len(sizes))[: random.integers(0, len(sizes) + 1)]
     failed = sizes[tried].prod(axis=1) > random.integers(2, 11)
-    names, tried_kinds = [f"run {index}" for index in tried], [kinds[index] for index in tried]
+    names = [f"run {index}" for index in tried]
+    tried_kinds = [kinds[index] for index in tried]
     found = excluded(sizes, kinds, sizes[tried], tried_kinds, failed, names)
     fits = fitting(sizes, kinds, sizes[tried], tried_kinds, failed)
     for place, size in enumerate(sizes):
         like = [index for index, kind in enumerate(tried_kinds) if kind == kinds[place]]
-        proofs = {names[index] for index in like if failed[index] and (size >= sizes[tried[index]]).all()}
+        proofs = {
+            names[index] for index in like if failed[index] and (size >= sizes[tried[index]]).all()
+        }
         assert (found[place] in proofs) if proofs else found[place] is None
-        assert fits[place] == any(not failed[index] and (size <= sizes[tried[index]]).all() for index in like)
+        assert fits[place] == any(
+            not failed[index] and (size <= sizes[tried[index]]).all() for index in like
+        )
 
 
 def test_a_failure_that_a_larger_success_contradicts_proves_nothing() -> None:
     sizes = np.array([[2.0, 2.0], [4.0, 4.0], [8.0, 8.0]])
     failed = np.array([True, False])
-    assert excluded(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"]) == [None] * 3
+    assert (
+        excluded(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"]) == [None] * 3
+    )
     assert fitting(sizes, [0] * 3, sizes[:2], [0] * 2, failed).tolist() == [True, True, False]

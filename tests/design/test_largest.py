@@ -1,4 +1,6 @@
-"""The search for the largest batch: doubling and bisection on their own, and over a planted machine's memory."""
+"""The search for the largest batch: doubling and bisection on their own, and over a planted
+machine's memory.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +59,9 @@ def test_memory_decides_and_the_search_goes_on_where_it_was(tmp_path: Path) -> N
     world, [point] = World(tmp_path), smallest((512,))
     _, text = searched(world, [point])
     found = int(text.partition("largest batch ")[2].partition(":")[0].replace(",", ""))
-    peak, beyond = (world.peak(replace(point, batch_size=size)) for size in (found, round(1.06 * found)))
+    peak, beyond = (
+        world.peak(replace(point, batch_size=size)) for size in (found, round(1.06 * found))
+    )
     assert peak <= LIMIT < beyond
     assert "GiB at the peak" in text
     assert text.rstrip().endswith("oom_host")

@@ -1,4 +1,6 @@
-"""A planted machine behind a real store of files: what a session does with a design, without a framework."""
+"""A planted machine behind a real store of files: what a session does with a design, without a
+framework.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +24,8 @@ from tests.forecast.planted import QUICK, Machine
 __all__ = ["World", "space"]
 
 #: What a point takes: the framework, and so many times the analytic bound.
-BASE, FACTOR = 2.0**29, 1.4
+BASE = 2.0**29
+FACTOR = 1.4
 
 
 def space(
@@ -56,15 +59,23 @@ class World:
 
     def design(self, candidates: Sequence[Point], **ends: object) -> AdaptiveSweep:
         """A driver that was just started."""
-        return AdaptiveSweep(candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", ""))
+        return AdaptiveSweep(
+            candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", "")
+        )
 
     def follow(self, design: SweepDesign) -> Iterator[DesignPoint]:
-        """Measure what the design asks for; yields before every visit, between its claim and its record."""
-        tracker, rows = Journal(self.folder), []
+        """Measure what the design asks for; yields before every visit, between its claim and its
+        record.
+        """
+        tracker = Journal(self.folder)
+        rows = []
         while visits := design.batch(rows):
             rows = []
             for visit in visits:
-                claim = self.claim(tracker, visit.point) if design.wants(visit, False) else None
+                if design.wants(visit, False):
+                    claim = self.claim(tracker, visit.point)
+                else:
+                    claim = None
                 if claim is None:
                     continue
                 if not design.wants(visit, True):
@@ -95,11 +106,25 @@ class World:
             self.excluded.append(point)
         else:
             self.measured.append(point)
-            outcome = "oom_host" if isinstance(limit, int) and self.peak(point) > limit else "ok"
-        tags = {**point_tags(point, environment), **visit.tags, "outcome": outcome, "steady": "true"}
+            if isinstance(limit, int) and self.peak(point) > limit:
+                outcome = "oom_host"
+            else:
+                outcome = "ok"
+        tags = {
+            **point_tags(point, environment),
+            **visit.tags,
+            "outcome": outcome,
+            "steady": "true",
+        }
         speed = 1e3 * point.batch_size / past.metrics["step_time_ms"]
-        measured = {**past.metrics, "examples_per_second": speed, "peak_memory_bytes": self.peak(point)}
+        measured = {
+            **past.metrics,
+            "examples_per_second": speed,
+            "peak_memory_bytes": self.peak(point),
+        }
         metrics = measured if outcome == "ok" else {}
         now = int(time.time() * 1000)
-        record = Record("a point", outcome, visit.excluded, row_of(point), metrics, tags, {}, now, now)
+        record = Record(
+            "a point", outcome, visit.excluded, row_of(point), metrics, tags, {}, now, now
+        )
         return RecordedPoint.of_record(tracker.record(claim, record, dict), record)

@@ -1,4 +1,6 @@
-"""Work, traffic and memory of small attention models, in a step and in a generation, worked out by hand."""
+"""Work, traffic and memory of small attention models, in a step and in a generation, worked out by
+hand.
+"""
 
 import pandas as pd
 import pytest
@@ -7,16 +9,20 @@ from analysis.store.past import WORK, costs_of
 from paradnn.families import model_of
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
-#: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1) x 12 + (4 + 1) x 4
-#: + (4 + 1) x 16 + (16 + 1) x 4.
+#: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1)
+#: x 12 + (4 + 1) x 4 + (4 + 1) x 16 + (16 + 1) x 4.
 GPT = {"name": "gpt", "layers": 1, "width": 4, "heads": 2, "sequence_length": 3, "vocab_size": 11}
 
 
 def test_a_language_model_by_hand() -> None:
-    table, positions, norm = 44, 12, 8
+    table = 44
+    positions = 12
+    norm = 8
     block = [60, 20, 80, 68]  # query, key and value; attended; hidden; output
     parameters = table + positions + 3 * norm + sum(block)
-    x, logits, tokens = 2 * 12, 2 * 33, 2 * 3
+    x = 2 * 12
+    logits = 2 * 33
+    tokens = 2 * 3
     costs = model_of(GPT).costs(**STEP)
     assert costs.parameters == parameters
     macs = 2 * 3 * (48 + 16 + 64 + 64 + 44) + 2 * 2 * 3 * 3 * 4
@@ -46,7 +52,9 @@ def test_a_language_model_by_hand() -> None:
         + (x + 3 * x + x + 2 * 6 + 3 * x)  # output's gradient, inputs, its output again, sums
         + (3 * x + x + 48 + x)
         + (x + x + 4 + x)
-        + (2 * x + tokens + 2 * 24)  # gradients from both readers; six rows are added to what the logits wrote
+        + (
+            2 * x + tokens + 2 * 24
+        )  # gradients from both readers; six rows are added to what the logits wrote
         + parameters  # every gradient written
     )
     update = 3 * parameters
@@ -62,14 +70,18 @@ def test_a_translation_model_by_hand() -> None:
     """One layer each, hidden 5; attention without bias; three layers read one table."""
     model = GPT | {"name": "transformer", "feed_forward": 5, "dropout": 0.1, "label_smoothing": 0.1}
     costs = model_of(model).costs(**STEP)
-    attention, feed, norm = 4 * 16, (4 + 1) * 5 + (5 + 1) * 4, 8
+    attention = 4 * 16
+    feed = (4 + 1) * 5 + (5 + 1) * 4
+    norm = 8
     parameters = 44 + (attention + feed + 2 * norm) + (2 * attention + feed + 3 * norm)
     assert costs.parameters == parameters
     scores = 2 * 3 * 3 * 4
     macs = (3 * 64 + scores + 3 * 40) + (2 * (3 * 64 + scores) + 3 * 40) + 3 * 44
     assert costs.forward_flops == 2 * 2 * macs
     assert costs.backward_flops == 2 * costs.forward_flops
-    x, tokens, logits = 24, 6, 66
+    x = 24
+    tokens = 6
+    logits = 66
     kept = 2 * x + (5 * x + 30 + x) + (2 * 5 * x + 30 + x) + logits
     assert costs.memory_lower_bound_bytes == 4 * (parameters + 3 * tokens + kept)
     inference = model_of(model).costs(**{**STEP, "mode": "inference"})
@@ -77,7 +89,9 @@ def test_a_translation_model_by_hand() -> None:
     itself = attention + norm + (x + 3 * x + x + 2 * x) + (3 * x + x + x + x)
     other = attention + norm + (x + x + 3 * x + x + 2 * x) + (x + 2 * x + x + x + x)
     feeding = feed + norm + (x + 30 + 2 * x) + (30 + x + x)
-    expected = (looking + itself + feeding) + (looking + itself + other + feeding) + (44 + x + logits)
+    expected = (
+        (looking + itself + feeding) + (looking + itself + other + feeding) + (44 + x + logits)
+    )
     assert inference.bytes_per_step == 4 * expected
 
 
@@ -85,14 +99,22 @@ def test_a_translation_model_by_hand() -> None:
 NINE = GPT | {"sequence_length": 9}
 LENGTHS = {"prompt": 5, "tokens": 3}
 BATCH = 2
-TABLE, POSITIONS, NORM = 44, 36, 8
+TABLE = 44
+POSITIONS = 36
+NORM = 8
 PARAMETERS = TABLE + POSITIONS + 3 * NORM + 60 + 20 + 80 + 68
 #: Keys and values of 8 places of width 4, for each of two prompts.
 CACHE = BATCH * 2 * 8 * 4
 
 
 def step(model: dict = NINE, **changes):
-    given = {"batch_size": BATCH, "precision": "float32", "mode": "generate", "optimizer": "sgd", **LENGTHS}
+    given = {
+        "batch_size": BATCH,
+        "precision": "float32",
+        "mode": "generate",
+        "optimizer": "sgd",
+        **LENGTHS,
+    }
     return model_of(model).costs(**{**given, **changes})
 
 
@@ -124,7 +146,8 @@ def test_a_prompt_by_hand() -> None:
     costs = model_of(NINE).prefill_costs(batch_size=BATCH, precision="float32", **LENGTHS)
     assert costs.parameters == PARAMETERS
     assert costs.forward_flops == 2 * BATCH * (5 * (48 + 16 + 64 + 64) + 2 * 5 * 5 * 4 + 44)
-    x, last = BATCH * 5 * 4, BATCH * 4
+    x = BATCH * 5 * 4
+    last = BATCH * 4
     moved = (
         (x + BATCH * 5 + x)
         + 5 * 4
@@ -144,7 +167,9 @@ def test_a_prompt_by_hand() -> None:
 
 
 def test_memory_holds_weights_cache_and_the_widest_layer_of_the_prompt() -> None:
-    """The hidden layer of the prompt's tokens and what it is made of: 5 x (4 + 16) numbers of each example."""
+    """The hidden layer of the prompt's tokens and what it is made of: 5 x (4 + 16) numbers of each
+    example.
+    """
     assert step().memory_lower_bound_bytes == 4 * (PARAMETERS + CACHE + BATCH * 5 + BATCH * 5 * 20)
     longer = step(model=NINE | {"sequence_length": 1000}, tokens=995)
     assert longer.cache_bytes == 4 * BATCH * 2 * 1000 * 4
@@ -155,7 +180,8 @@ def test_memory_holds_weights_cache_and_the_widest_layer_of_the_prompt() -> None
 
 def test_sixteen_bits_halve_what_is_stored_and_moved() -> None:
     """Weights too, which nothing trains; logits and tokens have 4 bytes in every precision."""
-    full, half = step(), step(precision="bfloat16")
+    full = step()
+    half = step(precision="bfloat16")
     wide = 4 * BATCH * (1 + 11)
     assert half.bytes_per_step - wide == (full.bytes_per_step - wide) / 2
     assert half.cache_bytes == full.cache_bytes / 2

@@ -29,17 +29,27 @@ Problem = tuple[tuple[str, Any], ...]
 
 def costs(name: str, batch_size: int = 1, precision: str = "float32", **options: Any) -> Costs:
     model = asdict(FAMILIES[name].options(name=name, **options))
-    return model_of(model).costs(batch_size=batch_size, precision=precision, mode="inference", optimizer="rmsprop")
+    return model_of(model).costs(
+        batch_size=batch_size, precision=precision, mode="inference", optimizer="rmsprop"
+    )
 
 
 def problems(listed: str) -> list[Problem]:
     """Every problem of a preset, whatever its directions, as what its grids say of it."""
-    grids = yaml.safe_load((ROOT / "conf" / "experiment" / f"deepbench_{listed}.yaml").read_text())["sweep"]["grids"]
+    grids = yaml.safe_load((ROOT / "conf" / "experiment" / f"deepbench_{listed}.yaml").read_text())[
+        "sweep"
+    ]["grids"]
     found = []
     for grid in grids:
         grid.pop("model.direction", None)
-        swept = "batch_size" if FAMILIES[grid["model"]].options.has_batch else "model.n"
-        found += [tuple(sorted({**grid, swept: int(size)}.items())) for size in str(grid[swept]).split(",")]
+        if FAMILIES[grid["model"]].options.has_batch:
+            swept = "batch_size"
+        else:
+            swept = "model.n"
+        found += [
+            tuple(sorted({**grid, swept: int(size)}.items()))
+            for size in str(grid[swept]).split(",")
+        ]
     return found
 
 
@@ -47,16 +57,29 @@ def problems(listed: str) -> list[Problem]:
 def test_lists_have_as_many_problems_as_deepbench(listed: str) -> None:
     found = problems(listed)
     assert Counter(dict(problem)["model"] for problem in found) == PROBLEMS[listed]
-    assert len({problem for problem in found if ("model", "conv2d") in problem}) == CONVOLUTIONS[listed]
-    if listed == "server":  # eight lines of DeepBench's header have M=7860, where its spreadsheets measure 7680
-        assert {dict(each)["model.m"] for each in found if ("model", "sparse_gemm") in each} == {7680, 10752}
+    assert (
+        len({problem for problem in found if ("model", "conv2d") in problem})
+        == CONVOLUTIONS[listed]
+    )
+    if (
+        listed == "server"
+    ):  # eight lines of DeepBench's header have M=7860, where its spreadsheets measure 7680
+        assert {dict(each)["model.m"] for each in found if ("model", "sparse_gemm") in each} == {
+            7680,
+            10752,
+        }
 
 
 def stated() -> list[tuple[str, int, Mapping[str, Any], int]]:
     lines = Path(__file__).with_name("deepbench_flops.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     return [
-        (row["model"], int(row["batch_size"]), dict(map(option, row["options"].split())), int(row["flop"]))
+        (
+            row["model"],
+            int(row["batch_size"]),
+            dict(map(option, row["options"].split())),
+            int(row["flop"]),
+        )
         for row in rows
     ]
 
@@ -74,21 +97,37 @@ def test_flops_are_those_of_the_spreadsheet() -> None:
     assert Counter(name for name, *_ in rows) == PROBLEMS["train"]
     for name, batch_size, options, flops in rows:
         # Of a vanilla cell the spreadsheet counts the addition of the inputs too.
-        added = options["steps"] * batch_size * options["hidden"] if options.get("cell") == "vanilla" else 0
+        if options.get("cell") == "vanilla":
+            added = options["steps"] * batch_size * options["hidden"]
+        else:
+            added = 0
         assert costs(name, batch_size, **options).flops_per_step == flops - added, (name, options)
 
 
 def test_the_training_list_is_the_spreadsheet() -> None:
-    """But for eight products of K=1536 in the header and in AMD's spreadsheets, which are K=1530 in this one."""
+    """But for eight products of K=1536 in the header and in AMD's spreadsheets, which are K=1530 in
+    this one.
+    """
 
     def sizes(name: str, batch_size: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
-        options = {**options, "k": 1536} if options.get("k") == 1530 else options
-        return name, batch_size, *sorted((key, str(value).replace(" ", "")) for key, value in options.items())
+        if options.get("k") == 1530:
+            options = {**options, "k": 1536}
+        else:
+            options = options
+        return (
+            name,
+            batch_size,
+            *sorted((key, str(value).replace(" ", "")) for key, value in options.items()),
+        )
 
     sheet = Counter(sizes(name, batch_size, options) for name, batch_size, options, _ in stated())
     found = []
     for problem in map(dict, problems("train")):
-        options = {key.removeprefix("model."): value for key, value in problem.items() if key.startswith("model.")}
+        options = {
+            key.removeprefix("model."): value
+            for key, value in problem.items()
+            if key.startswith("model.")
+        }
         for key in ("transpose_a", "transpose_b"):
             options.pop(key, None)
         for key in {"kernel", "stride", "padding"} & options.keys():
@@ -99,23 +138,36 @@ def test_the_training_list_is_the_spreadsheet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2), ("int8", 1), ("int8_dynamic", 4)]
+    ("precision", "width"),
+    [("float32", 4), ("bfloat16", 2), ("float16", 2), ("int8", 1), ("int8_dynamic", 4)],
 )
 def test_bytes_are_operands_and_result_once(precision: str, width: int) -> None:
     found = costs("gemm", precision=precision, m=3, n=5, k=7)
-    assert found == Costs(0, 0, 2 * 3 * 5 * 7, 0, 210, width * (21 + 35 + 15), width * (21 + 35 + 15))
+    assert found == Costs(
+        0, 0, 2 * 3 * 5 * 7, 0, 210, width * (21 + 35 + 15), width * (21 + 35 + 15)
+    )
     # 2 images of 3 x 9 x 8, filters of 3 x 5, stride 2 x 1, padding 1 x 2: the output is 5 x 8.
-    options = {"channels": 3, "height": 9, "width": 8, "filters": 6, "kernel": (3, 5), "stride": (2, 1)}
+    options = {
+        "channels": 3,
+        "height": 9,
+        "width": 8,
+        "filters": 6,
+        "kernel": (3, 5),
+        "stride": (2, 1),
+    }
     elements = 2 * 3 * 9 * 8 + 6 * 3 * 3 * 5 + 2 * 6 * 5 * 8
     for direction in ("forward", "backward_input", "backward_weights"):
         found = costs("conv2d", 2, precision, padding=(1, 2), direction=direction, **options)
         assert found.bytes_per_step == found.memory_lower_bound_bytes == width * elements
         flops = 2 * 2 * 5 * 8 * 6 * 3 * 3 * 5
-        assert (found.forward_flops, found.backward_flops) == ((flops, 0) if direction == "forward" else (0, flops))
+        assert (found.forward_flops, found.backward_flops) == (
+            (flops, 0) if direction == "forward" else (0, flops)
+        )
 
 
 @pytest.mark.parametrize(
-    ("cell", "direction", "shapes"), yaml.safe_load(Path(__file__).with_name("recurrent.yaml").read_text())
+    ("cell", "direction", "shapes"),
+    yaml.safe_load(Path(__file__).with_name("recurrent.yaml").read_text()),
 )
 def test_bytes_of_a_recurrent_kernel(cell: str, direction: str, shapes: list[list[int]]) -> None:
     found = costs("rnn_kernel", 2, cell=cell, hidden=3, steps=4, direction=direction)
@@ -126,7 +178,8 @@ def test_bytes_of_a_recurrent_kernel(cell: str, direction: str, shapes: list[lis
 def test_a_sparse_product_costs_what_is_stored() -> None:
     found = costs("sparse_gemm", m=10, n=3, k=8, density=0.05)
     assert found.flops_per_step == 2 * 4 * 3
-    # 4 values with their columns, where the 10 rows begin and the last ends, 4 of 8 rows of the dense matrix.
+    # 4 values with their columns, where the 10 rows begin and the last ends, 4 of 8 rows of the
+    # dense matrix.
     assert found.bytes_per_step == 4 * (4 + 4 + 11 + 4 * 3 + 10 * 3)
     dense = costs("sparse_gemm", m=10, n=3, k=8, density=1.0)
     assert dense.flops_per_step == costs("gemm", m=10, n=3, k=8).flops_per_step

@@ -11,12 +11,24 @@ STEP = {"batch_size": 32, "precision": "float32", "mode": "train", "optimizer": 
 
 
 def fc(layers: int, nodes: int, input_size: int, output_size: int) -> dict:
-    return {"name": "fc", "layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
+    return {
+        "name": "fc",
+        "layers": layers,
+        "nodes": nodes,
+        "input_size": input_size,
+        "output_size": output_size,
+    }
 
 
 def test_hidden_layers_of_unequal_widths_as_in_candles_p1b3() -> None:
     """github.com/ECP-CANDLE/Benchmarks, Pilot1/P1B3: 30,088,701 parameters."""
-    model = {"name": "fc", "layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
+    model = {
+        "name": "fc",
+        "layers": 4,
+        "nodes": [1000, 500, 100, 50],
+        "input_size": 29532,
+        "output_size": 1,
+    }
     costs = model_of(model).costs(**STEP)
     assert costs.parameters == 30_088_701
     assert costs.forward_flops == 2 * 32 * (29532 * 1000 + 1000 * 500 + 500 * 100 + 100 * 50 + 50)
@@ -30,16 +42,23 @@ FC = fc(layers=1, nodes=3, input_size=5, output_size=2)
 @pytest.mark.parametrize("name", ["fc", "bottleneck", "gru", "gpt", "mobilenet"])
 def test_costs_of_a_batch_are_the_sum_over_its_layers(name: str) -> None:
     model = FAMILIES[name].options()
-    for batch, mode, precision in itertools.product((1, 2, 37, 10_000), ("train", "inference"), ("float32", "float16")):
+    for batch, mode, precision in itertools.product(
+        (1, 2, 37, 10_000), ("train", "inference"), ("float32", "float16")
+    ):
         summed = sum_costs(model.layer_list(), batch, precision, mode, slots=2)
-        assert model.costs(**{**STEP, "batch_size": batch, "mode": mode, "precision": precision}) == summed
+        assert (
+            model.costs(**{**STEP, "batch_size": batch, "mode": mode, "precision": precision})
+            == summed
+        )
 
 
 def test_traffic_of_a_dense_step_by_hand() -> None:
     """Batch 4: inputs 20, hidden 12, logits 8; weights 5 x 3 + 3 = 18 and 3 x 2 + 2 = 8, in all 26."""
     forward = (18 + 20 + 12) + (8 + 12 + 8)
     loss = 8 + 4 + 8
-    last = 8 + 12 + 6 + 12 + 8  # logits' gradient, hidden, weights but the bias; hidden's gradient, weights' gradient
+    last = (
+        8 + 12 + 6 + 12 + 8
+    )  # logits' gradient, hidden, weights but the bias; hidden's gradient, weights' gradient
     first = 12 + 20 + 18  # hidden's gradient, inputs; weights' gradient
     update = 26 + 26 + 26 + 2 * (26 + 26)
     train = model_of(FC).costs(**{**STEP, "batch_size": 4})
@@ -49,7 +68,9 @@ def test_traffic_of_a_dense_step_by_hand() -> None:
 
 
 def test_traffic_of_mixed_precision_by_hand() -> None:
-    """The same step: inputs, logits with their gradient, and the update's weights and variables stay 4 bytes wide."""
+    """The same step: inputs, logits with their gradient, and the update's weights and variables
+    stay 4 bytes wide.
+    """
     forward = 2 * (18 + 12 + 8 + 12) + 4 * (20 + 8)
     loss = 4 * (8 + 4 + 8)
     last = 4 * 8 + 2 * (12 + 6 + 12 + 8)
@@ -61,7 +82,9 @@ def test_traffic_of_mixed_precision_by_hand() -> None:
 
 
 def test_memory_of_a_dense_step_by_hand() -> None:
-    """Three times the weights, inputs, classes, hidden, logits; without training weights, inputs, hidden, logits."""
+    """Three times the weights, inputs, classes, hidden, logits; without training weights, inputs,
+    hidden, logits.
+    """
     train = model_of(FC).costs(**{**STEP, "batch_size": 4})
     assert train.memory_lower_bound_bytes == 4 * (3 * 26 + 20 + 4 + 12 + 8) == 488
     inference = model_of(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
@@ -72,11 +95,18 @@ def test_memory_of_a_dense_step_by_hand() -> None:
 
 
 def test_a_residual_step_by_hand() -> None:
-    """16x16x3 images, one filter, batch 1: 8x8 from the stem, 4x4 pooled, then 4x4x1, 2x2x2, 1x1x4, 1x1x8, two classes.
+    """16x16x3 images, one filter, batch 1: 8x8 from the stem, 4x4 pooled, then 4x4x1, 2x2x2, 1x1x4,
+    1x1x8, two classes.
 
     Groups two to four begin with a projection, whose normalisation is the added one's.
     """
-    model = {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 1, "image_size": 16, "output_size": 2}
+    model = {
+        "name": "residual",
+        "blocks": [1, 1, 1, 1],
+        "filters": 1,
+        "image_size": 16,
+        "output_size": 2,
+    }
     costs = model_of(model).costs(**{**STEP, "batch_size": 1, "optimizer": "sgd"})
     products = (9 + 9) + (2 + 18 + 36) + (8 + 72 + 144) + (32 + 288 + 576)
     scales = 1 + (1 + 1) + (2 + 2 * 2) + (4 + 2 * 4) + (8 + 2 * 8)
@@ -85,7 +115,9 @@ def test_a_residual_step_by_hand() -> None:
     assert (costs.parameters, costs.non_trainable_parameters) == (parameters, fixed) == (1449, 90)
     read = (
         (64 + 64)  # normalisation of the stem, pooling
-        + (16 + 16 + 16 + (16 + 16))  # convolution, normalisation, convolution, normalisation and addition
+        + (
+            16 + 16 + 16 + (16 + 16)
+        )  # convolution, normalisation, convolution, normalisation and addition
         + (16 + 16 + 8 + 8 + (8 + 8))  # the same after a projection
         + (8 + 8 + 4 + 4 + (4 + 4))
         + (4 + 4 + 8 + 8 + (8 + 8))
@@ -104,8 +136,9 @@ def test_a_residual_step_by_hand() -> None:
     assert inference.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 64) == 9484
 
 
-#: Batch 2 of 3 tokens, width 2, 11 words: tokens 6, embedded 12, states 12, logits 66.
-#: name, optimizer, the cell's parameters, its products' weights, written for backward alone, own states read, bytes.
+#: Batch 2 of 3 tokens, width 2, 11 words: tokens 6, embedded 12, states 12, logits 66. name,
+#: optimizer, the cell's parameters, its products' weights, written for backward alone, own states
+#: read, bytes.
 CELLS = [
     ("rnn", "rmsprop", 2 * (2 * 2 + 1), 2 * 4, 0, 12, 4076, 1188),
     ("lstm", "momentum", 4 * 2 * (2 * 2 + 1), 4 * 2 * 4, 2 * 2 * (3 * 3 + 2 * 2), 0, 4860, 1328),
@@ -113,9 +146,18 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "optimizer", "cell", "weights", "inner", "states", "traffic", "memory"), CELLS)
+@pytest.mark.parametrize(
+    ("name", "optimizer", "cell", "weights", "inner", "states", "traffic", "memory"), CELLS
+)
 def test_recurrent_steps_by_hand(
-    name: str, optimizer: str, cell: int, weights: int, inner: int, states: int, traffic: int, memory: int
+    name: str,
+    optimizer: str,
+    cell: int,
+    weights: int,
+    inner: int,
+    states: int,
+    traffic: int,
+    memory: int,
 ) -> None:
     model = {"name": name, "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
     slots = {"rmsprop": 2, "momentum": 1, "sgd": 0}[optimizer]
@@ -127,7 +169,11 @@ def test_recurrent_steps_by_hand(
     embedding = 12 + 6 + 22
     update = (3 + 2 * slots) * parameters
     costs = model_of(model).costs(**{**STEP, "batch_size": 2, "optimizer": optimizer})
-    assert costs.bytes_per_step == 4 * (forward + loss + logits + cells + embedding + update) == traffic
+    assert (
+        costs.bytes_per_step
+        == 4 * (forward + loss + logits + cells + embedding + update)
+        == traffic
+    )
     alive = (1 + slots) * parameters + 6 + 6 + 12 + inner + states + 66
     assert costs.memory_lower_bound_bytes == 4 * alive == memory
     inference = model_of(model).costs(**{**STEP, "batch_size": 2, "mode": "inference"})
@@ -136,9 +182,16 @@ def test_recurrent_steps_by_hand(
 
 
 def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
-    model = {"name": "rnn", "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
+    model = {
+        "name": "rnn",
+        "layers": 1,
+        "embedding_size": 2,
+        "sequence_length": 3,
+        "vocab_size": 11,
+    }
     few, many = (
-        model_of(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step for batch in (1, 4)
+        model_of(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step
+        for batch in (1, 4)
     )
     rest = 10 + 33  # cell, logits
     assert few == 4 * (rest + 6 + (3 + 6 + 6 + 6 + 6 + 33))
@@ -147,5 +200,7 @@ def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
 
 def test_without_momentum_no_velocity_is_kept() -> None:
     for optimizer, slots in (("rmsprop", 1), ("momentum", 0), ("sgd", 0)):
-        costs = model_of(FC).costs(**{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0)
+        costs = model_of(FC).costs(
+            **{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0
+        )
         assert costs.memory_lower_bound_bytes == 4 * ((1 + slots) * 26 + 20 + 4 + 12 + 8)

@@ -1,4 +1,6 @@
-"""The products of a step as operations, against its costs and what others profiled; and that a family is one file."""
+"""The products of a step as operations, against its costs and what others profiled; and that a
+family is one file.
+"""
 
 import csv
 import dataclasses
@@ -16,10 +18,15 @@ MODELS = [name for name, family in FAMILIES.items() if family.has_layers]
 
 
 def p1b3() -> dict[tuple[int, int, int, str], float]:
-    """The products of CANDLE's P1B3 in one pass as a profiler printed them, with their milliseconds."""
+    """The products of CANDLE's P1B3 in one pass as a profiler printed them, with their
+    milliseconds.
+    """
     lines = Path(__file__).with_name("p1b3.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return {(int(m), int(n), int(k), letters): float(time) for m, n, k, letters, time in (row.values() for row in rows)}
+    return {
+        (int(m), int(n), int(k), letters): float(time)
+        for m, n, k, letters, time in (row.values() for row in rows)
+    }
 
 
 @pytest.mark.parametrize("mode", ["train", "inference"])
@@ -38,7 +45,13 @@ def test_products_do_all_the_arithmetic_of_a_step(name: str, mode: str) -> None:
 
 def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
     """The first layer's input gradient, which the profile lists as run 0 times, is not among them."""
-    model = {"name": "fc", "layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
+    model = {
+        "name": "fc",
+        "layers": 4,
+        "nodes": [1000, 500, 100, 50],
+        "input_size": 29532,
+        "output_size": 1,
+    }
     found = model_of(model).product_list(batch_size=100, precision="float32", mode="train")
     ran = [one.operation for one in found for _ in range(one.count)]
     assert sorted((one.m, one.n, one.k, one.variant) for one in ran) == sorted(p1b3())
@@ -46,14 +59,31 @@ def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
 
 def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
     """A recurrent layer's are one after the other, those of its weights one."""
-    options = {"channels": 8, "height": 10, "width": 12, "filters": 16, "kernel": (3, 3), "padding": (1, 1)}
-    recurrent = {"forward": (5, 32, 8, 3), "backward_input": (5, 8, 32, 3), "backward_weights": (8, 32, 15, 1)}
+    options = {
+        "channels": 8,
+        "height": 10,
+        "width": 12,
+        "filters": 16,
+        "kernel": (3, 3),
+        "padding": (1, 1),
+    }
+    recurrent = {
+        "forward": (5, 32, 8, 3),
+        "backward_input": (5, 8, 32, 3),
+        "backward_weights": (8, 32, 15, 1),
+    }
     for direction, product in recurrent.items():
         model = asdict(FAMILIES["conv2d"].options(name="conv2d", direction=direction, **options))
         one = model_of(model).as_operation(4, "float32")
         m, n, k, calls = one.product
         assert 2 * m * n * k * calls == one.flops == 2 * 4 * 10 * 12 * 9 * 8 * 16
-        cell = {"name": "rnn_kernel", "cell": "lstm", "hidden": 8, "steps": 3, "direction": direction}
+        cell = {
+            "name": "rnn_kernel",
+            "cell": "lstm",
+            "hidden": 8,
+            "steps": 3,
+            "direction": direction,
+        }
         found = model_of(cell).as_operation(5, "float32")
         assert sorted(found.product) == sorted(product)
         assert found.flops == 2 * 5 * 3 * 8 * 32
@@ -71,5 +101,7 @@ def test_an_entry_is_whole(family: Family) -> None:
     costs = model.costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
     assert (costs.parameters == 0) == (family.is_kernel or family.options.is_counted)
     assert (costs.flops_per_step == 0) == (family.is_communication or family.options.is_counted)
-    assert style.look(family.name) not in [style.look(name) for name in FAMILIES if name != family.name]
+    assert style.look(family.name) not in [
+        style.look(name) for name in FAMILIES if name != family.name
+    ]
     assert f"`{family.name}`" in (ROOT / "README.md").read_text()

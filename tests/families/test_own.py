@@ -1,4 +1,6 @@
-"""Models from outside: their signatures read, what is wrong with them said in a line, measured by the command line."""
+"""Models from outside: their signatures read, what is wrong with them said in a line, measured by
+the command line.
+"""
 
 import subprocess
 import sys
@@ -86,8 +88,13 @@ WRONG = yaml.safe_load(Path(__file__).with_name("own_refused.yaml").read_text())
 
 
 @pytest.mark.parametrize(("said", "keys"), WRONG.items())
-def test_what_is_wrong_is_said_before_anything_runs(file: Path, said: str, keys: dict[str, Any]) -> None:
-    given = {key: value.replace("HERE", str(file)) if key == "build" else value for key, value in keys.items()}
+def test_what_is_wrong_is_said_before_anything_runs(
+    file: Path, said: str, keys: dict[str, Any]
+) -> None:
+    given = {
+        key: value.replace("HERE", str(file)) if key == "build" else value
+        for key, value in keys.items()
+    }
     with pytest.raises(ConfigError) as error:
         read_point({"model": {"name": "own", **given}})
     assert said in str(error.value)
@@ -99,7 +106,9 @@ def test_a_file_that_is_no_python_is_never_run(tmp_path: Path) -> None:
         point(tmp_path / "broken.py")
 
 
-def test_a_package_that_does_not_fit_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_does_not_fit_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms')")
     monkeypatch.syspath_prepend(tmp_path)
     says = r"the package timm cannot be used here: operator t.*; pip install 'paradnn\[architectures\]'"
@@ -110,21 +119,42 @@ def test_a_package_that_does_not_fit_says_what_to_install(tmp_path: Path, monkey
 @pytest.mark.framework
 def test_what_follows_from_a_key_of_a_configuration_follows(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    file.write_text('{"model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": 1, "vocab_size": 50}')
-    keys = {"name": "transformers", "config": str(file), "hidden_size": 64, "num_attention_heads": 4}
+    file.write_text(
+        '{"model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": 1, "vocab_size": 50}'
+    )
+    keys = {
+        "name": "transformers",
+        "config": str(file),
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+    }
     asked: Any = read_point({"model": keys, "framework": {"name": "torch"}})
     module, _ = asked.model.made(pytest.importorskip("transformers"))
-    assert (module.config.head_dim, module.config.vocab_size, str(module.dtype)) == (16, 50, "torch.float32")
+    assert (module.config.head_dim, module.config.vocab_size, str(module.dtype)) == (
+        16,
+        50,
+        "torch.float32",
+    )
 
 
 @pytest.mark.framework
 def test_it_is_swept_and_resumed_like_any_family(file: Path, store: Store) -> None:
-    sweep = ["paradnn.train", "-m", "model=own", f"model.build={file}:net", "model.width=4,6", *SHORT]
+    sweep = [
+        "paradnn.train",
+        "-m",
+        "model=own",
+        f"model.build={file}:net",
+        "model.width=4,6",
+        *SHORT,
+    ]
     swept = run(sweep, store)
     assert swept.returncode == 0, swept.stderr
     assert "2 known" in run(sweep, store).stdout or len(store.runs()) == 2
     runs = {store.values("params", each["run_id"])["model.width"]: each for each in store.runs()}
-    assert {width: tags["costs"] for width, tags in runs.items()} == {"4": "counted", "6": "counted"}
+    assert {width: tags["costs"] for width, tags in runs.items()} == {
+        "4": "counted",
+        "6": "counted",
+    }
     metrics = store.values("latest_metrics", runs["6"]["run_id"])
     assert metrics["parameters"] == 17 * 6 + 7 * 4
     # Two layers for four examples: forward, and both gradients but that of the inputs.
@@ -157,9 +187,26 @@ def test_functions_that_are_wrong_end_in_an_outcome(file: Path, store: Store) ->
 def test_a_file_of_keras_is_loaded_without_code_of_its_own(tmp_path: Path, store: Store) -> None:
     subprocess.run([sys.executable, "-c", SAVE], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "no.keras").write_text("nothing")
-    paths = ",".join(str(tmp_path / name) for name in ("net.keras", "code.keras", "code.h5", "no.keras"))
-    run(["paradnn.train", "-m", "model=keras_file", f"model.path={paths}", "mode=inference", *SHORT], store)
-    found = {Path(store.values("params", each["run_id"])["model.path"]).name: each for each in store.runs()}
-    outcomes = [found[name]["outcome"] for name in ("net.keras", "code.keras", "code.h5", "no.keras")]
+    paths = ",".join(
+        str(tmp_path / name) for name in ("net.keras", "code.keras", "code.h5", "no.keras")
+    )
+    run(
+        [
+            "paradnn.train",
+            "-m",
+            "model=keras_file",
+            f"model.path={paths}",
+            "mode=inference",
+            *SHORT,
+        ],
+        store,
+    )
+    found = {
+        Path(store.values("params", each["run_id"])["model.path"]).name: each
+        for each in store.runs()
+    }
+    outcomes = [
+        found[name]["outcome"] for name in ("net.keras", "code.keras", "code.h5", "no.keras")
+    ]
     assert outcomes == ["ok"] + ["unavailable"] * 3
     assert "safe mode" in found["code.keras"]["reason"]

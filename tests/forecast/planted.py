@@ -15,9 +15,14 @@ from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.table import PastRuns, Table, row_of, table_of_points
 
-DEVICE, HOME = "a planted machine", "home"
-FLOPS, BANDWIDTH, CORES = 1e11, 2e10, 4
-QUICK = Measure(min_seconds=0.5, min_blocks=6, block_seconds=0.05, warmup_seconds=2.0, max_seconds=20.0)
+DEVICE = "a planted machine"
+HOME = "home"
+FLOPS = 1e11
+BANDWIDTH = 2e10
+CORES = 4
+QUICK = Measure(
+    min_seconds=0.5, min_blocks=6, block_seconds=0.05, warmup_seconds=2.0, max_seconds=20.0
+)
 
 
 def fc(layers: int, nodes: int, batch: int, **others: Any) -> Point:
@@ -47,9 +52,12 @@ def grid(random: np.random.Generator, count: int) -> list[Point]:
 class Machine:
     """Efficiencies and dispatch drawn once, a slowness drawn for each session, noise for each run."""
 
-    def __init__(self, random: np.random.Generator, noise: float = 0.1, session: float = 0.15) -> None:
+    def __init__(
+        self, random: np.random.Generator, noise: float = 0.1, session: float = 0.15
+    ) -> None:
         self._random = random
-        self._noise, self._session = noise, session
+        self._noise = noise
+        self._session = session
         self.efficiency = random.uniform(0.3, 0.9)
         self.traffic = random.uniform(0.25, 0.8)
         self.dispatch = 2e-4 * np.exp(0.4 * random.standard_normal())
@@ -62,23 +70,50 @@ class Machine:
 
     def law(self, point: Point) -> float:
         """Seconds of a step where no session slows it and no noise blurs it."""
-        costs, layers = costs_of(point), int(getattr(point.model, "layers", 1))
-        work = costs.flops_per_step / (self.efficiency * FLOPS) + costs.bytes_per_step / (self.traffic * BANDWIDTH)
+        costs = costs_of(point)
+        layers = int(getattr(point.model, "layers", 1))
+        work = costs.flops_per_step / (self.efficiency * FLOPS) + costs.bytes_per_step / (
+            self.traffic * BANDWIDTH
+        )
         return float((work + self.dispatch * layers) * self._families[point.model.name])
 
     def step(self, point: Point) -> float:
         """Seconds of a step in this session."""
-        return self.law(point) * self.slowness * float(np.exp(self._noise * self._random.standard_normal()))
+        return (
+            self.law(point)
+            * self.slowness
+            * float(np.exp(self._noise * self._random.standard_normal()))
+        )
 
     def run(self, point: Point, number: int) -> Past:
         """What the store holds of the point, measured `number`-th in this session."""
-        costs, step = costs_of(point), self.step(point)
-        spent = {"schedule": 0.03, "start": 0.02 if number else 2.0, "build": 0.1, "compile": 0.3 + step}
+        costs = costs_of(point)
+        step = self.step(point)
+        spent = {
+            "schedule": 0.03,
+            "start": 0.02 if number else 2.0,
+            "build": 0.1,
+            "compile": 0.3 + step,
+        }
         spent |= {"warmup": 1.0, "measure": 1.0, "record": 0.01}
-        counted = {name: getattr(costs, name) for name in ("flops_per_step", "bytes_per_step", "parameters")}
-        metrics = {"step_time_ms": step * 1e3, "load_average": 4.0, "warmup_blocks": 12.0, **counted}
+        counted = {
+            name: getattr(costs, name)
+            for name in ("flops_per_step", "bytes_per_step", "parameters")
+        }
+        metrics = {
+            "step_time_ms": step * 1e3,
+            "load_average": 4.0,
+            "warmup_blocks": 12.0,
+            **counted,
+        }
         metrics |= {f"phase_{name}_seconds": seconds for name, seconds in spent.items()}
-        tags = {"environment_id": HOME, "device": DEVICE, "sweep_id": self.name, "outcome": "ok", "steady": "true"}
+        tags = {
+            "environment_id": HOME,
+            "device": DEVICE,
+            "sweep_id": self.name,
+            "outcome": "ok",
+            "steady": "true",
+        }
         tags |= {"kind": "point", "source": "measured"}
         return Past(f"{self.name}-{number}", 5.0 * number, row_of(point), metrics, tags)
 
@@ -99,10 +134,15 @@ def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
     return table_of_points(points, [environment] * count, [DEVICE] * count, rates)
 
 
-def expected_times(runs: Sequence[Past], points: Sequence[Point], environment: str = HOME) -> PointTimes:
+def expected_times(
+    runs: Sequence[Past], points: Sequence[Point], environment: str = HOME
+) -> PointTimes:
     """What is predicted of points from past runs."""
-    past, planned = PastRuns.of(runs, rates), planned_table(points, environment)
-    return point_times(past, planned, 300, StepTimeModel.fit(past.table, past.step, past.noise).predict(planned))
+    past = PastRuns.of(runs, rates)
+    planned = planned_table(points, environment)
+    return point_times(
+        past, planned, 300, StepTimeModel.fit(past.table, past.step, past.noise).predict(planned)
+    )
 
 
 def again(point: Point, replicate: int) -> Point:

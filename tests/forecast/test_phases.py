@@ -15,7 +15,13 @@ import pytest
 
 from paradnn.config.point import FrameworkOptions, read_point
 from paradnn.core.messages import Timing
-from paradnn.forecast.phases import calibrate, extra_blocks, measure_seconds, profile_seconds, warmup_seconds
+from paradnn.forecast.phases import (
+    calibrate,
+    extra_blocks,
+    measure_seconds,
+    profile_seconds,
+    warmup_seconds,
+)
 from paradnn.forecast.table import PastRuns
 from paradnn.store.metrics import PHASES
 from paradnn.worker import measure
@@ -27,12 +33,15 @@ from tests.worker.test_measure import Machine as Clocked
 
 
 class Clockwork(Clocked):
-    """Runs steps of `seconds` each in simulated time; every block may be longer or shorter by `jitter`."""
+    """Runs steps of `seconds` each in simulated time; every block may be longer or shorter by
+    `jitter`.
+    """
 
     def __init__(self, seconds: float, jitter: float = 0.0, seed: int = 0) -> None:
         super().__init__(lambda _: seconds)
         self.spent: dict[str, float] = {}
-        self._jitter, self._random = jitter, np.random.default_rng(seed)
+        self._jitter = jitter
+        self._random = np.random.default_rng(seed)
 
     def run(self, steps: int) -> float:
         self.now += steps * self._cost(0) * (1 + self._jitter * self._random.standard_normal())
@@ -48,11 +57,19 @@ class Clockwork(Clocked):
 
 def protocols(count: int) -> list[dict[str, float]]:
     random = np.random.default_rng(7)
-    ranges = {"min_seconds": (0.01, 3), "min_blocks": (1, 20), "max_seconds": (0.5, 60), "block_seconds": (-3, 0)}
+    ranges = {
+        "min_seconds": (0.01, 3),
+        "min_blocks": (1, 20),
+        "max_seconds": (0.5, 60),
+        "block_seconds": (-3, 0),
+    }
     ranges |= {"warmup_seconds": (0.05, 12)}
     groups = [{name: random.uniform(*ends) for name, ends in ranges.items()} for _ in range(count)]
     for group in groups:
-        group |= {"min_blocks": int(group["min_blocks"]), "block_seconds": 10 ** group["block_seconds"]}
+        group |= {
+            "min_blocks": int(group["min_blocks"]),
+            "block_seconds": 10 ** group["block_seconds"],
+        }
         group["timeout"] = 600.0
     return groups
 
@@ -62,7 +79,9 @@ def columns_of(settings: list[dict[str, float]]) -> dict[str, np.ndarray]:
 
 
 def really(machine: Clockwork, settings: dict[str, float]) -> Timing:
-    return measure.measure_steps(machine.run, measure.Protocol.of(settings), machine.phase, machine.clock)
+    return measure.measure_steps(
+        machine.run, measure.Protocol.of(settings), machine.phase, machine.clock
+    )
 
 
 def test_constant_steps_take_what_the_protocol_takes() -> None:
@@ -77,14 +96,18 @@ def test_constant_steps_take_what_the_protocol_takes() -> None:
         machine = Clockwork(float(steps[index, 0]))
         result = really(machine, group)
         taken = (result.steps_per_block, machine.spent["warmup"], machine.spent["measure"])
-        ratios.append(np.array([blocks.steps[index, 0], warmup[index, 0], measured[index, 0]]) / taken)
+        ratios.append(
+            np.array([blocks.steps[index, 0], warmup[index, 0], measured[index, 0]]) / taken
+        )
     # Where a trial of 1, 10 or 100 steps is just enough, it is taken as it is.
     assert (np.abs(np.array(ratios) - 1) < 1e-6).mean() > 0.85
     assert (np.abs(np.array(ratios) - 1) < 0.15).mean() > 0.97
 
 
 def test_blocks_until_steady_are_read_back_from_a_run() -> None:
-    """A restless machine needs more blocks; with their number the arithmetic gives its warm-up again."""
+    """A restless machine needs more blocks; with their number the arithmetic gives its warm-up
+    again.
+    """
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 1e6}
     columns = columns_of([settings])
     needed = []
@@ -117,11 +140,15 @@ class Profiled:
 
 @pytest.mark.parametrize("seconds", [1e-4, 0.0099, 0.1, 0.3, 4.0, 7.0])
 @pytest.mark.parametrize("left", [5.0, 30.0, math.inf])
-def test_as_many_are_profiled(seconds: float, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_are_profiled(
+    seconds: float, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     machine = Clockwork(seconds)
     profile_steps(Profiled(), machine, seconds, False, left)  # type: ignore[arg-type]
-    assert profile_seconds(np.array(seconds), np.array(left)) == pytest.approx(machine.steps * seconds)
+    assert profile_seconds(np.array(seconds), np.array(left)) == pytest.approx(
+        machine.steps * seconds
+    )
 
 
 def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
@@ -133,13 +160,17 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
     short = replace(large, measure=replace(large.measure, timeout=5.0, profile=True))
     late = expected_times([], [short])
     assert late.timed_out.all()
-    inside = late.seconds - np.sum([late.phases[name] for name in ("schedule", "record", "between")], axis=0)
+    inside = late.seconds - np.sum(
+        [late.phases[name] for name in ("schedule", "record", "between")], axis=0
+    )
     assert inside == pytest.approx(5.0)
 
 
 def test_torch_compile_takes_as_long_as_its_compiler_and_a_plan_says_whom_that_ends() -> None:
     """A forward pass of fc 4x1024 was compiled in 11 s (docs/engines.md); TensorFlow's in 0.1 s."""
-    compiled = fc(4, 1024, 1, workload=SingleStep("inference"), framework=FrameworkOptions(name="torch"))
+    compiled = fc(
+        4, 1024, 1, workload=SingleStep("inference"), framework=FrameworkOptions(name="torch")
+    )
     others = [replace(compiled, compile="eager"), replace(compiled, framework=FrameworkOptions())]
     short = replace(compiled, measure=replace(compiled.measure, timeout=5.0))
     found = expected_times([], [compiled, *others, short])
@@ -159,8 +190,13 @@ def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
     assert np.all(found.phases["latency"][:2] == 0)
     timed = min(10.0, 200 * np.median(found.step[2]))
     assert np.median(found.phases["latency"][2]) == pytest.approx(timed, rel=0.3)
-    loads = Server(rate=10.0, min_seconds=5.0, min_queries=400), SingleStream(min_seconds=0.0, min_queries=1000)
-    points = [replace(plain, workload=load) for load in (*loads, Offline(min_seconds=20.0, min_queries=1))]
+    loads = (
+        Server(rate=10.0, min_seconds=5.0, min_queries=400),
+        SingleStream(min_seconds=0.0, min_queries=1000),
+    )
+    points = [
+        replace(plain, workload=load) for load in (*loads, Offline(min_seconds=20.0, min_queries=1))
+    ]
     found = expected_times([], points)
     server, stream, offline = found.phases["load"]
     assert (server == 40).all()
@@ -168,7 +204,9 @@ def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
     assert offline == pytest.approx(22)  # a tenth more is asked than is expected to take so long
     assert np.all(found.phases["latency"] == 0)
     config = {"model": {"name": "gpt"}, "batch_size": 4}
-    phases = expected_times([], [read_point({**config, "mode": mode}) for mode in ("inference", "generate")]).phases
+    phases = expected_times(
+        [], [read_point({**config, "mode": mode}) for mode in ("inference", "generate")]
+    ).phases
     assert np.all(phases["prefill"][0] == 0)
     assert phases["prefill"][1] == pytest.approx(phases["warmup"][1] + phases["measure"][1])
 

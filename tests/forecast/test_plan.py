@@ -21,7 +21,15 @@ def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Sto
     shutil.copy(empty_database, store.folder / "mlflow.db")
     done = run(["paradnn.train", *SWEEP, "batch_size=2,4"], store)
     assert done.returncode == 0, done.stderr
-    done = run(["paradnn.train", *SWEEP, "batch_size=2", "tracking=offline", f"tracking.folder={store.folder}/files"])
+    done = run(
+        [
+            "paradnn.train",
+            *SWEEP,
+            "batch_size=2",
+            "tracking=offline",
+            f"tracking.folder={store.folder}/files",
+        ]
+    )
     assert done.returncode == 0, done.stderr
     return store
 
@@ -57,23 +65,39 @@ def test_a_plan_says_what_is_done_and_changes_nothing(swept: Store, tmp_path: Pa
 def test_costs_and_expected_times_are_in_the_rows(swept: Store, tmp_path: Path) -> None:
     _, points = planned(swept, tmp_path, BATCHES, "resume=false")
     assert statuses(points) == {"missing": 3}
-    stored = {swept.values("params", one["run_id"])["batch_size"]: one["run_id"] for one in swept.runs()}
+    stored = {
+        swept.values("params", one["run_id"])["batch_size"]: one["run_id"] for one in swept.runs()
+    }
     for point in points:
-        assert 0 < float(point["low_seconds"]) <= float(point["expected_seconds"]) <= float(point["high_seconds"])
+        assert (
+            0
+            < float(point["low_seconds"])
+            <= float(point["expected_seconds"])
+            <= float(point["high_seconds"])
+        )
         assert point["family"] == point["model.name"] == "fc"
         if point["batch_size"] in stored:
             metrics = swept.values("latest_metrics", stored[point["batch_size"]])
-            for name in ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes"):
+            for name in (
+                "parameters",
+                "flops_per_step",
+                "bytes_per_step",
+                "memory_lower_bound_bytes",
+            ):
                 assert float(point[name]) == metrics[name]
             params = swept.values("params", stored[point["batch_size"]])
             assert {key: point[key] for key in params} == params
 
 
 def test_resume_rules_and_limits_are_the_sessions(swept: Store, tmp_path: Path) -> None:
-    assert statuses(planned(swept, tmp_path, "batch_size=2,4", "measure.profile=true")[1]) == {"missing": 2}
+    assert statuses(planned(swept, tmp_path, "batch_size=2,4", "measure.profile=true")[1]) == {
+        "missing": 2
+    }
     small = planned(swept, tmp_path, "batch_size=2,16", "measure.memory_limit=1KiB")[1]
     assert statuses(small) == {"done": 1, "oom_predicted": 1}
-    assert [point["outcome"] for point in small if point["status"] == "oom_predicted"] == ["oom_predicted"]
+    assert [point["outcome"] for point in small if point["status"] == "oom_predicted"] == [
+        "oom_predicted"
+    ]
     twice = planned(swept, tmp_path, "batch_size=32,32")[1]
     assert statuses(twice) == {"missing": 1, "repeated": 1}
     late = planned(swept, tmp_path, "batch_size=32", "measure.timeout=0.01")[1]
@@ -86,20 +110,32 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the cost model alone" in done.stdout
     assert not (place / "mlflow.db").exists()
-    done = run(["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={place}/files"])
+    done = run(
+        ["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={place}/files"]
+    )
     assert done.returncode == 0, done.stderr
     assert not (place / "files").exists()
 
 
 def test_offline_results_are_those_that_are_done(swept: Store) -> None:
-    done = run(["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={swept.folder}/files"])
+    done = run(
+        [
+            "paradnn.plan",
+            *SWEEP,
+            BATCHES,
+            "tracking=offline",
+            f"tracking.folder={swept.folder}/files",
+        ]
+    )
     assert done.returncode == 0, done.stderr
     assert "done         1 (1 ok)" in done.stdout
 
 
 def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:
     stacks = "software=current,tensorflow-2.16"
-    done = run(["paradnn.plan", *SWEEP, BATCHES, stacks], swept, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = run(
+        ["paradnn.plan", *SWEEP, BATCHES, stacks], swept, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
     assert done.returncode == 0, done.stderr
     assert "The software stack tensorflow-2.16 is not made yet" in done.stdout
     assert "done         2" in done.stdout

@@ -1,4 +1,6 @@
-"""Step times from planted stores: the law is recovered, intervals hold what they promise, the unknown stays wide."""
+"""Step times from planted stores: the law is recovered, intervals hold what they promise, the
+unknown stays wide.
+"""
 
 from dataclasses import replace
 
@@ -10,7 +12,17 @@ from paradnn.families.kernels import Gemm
 from paradnn.forecast.predict import StepTimeModel, _groups
 from paradnn.forecast.table import PastRuns, row_of
 from tests.conftest import depth
-from tests.forecast.planted import QUICK, Machine, again, expected_times, fc, grid, lstm, planned_table, rates
+from tests.forecast.planted import (
+    QUICK,
+    Machine,
+    again,
+    expected_times,
+    fc,
+    grid,
+    lstm,
+    planned_table,
+    rates,
+)
 
 
 def width(draws: np.ndarray) -> float:
@@ -22,7 +34,8 @@ def width(draws: np.ndarray) -> float:
 @depth(12, 40)
 def test_intervals_cover_over_many_plantings(draws: int) -> None:
     """Points are covered, and so are sums, in which the points' common errors must not average out."""
-    each, sums = [], []
+    each = []
+    sums = []
     for seed in range(draws):
         random = np.random.default_rng(seed)
         machine = Machine(random)
@@ -42,8 +55,11 @@ def test_intervals_cover_over_many_plantings(draws: int) -> None:
 def test_what_nothing_is_known_of_stays_uncertain() -> None:
     random = np.random.default_rng(3)
     machine = Machine(random)
-    runs = machine.session("first", [fc(layers, nodes, 256) for layers in (1, 4, 16) for nodes in (64, 256, 1024)] * 3)
-    known, other = expected_times(runs, [fc(2, 128, 256)]), expected_times(runs, [lstm(200, 64)])
+    runs = machine.session(
+        "first", [fc(layers, nodes, 256) for layers in (1, 4, 16) for nodes in (64, 256, 1024)] * 3
+    )
+    known = expected_times(runs, [fc(2, 128, 256)])
+    other = expected_times(runs, [lstm(200, 64)])
     nothing = expected_times([], [fc(2, 128, 256)])
     assert width(known.step) < width(other.step)
     assert width(known.step) < width(nothing.step)
@@ -54,7 +70,9 @@ def test_what_nothing_is_known_of_stays_uncertain() -> None:
 
 
 def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
-    """One step has a peculiarity of its own: its further replicates are expected to have it, its neighbours not."""
+    """One step has a peculiarity of its own: its further replicates are expected to have it, its
+    neighbours not.
+    """
     random = np.random.default_rng(4)
     machine = Machine(random, noise=0.02, session=0.02)
     points = grid(random, 80)
@@ -72,7 +90,9 @@ def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
 
 
 def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
-    """Measuring a point tells most of its own replicates, less of its family, least of another family."""
+    """Measuring a point tells most of its own replicates, less of its family, least of another
+    family.
+    """
     random = np.random.default_rng(8)
     machine = Machine(random)
     runs = PastRuns.of(machine.session("first", grid(random, 30)), rates)
@@ -90,8 +110,15 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
     random = np.random.default_rng(6)
     machine = Machine(random)
     runs = machine.session("first", grid(random, 20))
-    strange = {**runs[0].params, "model.name": "a family of tomorrow", "model.knobs": "[1, 2]", "data.name": "other"}
-    older = {key: value for key, value in runs[1].params.items() if not key.startswith(("data", "seed"))}
+    strange = {
+        **runs[0].params,
+        "model.name": "a family of tomorrow",
+        "model.knobs": "[1, 2]",
+        "data.name": "other",
+    }
+    older = {
+        key: value for key, value in runs[1].params.items() if not key.startswith(("data", "seed"))
+    }
     broken = {**runs[2].params, "measure.block_seconds": "soon"}
     runs = [
         replace(runs[0], params=strange),
@@ -114,7 +141,10 @@ def test_what_no_size_can_be_in_a_store_leaves_predictions_finite(text: str) -> 
 
 def test_a_kernel_is_learnt_from_and_predicted_though_it_has_no_parameters() -> None:
     machine = Machine(np.random.default_rng(0), noise=0.01, session=0.0)
-    sizes = [Point(model=Gemm(m=2**power, n=64, k=2**power), batch_size=1, measure=QUICK) for power in range(6, 12)]
+    sizes = [
+        Point(model=Gemm(m=2**power, n=64, k=2**power), batch_size=1, measure=QUICK)
+        for power in range(6, 12)
+    ]
     runs = machine.session("first", [fc(2, 128, 256), *sizes[::2], *sizes[::2]])
     unknown = expected_times(runs[:1], sizes)
     known = expected_times(runs, sizes)
@@ -123,7 +153,9 @@ def test_a_kernel_is_learnt_from_and_predicted_though_it_has_no_parameters() -> 
 
 
 def test_a_prediction_does_not_hang_on_the_order_of_a_set() -> None:
-    table = planned_table([fc(4, 64, 32), fc(4, 64, 32, precision="bfloat16", compile="xla", devices=2)])
+    table = planned_table(
+        [fc(4, 64, 32), fc(4, 64, 32, precision="bfloat16", compile="xla", devices=2)]
+    )
     words = {pair for row in table.words for pair in row}
     assert len(words) >= 3
     columns = [pair for name in _groups(table) for pair in words if name == ("group", pair)]

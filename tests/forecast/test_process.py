@@ -1,5 +1,6 @@
-"""The Gaussian process and the regression below it, against formulae written out, on planted surfaces; and times of
-operations beside planted ones."""
+"""The Gaussian process and the regression below it, against formulae written out, on planted
+surfaces; and times of operations beside planted ones.
+"""
 
 from dataclasses import replace
 
@@ -26,7 +27,9 @@ def inputs(points: Array, words: list[str] | None = None, steps: list[int] | Non
 
 
 def surface(points: Array) -> Array:
-    return np.asarray(1.0 + 0.5 * points[:, 0] + 0.4 * np.sin(2 * points[:, 0]) * np.cos(1.5 * points[:, 1]))
+    return np.asarray(
+        1.0 + 0.5 * points[:, 0] + 0.4 * np.sin(2 * points[:, 0]) * np.cos(1.5 * points[:, 1])
+    )
 
 
 def fitted(random: np.random.Generator, count: int, noise: float = 0.02) -> Process:
@@ -37,7 +40,8 @@ def fitted(random: np.random.Generator, count: int, noise: float = 0.02) -> Proc
 
 def textbook(process: Process, points: Inputs) -> tuple[Array, Array]:
     """Mean and variance without noise of a run, as Rasmussen and Williams have them (2.25, 2.26)."""
-    known, scales = process.inputs, process.scales
+    known = process.inputs
+    scales = process.scales
 
     def prior(one: Inputs, other: Inputs) -> Array:
         line = np.zeros((len(one), len(other)))
@@ -51,7 +55,9 @@ def textbook(process: Process, points: Inputs) -> tuple[Array, Array]:
         return np.asarray(line + scales.smooth**2 * (1 + root) * np.exp(-root))
 
     own = scales.nugget_variance(known.coordinates) * process.disturbed
-    inverse = np.linalg.inv(prior(known, known) + np.diag(own + process.noise) + 1e-12 * np.eye(len(known)))
+    inverse = np.linalg.inv(
+        prior(known, known) + np.diag(own + process.noise) + 1e-12 * np.eye(len(known))
+    )
     across = prior(points, known)
     mean = points.base + across @ inverse @ process.values
     variance = np.diag(prior(points, points) - across @ inverse @ across.T)
@@ -80,12 +86,16 @@ def test_errors_left_out_are_those_of_leaving_each_out() -> None:
         )
         one = process.inputs.rows(np.array([place]))
         mean, _ = textbook(without, one)
-        assert process.left_out.error[place] == pytest.approx(process.values[place] + 0.5 - mean[0], abs=2e-3)
+        assert process.left_out.error[place] == pytest.approx(
+            process.values[place] + 0.5 - mean[0], abs=2e-3
+        )
 
 
 @pytest.mark.parametrize("count", [25, 60])
 def test_a_surface_is_learnt_and_intervals_hold_what_they_say(count: int) -> None:
-    errors, inside, left_out = [], [], []
+    errors = []
+    inside = []
+    left_out = []
     for seed in range(12):
         random = np.random.default_rng(seed)
         process = fitted(random, count)
@@ -124,7 +134,9 @@ def test_next_to_no_data_gives_wide_intervals(count: int) -> None:
 
 
 def test_many_observations_are_as_good_as_all_of_their_carriers() -> None:
-    """Beyond so many observations the smooth part is that of a sample of them: near what the textbook gives."""
+    """Beyond so many observations the smooth part is that of a sample of them: near what the
+    textbook gives.
+    """
     random = np.random.default_rng(6)
     process = fitted(random, 700)
     points = random.uniform(-2, 2, (50, 2))
@@ -143,7 +155,9 @@ def test_a_law_is_recovered_in_spite_of_runs_that_were_disturbed() -> None:
     law = np.array([0.5, -0.3, 0.8])
     values = features @ law + 0.05 * random.standard_normal(400)
     values[::20] += 3.0
-    line = RobustRegression(columns(features, np.ones(3)), values).predict(columns(np.eye(3), np.ones(3)), 3)
+    line = RobustRegression(columns(features, np.ones(3)), values).predict(
+        columns(np.eye(3), np.ones(3)), 3
+    )
     assert line.mean == pytest.approx(law, abs=0.02)
     plain = np.linalg.lstsq(features, values, rcond=None)[0]
     assert abs(plain[0] - law[0]) > 0.1  # what least squares make of it
@@ -151,9 +165,12 @@ def test_a_law_is_recovered_in_spite_of_runs_that_were_disturbed() -> None:
 
 @pytest.mark.parametrize("count", [4, 15, 60])
 def test_intervals_cover_as_often_as_they_say(count: int) -> None:
-    """Coefficients drawn from the prior, data from them: 95% intervals of new values hold 95% of these."""
+    """Coefficients drawn from the prior, data from them: 95% intervals of new values hold 95% of
+    these.
+    """
     random = np.random.default_rng(count)
-    prior, inside = np.array([1.0, 0.5, 0.3]), []
+    prior = np.array([1.0, 0.5, 0.3])
+    inside = []
     for _ in range(300):
         law = prior * random.standard_normal(3)
         features = np.column_stack([np.ones(count + 1), random.normal(0, 1, (count + 1, 2))])
@@ -166,7 +183,11 @@ def test_intervals_cover_as_often_as_they_say(count: int) -> None:
 
 
 def threads() -> set[int]:
-    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+    return {
+        pool["num_threads"]
+        for pool in threadpoolctl.threadpool_info()
+        if pool["user_api"] == "blas"
+    }
 
 
 def test_a_fit_takes_one_thread_and_leaves_them_as_they_were() -> None:
@@ -182,12 +203,15 @@ def test_a_fit_takes_one_thread_and_leaves_them_as_they_were() -> None:
         assert threads() == {3}
 
 
-BANDWIDTH, CALL = 1e11, 2e-5
+BANDWIDTH = 1e11
+CALL = 2e-5
 
 
 def test_chains_tell_a_call_from_an_operation_within_it() -> None:
     chains = [
-        model_of({"name": "elementwise", "elements": elements, "operations": operations}).as_operation(1, "float32")
+        model_of(
+            {"name": "elementwise", "elements": elements, "operations": operations}
+        ).as_operation(1, "float32")
         for elements in (10, 1000, 100_000, 10_000_000)
         for operations in (1, 10, 100)
     ]
@@ -195,16 +219,26 @@ def test_chains_tell_a_call_from_an_operation_within_it() -> None:
     found = OperationTimes.fit(chains, seconds)
     assert found.dispatch == pytest.approx(CALL, rel=0.3)
     assert found.step == pytest.approx(4e-6, rel=0.3)
-    assert np.exp(found.predict([elementwise_operation(3e8, "float32")]).mean[0]) == pytest.approx(3e-3, rel=0.2)
+    assert np.exp(found.predict([elementwise_operation(3e8, "float32")]).mean[0]) == pytest.approx(
+        3e-3, rel=0.2
+    )
 
 
 def test_what_a_cache_holds_is_read_faster() -> None:
-    """One token's attention: a cache of 50 MB is five times as fast, and every sequence takes a moment."""
+    """One token's attention: a cache of 50 MB is five times as fast, and every sequence takes a
+    moment.
+    """
     random = np.random.default_rng(0)
     sizes = [(int(2 ** random.uniform(0, 10)), int(2 ** random.uniform(5, 14))) for _ in range(150)]
-    one = [Operation("decode", "", 4, n, 128, 2048.0 * b * n, 512.0 * b * n, batch=b) for b, n in sizes]
+    one = [
+        Operation("decode", "", 4, n, 128, 2048.0 * b * n, 512.0 * b * n, batch=b) for b, n in sizes
+    ]
     moved = np.array([each.bytes for each in one])
-    seconds = CALL / 10 + 3e-8 * np.array([b for b, _ in sizes]) + moved / np.where(moved < 5e7, 5e12, 1e12)
+    seconds = (
+        CALL / 10
+        + 3e-8 * np.array([b for b, _ in sizes])
+        + moved / np.where(moved < 5e7, 5e12, 1e12)
+    )
     fit = OperationTimes.fit(one[:110], seconds[:110])
     assert np.median(np.abs(fit.predict(one[110:]).mean - np.log(seconds[110:]))) < 0.05
     assert fit.line["cached"] > 0.8
@@ -217,6 +251,8 @@ def test_small_operations_that_scatter_more_are_no_less_certain_than_they_scatte
     known = [elementwise_operation(size, "float32") for size in sizes]
     scatter = np.where(sizes < 1e6, 0.03, 0.001) * random.standard_normal(len(sizes))
     fit = OperationTimes.fit(known, (CALL + sizes / BANDWIDTH) * np.exp(scatter))
-    least, most = fit.predict([elementwise_operation(size, "float32") for size in (1e3, 1e9)]).spread
+    least, most = fit.predict(
+        [elementwise_operation(size, "float32") for size in (1e3, 1e9)]
+    ).spread
     assert least == pytest.approx(np.hypot(0.03, 0.02), rel=0.3)
     assert most == pytest.approx(0.02, rel=0.3)

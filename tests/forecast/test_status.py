@@ -1,4 +1,6 @@
-"""How points stand before they are measured, each by its own costs, and the schedule of several hosts, simulated."""
+"""How points stand before they are measured, each by its own costs, and the schedule of several
+hosts, simulated.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -17,7 +19,9 @@ from tests.forecast.planted import fc
 @pytest.fixture
 def settings(tmp_path: object) -> Settings:
     """A store that is not there."""
-    return replace(Settings(), tracking=replace(Settings().tracking, name="offline", folder=f"{tmp_path}/none"))
+    return replace(
+        Settings(), tracking=replace(Settings().tracking, name="offline", folder=f"{tmp_path}/none")
+    )
 
 
 def status_of(points: Sequence[Point], settings: Settings) -> SweepStatus:
@@ -25,16 +29,22 @@ def status_of(points: Sequence[Point], settings: Settings) -> SweepStatus:
 
 
 @pytest.mark.parametrize("order", [(1, 4), (4, 1)])
-def test_a_sweep_over_devices_knows_each_points_own_costs(settings: Settings, order: tuple[int, int]) -> None:
+def test_a_sweep_over_devices_knows_each_points_own_costs(
+    settings: Settings, order: tuple[int, int]
+) -> None:
     """Four devices hold the weights four times: only they pass a limit that lies between the two."""
     points = {count: fc(4, 2048, 64, devices=count) for count in order}
     bounds = {count: costs_of(point).memory_lower_bound_bytes for count, point in points.items()}
     assert bounds[4] > 3 * bounds[1]
     limited = [
-        replace(points[count], measure=replace(points[count].measure, memory_limit=2 * bounds[1])) for count in order
+        replace(points[count], measure=replace(points[count].measure, memory_limit=2 * bounds[1]))
+        for count in order
     ]
     status = status_of(limited, settings)
-    assert dict(zip(order, status.status.tolist(), strict=True)) == {1: "missing", 4: "oom_predicted"}
+    assert dict(zip(order, status.status.tolist(), strict=True)) == {
+        1: "missing",
+        4: "oom_predicted",
+    }
     assert list(status.costs["memory_lower_bound_bytes"]) == [bounds[count] for count in order]
 
 
@@ -45,8 +55,13 @@ def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
 
 
-def test_of_many_points_some_are_predicted_for_all(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [fc(1 + index % 5, 64 * (1 + index // 5 % 20), 16 * (1 + index // 100)) for index in range(400)]
+def test_of_many_points_some_are_predicted_for_all(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [
+        fc(1 + index % 5, 64 * (1 + index // 5 % 20), 16 * (1 + index // 100))
+        for index in range(400)
+    ]
     history = open_history(settings.tracking)
     whole = forecast(status_of(points, settings), settings, history)
     monkeypatch.setattr("paradnn.forecast.forecast._MOST_POINTS", 100)

@@ -1,4 +1,6 @@
-"""What `nvidia-smi` says of the board: an oracle that shares no code with the package, which asks NVML."""
+"""What `nvidia-smi` says of the board: an oracle that shares no code with the package, which asks
+NVML.
+"""
 
 import contextlib
 import os
@@ -35,17 +37,22 @@ REASONS = {
 
 
 def read_board() -> dict[str, str]:
-    """Every field that the driver knows of the first board that programs see; empty where there is no `nvidia-smi`."""
+    """Every field that the driver knows of the first board that programs see; empty where there is
+    no `nvidia-smi`.
+    """
     found = dict(zip(FIELDS, _query([names[0] for names in FIELDS.values()]), strict=False))
     if not found:
-        # A driver refuses a whole query for a field that it does not know. Each takes a second where the board sleeps.
+        # A driver refuses a whole query for a field that it does not know. Each takes a second
+        # where the board sleeps.
         for key, names in FIELDS.items():
             found[key] = next((value for name in names for value in _query([name]) if value), None)
     return {key: value for key, value in found.items() if value}
 
 
 def throttled(bits: str) -> list[str]:
-    """The reasons in a mask such as 0x0000000000000004 for which clocks are lower than they could be."""
+    """The reasons in a mask such as 0x0000000000000004 for which clocks are lower than they could
+    be.
+    """
     mask = int(bits, 16)
     return [reason for bit, reason in REASONS.items() if mask & bit]
 
@@ -76,10 +83,17 @@ def above_idle(samples: list[float], idle: float) -> list[float]:
 
 
 def _query(names: list[str]) -> list[str | None]:
-    """The value of every field, None where the board has none; nothing at all where the driver refuses to answer."""
+    """The value of every field, None where the board has none; nothing at all where the driver
+    refuses to answer.
+    """
     # nvidia-smi sees every board of the host: a queue lends one of them by its number or UUID.
     own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-    command = ["nvidia-smi", f"--id={own}", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
+    command = [
+        "nvidia-smi",
+        f"--id={own}",
+        f"--query-gpu={','.join(names)}",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -87,4 +101,7 @@ def _query(names: list[str]) -> list[str | None]:
     values = [value.strip() for value in done.stdout.strip().split(",")]
     if done.returncode or len(values) != len(names):
         return []
-    return [None if not value or value.startswith("[") or "not" in value.lower() else value for value in values]
+    return [
+        None if not value or value.startswith("[") or "not" in value.lower() else value
+        for value in values
+    ]

@@ -44,15 +44,24 @@ class Command:
     """A command of the project while it runs."""
 
     def __init__(self, arguments: Sequence[str], log: Path, folder: Path) -> None:
-        self._log, self.folder = log, folder
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+        self._log = log
+        self.folder = folder
+        environ = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("MLFLOW_", "HYDRA_"))
+        }
         command = [sys.executable, "-m", *arguments]
         with log.open("wb") as output:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            self._process = subprocess.Popen(command, cwd=ROOT, env=environ, start_new_session=True, **pipes)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environ, start_new_session=True, **pipes
+            )
 
     def wait(self, seconds: float) -> int:
-        """Its exit code; it is interrupted after so many seconds, and what it recorded until then stays."""
+        """Its exit code; it is interrupted after so many seconds, and what it recorded until then
+        stays.
+        """
         for signal_number, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 20.0)):
             try:
                 return self._process.wait(patience)
@@ -61,7 +70,9 @@ class Command:
         return self._process.wait()
 
     def end(self) -> None:
-        """Interrupt it where it still runs: workers, in sessions of their own, end with their driver."""
+        """Interrupt it where it still runs: workers, in sessions of their own, end with their
+        driver.
+        """
         try:
             self.wait(0.0)
         except KeyboardInterrupt:  # asked once more
@@ -91,7 +102,9 @@ class Command:
 class Session:
     """The machine that is asked: its platform, its frameworks, a folder, and how long there is."""
 
-    def __init__(self, platform: str, frameworks: Sequence[str], folder: Path, seconds: float) -> None:
+    def __init__(
+        self, platform: str, frameworks: Sequence[str], folder: Path, seconds: float
+    ) -> None:
         self.platform = platform
         self.frameworks = tuple(frameworks)
         #: Frameworks that were asked, and see no such device.
@@ -133,15 +146,26 @@ class Session:
 
     def train(self, *arguments: str) -> Command:
         """A sweep that begins now."""
-        return self._start(["paradnn.train", "-m", "resume=false", "ceilings=false", *arguments], *_OFFLINE)
+        return self._start(
+            ["paradnn.train", "-m", "resume=false", "ceilings=false", *arguments], *_OFFLINE
+        )
 
     def ceilings(self, framework: str) -> Command:
         """The ceilings of one framework."""
-        return self._start(["paradnn.ceilings", f"framework={framework}", f"platform={self.platform}"], *_OFFLINE)
+        return self._start(
+            ["paradnn.ceilings", f"framework={framework}", f"platform={self.platform}"], *_OFFLINE
+        )
 
     def fidelity(self, framework: str, families: Sequence[str]) -> Command:
         """The worker's step beside plain loops: a short look."""
-        what = ["--frameworks", framework, "--families", ",".join(families), "--platform", self.platform]
+        what = [
+            "--frameworks",
+            framework,
+            "--families",
+            ",".join(families),
+            "--platform",
+            self.platform,
+        ]
         sizes = ["--rounds", "12", "--block", "0.05", "--starts", "1", "--settle", "0"]
         return self._start(["benchmarks.fidelity", *what, *sizes], "--out={}")
 
@@ -161,6 +185,10 @@ class Session:
     def _start(self, arguments: Sequence[str], *into: str) -> Command:
         folder = self.folder / str(len(self._commands))
         folder.mkdir()
-        command = Command([*arguments, *(text.format(folder) for text in into)], folder.with_suffix(".log"), folder)
+        command = Command(
+            [*arguments, *(text.format(folder) for text in into)],
+            folder.with_suffix(".log"),
+            folder,
+        )
         self._commands.append(command)
         return command

@@ -1,4 +1,6 @@
-"""A virtual environment beside the machine's own packages, from a folder of wheels: no network is needed."""
+"""A virtual environment beside the machine's own packages, from a folder of wheels: no network is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,28 @@ REQUIREMENTS = (
 
 
 def make_environment(folder: Path, wheels: Path) -> Path:
-    """The interpreter of an environment in `folder` that sees this interpreter's packages too; made once for it.
+    """The interpreter of an environment in `folder` that sees this interpreter's packages too; made
+    once for it.
 
-    An environment with system packages made from within another would see those of neither: the folders are named to
-    it instead. Raises SystemExit where it cannot be made: with pip's message where a package is neither there nor among
-    the `wheels`.
+    An environment with system packages made from within another would see those of neither: the
+    folders are named to it instead. Raises SystemExit where it cannot be made: with pip's message
+    where a package is neither there nor among the `wheels`.
     """
-    python, done = folder / "bin" / "python", folder / "complete"
-    shared = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    python = folder / "bin" / "python"
+    done = folder / "complete"
+    shared = [
+        *site.getsitepackages(),
+        *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
+    ]
     # One that came along from another machine, or is of another interpreter, is made again.
     made_for = "\n".join([platform.node(), sys.executable, sys.version, *shared, *REQUIREMENTS])
     if done.exists() and done.read_text() == made_for and python.exists():
         return python
     version = ".".join(map(str, sys.version_info[:2]))
     if sys.version_info < (3, 11):  # noqa: UP036 - it begins in the machine's own
-        raise SystemExit(f"ParaDnn needs Python 3.11 or newer, {sys.executable} is {version}: make test-gpu PYTHON=...")
+        raise SystemExit(
+            f"ParaDnn needs Python 3.11 or newer, {sys.executable} is {version}: make test-gpu PYTHON=..."
+        )
     remedy = f"run\n    make gpu-wheels GPU_PYTHONS={version}\nwhere there is a network, and bring the folder along"
     # Not every machine's own Python has pip, or may make an environment with it.
     pip = next(iter(sorted(wheels.glob("pip-*.whl"))), None)
@@ -46,13 +55,29 @@ def make_environment(folder: Path, wheels: Path) -> Path:
         raise SystemExit(f"there are no wheels in {wheels}: {remedy}")
     nowhere = f"no environment can be made in {folder}: name another folder with --folder"
     _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], nowhere)
-    packages = Path(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], nowhere))
+    packages = Path(
+        _run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], nowhere)
+    )
     # One line that begins with import is run; a bare path would leave their own .pth files unread.
     line = "; ".join(["import site", *(f"site.addsitedir({path!r})" for path in shared)])
     (packages / "machine.pth").write_text(line + "\n")
     # Isolated from what the user set for pip, such as a target.
-    install = [str(python), str(pip / "pip"), "install", "--isolated", "--quiet", "--disable-pip-version-check"]
-    install += ["--no-cache-dir", "--no-index", "--find-links", str(wheels), "--no-compile", *REQUIREMENTS]
+    install = [
+        str(python),
+        str(pip / "pip"),
+        "install",
+        "--isolated",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    install += [
+        "--no-cache-dir",
+        "--no-index",
+        "--find-links",
+        str(wheels),
+        "--no-compile",
+        *REQUIREMENTS,
+    ]
     _run(install, f"what this machine lacks is not in {wheels} (NumPy must be its own): {remedy}")
     done.write_text(made_for)
     return python

@@ -1,4 +1,6 @@
-"""What the questions are given: the machine, a way to tell an answer, and no more time than there is."""
+"""What the questions are given: the machine, a way to tell an answer, and no more time than there
+is.
+"""
 
 import importlib.util
 import json
@@ -22,7 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def machine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Session]:
     """The session on this machine; all that it started has ended afterwards."""
     frameworks = [name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name)]
     if not frameworks:
@@ -43,7 +47,9 @@ def _enough_time(request: pytest.FixtureRequest, machine: Session) -> None:
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
+def tell(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Callable[..., None]:
     """`tell(line, details)` shows an answer and keeps it with what it rests on."""
 
     def tell(line: str, details: Any = None) -> None:

@@ -1,4 +1,5 @@
-"""The questions, the most telling first: each tells a line with details, fails, or is skipped and says why.
+"""The questions, the most telling first: each tells a line with details, fails, or is skipped and
+says why.
 
 `python3 -m tests.gpu` asks them.
 """
@@ -44,12 +45,19 @@ SHORT = ("measure=quick", "measure.processes=1", *BRIEF)
 
 def grids(*families: str) -> str:
     """The override that sweeps a small point of each family."""
-    return f"sweep.grids=[{','.join(f'{{model: {family}, {SIZES[family]}}}' for family in families)}]"
+    return (
+        f"sweep.grids=[{','.join(f'{{model: {family}, {SIZES[family]}}}' for family in families)}]"
+    )
 
 
 def summary(run: Run) -> dict[str, Any]:
     """What is kept of a run."""
-    metrics = ("step_time_ms", "compile_seconds", "profile_unexplained_share", "peak_device_memory_bytes")
+    metrics = (
+        "step_time_ms",
+        "compile_seconds",
+        "profile_unexplained_share",
+        "peak_device_memory_bytes",
+    )
     return {
         "outcome": run.outcome,
         "reason": run.reason,
@@ -68,11 +76,18 @@ def test_frameworks_see_the_device(machine: Session, tell: Tell) -> None:
         # Another's share of the board must not be in the way of a look at it.
         environ = {**os.environ, "KERAS_BACKEND": name, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False, env=environ
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            env=environ,
         )
         gpus = []
         if done.returncode:
-            found[name] = f"{name} FAILS: {(done.stderr.strip().splitlines() or ['says nothing'])[-1]}"
+            found[name] = (
+                f"{name} FAILS: {(done.stderr.strip().splitlines() or ['says nothing'])[-1]}"
+            )
         else:
             version, keras, gpus = json.loads(done.stdout.splitlines()[-1])
             found[name] = f"{name} {version}, Keras {keras}, {', '.join(gpus) or 'no GPU'}"
@@ -95,7 +110,13 @@ def test_the_board_at_rest(machine: Session, tell: Tell) -> None:
 
 
 def asked(framework: str, compile: str, families: tuple[str, ...], seconds: int) -> Any:
-    return pytest.param(framework, compile, families, marks=pytest.mark.seconds(seconds), id=f"{framework}-{compile}")
+    return pytest.param(
+        framework,
+        compile,
+        families,
+        marks=pytest.mark.seconds(seconds),
+        id=f"{framework}-{compile}",
+    )
 
 
 SWEEPS = [
@@ -112,7 +133,9 @@ MORE_SWEEPS = [
 
 
 @pytest.mark.parametrize(("framework", "compile", "families"), SWEEPS)
-def test_a_sweep(machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]) -> None:
+def test_a_sweep(
+    machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]
+) -> None:
     """A point of each family, profiled."""
     machine.need(framework)
     chosen = (f"framework={framework}", f"compile={compile}", "measure.timeout=100")
@@ -154,14 +177,18 @@ def test_command_buffers_of_xla_leave_tables_of_operations(machine: Session, tel
 @pytest.mark.seconds(20)
 @pytest.mark.parametrize("framework", ["jax", "torch", "tensorflow"])
 def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: str) -> None:
-    """A point that takes several times the device's memory ends as oom_device, and the next point is measured."""
+    """A point that takes several times the device's memory ends as oom_device, and the next point
+    is measured.
+    """
     machine.need(framework)
     limits: tuple[str, ...] = ("measure.predict_oom=false",)
     if machine.platform == "gpu":
-        wanted, memory = "oom_device", _memory(_board(machine))
+        wanted = "oom_device"
+        memory = _memory(_board(machine))
     else:
         # The host's limit stands in for the device's.
-        wanted, memory = "oom_host", 3 * 2.0**30
+        wanted = "oom_host"
+        memory = 3 * 2.0**30
         limits += ("measure.memory_limit=3GiB",)
     nodes = 4096
     batch = int(memory / (4 * nodes))  # each activation as large as the memory
@@ -169,8 +196,13 @@ def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: st
         f"sweep.grids=[{{model: fc, model.input_size: 8, model.nodes: {nodes}, batch_size: {batch}}},"
         "{model: fc, model.input_size: 8, model.nodes: 64, batch_size: 64}]"
     )
-    compiled = "compile=eager" if framework == "torch" else "compile=graph"
-    runs = machine.measured(90.0, grid, "sweep.order=given", f"framework={framework}", compiled, *limits, *SHORT)
+    if framework == "torch":
+        compiled = "compile=eager"
+    else:
+        compiled = "compile=graph"
+    runs = machine.measured(
+        90.0, grid, "sweep.order=given", f"framework={framework}", compiled, *limits, *SHORT
+    )
     said = [f"{run.outcome}: {run.reason or ''}"[:160] for run in runs]
     tell("; ".join(said))
     assert sorted(run.outcome for run in runs) == sorted([wanted, "ok"]), said
@@ -178,7 +210,9 @@ def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: st
 
 @pytest.mark.seconds(30)
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_ceilings_are_a_share_of_the_data_sheet(machine: Session, tell: Tell, framework: str) -> None:
+def test_ceilings_are_a_share_of_the_data_sheet(
+    machine: Session, tell: Tell, framework: str
+) -> None:
     """Products and memory at their fastest."""
     machine.need(framework)
     command = machine.ceilings(framework)
@@ -186,17 +220,26 @@ def test_ceilings_are_a_share_of_the_data_sheet(machine: Session, tell: Tell, fr
     runs = command.runs()
     assert runs, command.last_line()
     assert runs[0].outcome == "ok", runs[0].reason
-    metrics, device = runs[0].metrics, runs[0].tags.get("device", "")
+    metrics = runs[0].metrics
+    device = runs[0].tags.get("device", "")
     peaks = {key.rpartition(".")[2]: value for key, value in metrics.items() if "peak_flops" in key}
     bandwidth = metrics.get("peak_bytes_per_second", 0.0)
     found = ", ".join(f"{precision} {rate / 1e12:.3g}" for precision, rate in peaks.items())
-    line, sheet, shares = f"{found} TFLOP/s, memory {bandwidth / 1e9:.0f} GB/s", find_hardware(device), {}
+    line = f"{found} TFLOP/s, memory {bandwidth / 1e9:.0f} GB/s"
+    sheet = find_hardware(device)
+    shares = {}
     if sheet:
         shares = {key: peaks[key] / peak for key, peak in sheet.peak_flops.items() if key in peaks}
         shares |= {"memory": bandwidth / sheet.bandwidth} if sheet.bandwidth else {}
     told = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
-    tell(f"{line}; of the data sheet: {told}" if sheet else f"{line}; no data sheet is known of {device}", metrics)
-    # Float32 is left out: JAX and TensorFlow multiply in TF32, which is faster than the sheet's float32.
+    tell(
+        f"{line}; of the data sheet: {told}"
+        if sheet
+        else f"{line}; no data sheet is known of {device}",
+        metrics,
+    )
+    # Float32 is left out: JAX and TensorFlow multiply in TF32, which is faster than the sheet's
+    # float32.
     assert all(0.5 <= share <= 1.05 for key, share in shares.items() if key != "float32"), told
 
 
@@ -210,7 +253,9 @@ def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> 
     large = "sweep.grids=[{model: fc, model.nodes: 8192, batch_size: 4096}]"
     long = ("measure=quick", "measure.profile=false", "measure.min_seconds=6")
     with sampled_power() as power:
-        (run,) = machine.measured(90.0, large, f"framework={machine.framework()}", "precision=bfloat16", *long)
+        (run,) = machine.measured(
+            90.0, large, f"framework={machine.framework()}", "precision=bfloat16", *long
+        )
     after = read_board()
     details = {"before": before, "after": after, "run": summary(run), "samples": power}
     assert run.outcome == "ok", run.reason
@@ -229,40 +274,58 @@ def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> 
 @pytest.mark.seconds(30)
 def test_the_peak_of_device_memory_is_between_its_bounds(machine: Session, tell: Tell) -> None:
     """Over what must be there, under what is there."""
-    total, details = _memory(_board(machine)), {}
+    total = _memory(_board(machine))
+    details = {}
     for framework in sorted({*machine.frameworks} - machine.blind):
         grid = "sweep.grids=[{model: fc, model.nodes: 4096, batch_size: 16384}]"
-        (run,) = machine.measured(60.0, grid, f"framework={framework}", "measure.profile=false", *SHORT)
-        peak, least = run.metrics.get("peak_device_memory_bytes"), run.metrics.get("memory_lower_bound_bytes", 0.0)
+        (run,) = machine.measured(
+            60.0, grid, f"framework={framework}", "measure.profile=false", *SHORT
+        )
+        peak = run.metrics.get("peak_device_memory_bytes")
+        least = run.metrics.get("memory_lower_bound_bytes", 0.0)
         details[framework] = {"peak": peak, "lower_bound": least, "outcome": run.outcome}
     line = "; ".join(
         f"{name}: {(row['peak'] or 0) / 2**30:.2f} GiB for {row['lower_bound'] / 2**30:.2f} GiB at least"
         for name, row in details.items()
     )
     tell(line, details)
-    assert all(row["peak"] and 0.95 * row["lower_bound"] <= row["peak"] <= total for row in details.values()), line
+    assert all(
+        row["peak"] and 0.95 * row["lower_bound"] <= row["peak"] <= total
+        for row in details.values()
+    ), line
 
 
 @pytest.mark.seconds(25)
 def test_two_processes_on_one_board(machine: Session, tell: Tell) -> None:
     """Two sweeps of the same point at once: both end well; what they take from each other is told."""
     _shared(machine)
-    point = (grids("fc"), f"framework={machine.framework()}", "measure=quick", "measure.profile=false")
+    point = (
+        grids("fc"),
+        f"framework={machine.framework()}",
+        "measure=quick",
+        "measure.profile=false",
+    )
     point += ("measure.min_seconds=3",)
     (alone,) = machine.measured(60.0, *point)
     commands = [machine.train(*point, f"platform={machine.platform}") for _ in range(2)]
     for command in commands:
         machine.ended(command, 90.0)
     runs = [run for command in commands for run in command.runs()]
-    assert [run.outcome for run in (alone, *runs)] == ["ok"] * 3, [run.reason for run in (alone, *runs)]
-    rates = [run.metrics["examples_per_second"] / alone.metrics["examples_per_second"] for run in runs]
+    assert [run.outcome for run in (alone, *runs)] == ["ok"] * 3, [
+        run.reason for run in (alone, *runs)
+    ]
+    rates = [
+        run.metrics["examples_per_second"] / alone.metrics["examples_per_second"] for run in runs
+    ]
     details = {"alone": summary(alone), "together": [summary(run) for run in runs]}
     tell(f"{rates[0]:.2f} and {rates[1]:.2f} of the rate alone, {sum(rates):.2f} together", details)
 
 
 @pytest.mark.seconds(40)
 @pytest.mark.parametrize(("framework", "families"), [("jax", ["fc", "lstm"]), ("torch", ["fc"])])
-def test_the_step_beside_a_loop_by_hand(machine: Session, tell: Tell, framework: str, families: list[str]) -> None:
+def test_the_step_beside_a_loop_by_hand(
+    machine: Session, tell: Tell, framework: str, families: list[str]
+) -> None:
     """Whether the ratio is 1 is not decided by so short a look: it is only told."""
     machine.need(framework)
     _shared(machine)
@@ -273,12 +336,16 @@ def test_the_step_beside_a_loop_by_hand(machine: Session, tell: Tell, framework:
     if "Unavailable: " in command.output:
         pytest.skip(command.output.partition("Unavailable: ")[2].splitlines()[0])
     line = "; ".join(f"{row['family']} {row['ours / by hand']}" for row in rows)
-    tell(f"throughput over that of a loop by hand: {line}", {"rows": rows, "output": command.output})
+    tell(
+        f"throughput over that of a loop by hand: {line}", {"rows": rows, "output": command.output}
+    )
     assert len(rows) >= len(families), command.last_line()
 
 
 @pytest.mark.parametrize(("framework", "compile", "families"), MORE_SWEEPS)
-def test_other_families(machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]) -> None:
+def test_other_families(
+    machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]
+) -> None:
     test_a_sweep(machine, tell, framework, compile, families)
 
 

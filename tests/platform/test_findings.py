@@ -15,7 +15,8 @@ from tests.processes import started
 
 #: Planted hosts, their files and what is found on them; and what processes are called.
 HOSTS, PROCESSES = (
-    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text()) for name in ("hosts", "processes")
+    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
+    for name in ("hosts", "processes")
 )
 
 
@@ -39,10 +40,15 @@ def found(root: Path) -> dict[str, Finding]:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_all_that_hurts_is_found_and_nothing_else(host: str, tmp_path: Path) -> None:
-    findings, told = found(plant(tmp_path, HOSTS[host]["files"])), HOSTS[host]
-    assert told["found"].items() <= {name: finding.value for name, finding in findings.items()}.items()
+    findings = found(plant(tmp_path, HOSTS[host]["files"]))
+    told = HOSTS[host]
+    assert (
+        told["found"].items() <= {name: finding.value for name, finding in findings.items()}.items()
+    )
     assert [name for name, finding in findings.items() if finding.harms] == told["harmful"]
-    assert all(finding.why and bool(finding.remedy) >= finding.harms for finding in findings.values())
+    assert all(
+        finding.why and bool(finding.remedy) >= finding.harms for finding in findings.values()
+    )
     if told["harmful"]:
         assert set(findings) == set(told["found"])
         assert findings["numa"].remedy == "platform.cores=0"
@@ -51,7 +57,11 @@ def test_all_that_hurts_is_found_and_nothing_else(host: str, tmp_path: Path) -> 
 
 
 def test_what_a_host_does_not_tell_is_left_out(tmp_path: Path) -> None:
-    assert {finding.name for finding in host_findings(tmp_path)} <= {"cpu_quota", "memory_limit", "swap"}
+    assert {finding.name for finding in host_findings(tmp_path)} <= {
+        "cpu_quota",
+        "memory_limit",
+        "swap",
+    }
 
 
 QUIET = HostLoad(2, 0.2, 0.01, 0.0, ())
@@ -67,7 +77,9 @@ def test_a_busy_machine_is_said_to_be() -> None:
     assert "17" in harming["foreign_cpu"].remedy
     own = replace(busy, takers=(Taker(18, "python -m paradnn.worker", 1.0, measures=True),))
     [remedy] = [finding.remedy for finding in load_findings(own) if finding.harms]
-    assert remedy == "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
+    assert (
+        remedy == "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
+    )
     stolen = replace(QUIET, steal=0.2)
     assert stolen.busy
     assert str(stolen) == "load 0.2 on 2 cores, the hypervisor takes 20% (steal)"
@@ -82,11 +94,17 @@ def test_what_this_process_started_is_not_foreign() -> None:
 
 def test_a_board_that_is_hot_and_shared_is_told() -> None:
     def findings(**said: list[list[str]]) -> dict[str, Finding]:
-        return {one.name: one for one in gpu_findings(lambda kind, *_: said.get(kind.replace("-", "_"), []))}
+        return {
+            one.name: one
+            for one in gpu_findings(lambda kind, *_: said.get(kind.replace("-", "_"), []))
+        }
 
     hot = ["0", "Disabled", "1200", "1980", "0x0000000000000020"]
     found = findings(gpu=[hot], compute_apps=[["4242", "python"]])
-    assert {name for name, finding in found.items() if finding.harms} == {"gpu_throttling", "gpu_processes"}
+    assert {name for name, finding in found.items() if finding.harms} == {
+        "gpu_throttling",
+        "gpu_processes",
+    }
     assert found["gpu_throttling"].value == "temperature (software)"
     assert found["gpu_processes"].value == "python (4242)"
     assert "-pm 1" in found["gpu_persistence"].remedy

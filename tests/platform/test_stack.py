@@ -31,9 +31,17 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shelf")
     with zipfile.ZipFile(folder / "tinystack-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tinystack.py", "answer = 42\n")
-        wheel.writestr("tinystack-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tinystack\nVersion: 1.0\n")
-        wheel.writestr("tinystack-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
-        names = ("tinystack.py", *(f"tinystack-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD")))
+        wheel.writestr(
+            "tinystack-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: tinystack\nVersion: 1.0\n",
+        )
+        wheel.writestr(
+            "tinystack-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"
+        )
+        names = (
+            "tinystack.py",
+            *(f"tinystack-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
+        )
         wheel.writestr("tinystack-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in names))
     return folder
 
@@ -62,9 +70,13 @@ def folders(cache: Path) -> set[str]:
 
 def test_a_stack_is_made_once(cache: Path) -> None:
     found, said = opened(TINYSTACK)
-    assert said == [f"making the software stack tiny (Python {PYTHON}, tinystack==1.0), once: some minutes"]
+    assert said == [
+        f"making the software stack tiny (Python {PYTHON}, tinystack==1.0), once: some minutes"
+    ]
     assert "tinystack==1.0" in found
-    answer = subprocess.run([TINYSTACK.python, "-c", "import tinystack; print(tinystack.answer)"], capture_output=True)
+    answer = subprocess.run(
+        [TINYSTACK.python, "-c", "import tinystack; print(tinystack.answer)"], capture_output=True
+    )
     assert answer.stdout == b"42\n"
     again, said = opened(TINYSTACK)
     assert said == []
@@ -92,11 +104,13 @@ def test_two_processes_make_it_once(cache: Path) -> None:
         f"held = open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)); "
         "print(held.__enter__(), flush=True); input()"
     )
-    # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
+    # The lock is held here until both have said what they wait for. The first to get it then uses
+    # the stack for long.
     (cache / ".locks").mkdir(parents=True)
     with (cache / ".locks" / f"{TINYSTACK.key}.lock").open("w") as lock, ExitStack() as running:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+        command = [sys.executable, "-c", code]
+        pipe = subprocess.PIPE
         making = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
         both = [running.enter_context(making()) for _ in range(2)]
         for process in both:
@@ -113,7 +127,9 @@ def test_two_processes_make_it_once(cache: Path) -> None:
             assert process.returncode == 0
 
 
-def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made_says_why_and_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:
         opened(MISSING)
     assert len(str(error.value).splitlines()) == 1
@@ -139,19 +155,24 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     assert run(["paradnn.stacks", "remove", "tiny"]).stdout == f"removed {TINYSTACK.folder}\n"
     assert folders(cache) == set()
     assert run(["paradnn.stacks", "remove", "tiny"]).stdout.startswith("no stack tiny in")
-    assert run(["paradnn.stacks", "make", "current"]).stderr.startswith("error: software=current: is no stack")
+    assert run(["paradnn.stacks", "make", "current"]).stderr.startswith(
+        "error: software=current: is no stack"
+    )
 
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.framework
 def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) -> None:
-    """This interpreter, a stack that lacks the framework, and one that cannot be made, two points each."""
+    """This interpreter, a stack that lacks the framework, and one that cannot be made, two points
+    each.
+    """
     stacks = "software.requirements=choice([],['tinystack==1.0'],['nosuch-package==9'])"
     command = ["paradnn.train", "-m", *TINY, stacks, "model.nodes=8,9"]
     done = succeeded(command, store)
     assert done.stderr.count("making the software stack") == 2
     points = {
-        outcome: [point for point in store.runs() if point["outcome"] == outcome] for outcome in ("ok", "unavailable")
+        outcome: [point for point in store.runs() if point["outcome"] == outcome]
+        for outcome in ("ok", "unavailable")
     }
     assert [len(group) for group in points.values()] == [2, 4]
     reasons = {point["reason"] for point in points["unavailable"]}
@@ -170,7 +191,9 @@ def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) ->
 
 
 def test_the_same_requirements_are_the_same_stack() -> None:
-    one, two = (Stack.of(Software("a", None, entries, "3.11")) for entries in (("x==1", "y"), ("y", "x==1")))
+    one, two = (
+        Stack.of(Software("a", None, entries, "3.11")) for entries in (("x==1", "y"), ("y", "x==1"))
+    )
     assert one
     assert two
     assert one.key == two.key
@@ -182,7 +205,10 @@ def test_the_same_requirements_are_the_same_stack() -> None:
 @pytest.mark.framework
 def test_workers_are_kept_while_there_is_memory() -> None:
     before = workers()
-    keys = [WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}})) for n in (1, 2)]
+    keys = [
+        WorkerKey.of(read_point({"model": {"name": "fc"}, "platform": {"threads": n}}))
+        for n in (1, 2)
+    ]
     for share, kept in ((1.0, 2), (0.0, 1)):
         with WorkerPool(share=share) as pool:
             for key in keys:

@@ -1,6 +1,8 @@
-"""Stands for an interpreter under test: the real fork server, and a point whose profile never ends well.
+"""Stands for an interpreter under test: the real fork server, and a point whose profile never ends
+well.
 
-It needs no framework, so that what becomes of the answer is what is tested: `point` says how the profile goes wrong.
+It needs no framework, so that what becomes of the answer is what is tested: `point` says how the
+profile goes wrong.
 """
 
 import os
@@ -15,15 +17,27 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from paradnn.core.channel import EventWriter
-from paradnn.core.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, NoProfile, Ready, Timing
+from paradnn.core.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    Compilation,
+    Measurement,
+    NoProfile,
+    Ready,
+    Timing,
+)
 from paradnn.worker.fork_server import Report, serve
 
 
 def answer(point: Mapping[str, Any], report: Report) -> Answer:
     report("measure", None)
     timing = Timing(1, [], [], [1.0, 1.0], True, "", None)
-    measurement = Measurement(1, Compilation([1.0], [0], None), {}, None, timing, None, "unavailable: none here")
-    measured = Answer("ok", None, {"measure": 0.5}, peak_memory_bytes=point["peak"], measurement=measurement)
+    measurement = Measurement(
+        1, Compilation([1.0], [0], None), {}, None, timing, None, "unavailable: none here"
+    )
+    measured = Answer(
+        "ok", None, {"measure": 0.5}, peak_memory_bytes=point["peak"], measurement=measurement
+    )
     report("profile", measured)
     Path("trace-of-this-point").mkdir()
     print("the profiler's last words", file=sys.stderr, flush=True)

@@ -20,11 +20,18 @@ def timing(blocks: Sequence[float], steps: int = 1, **more: Any) -> Timing:
 
 def answered(timing: Timing, measured: Mapping[str, Any] | None = None, **more: Any) -> PointResult:
     """A process that ended well: fields of its measurement that differ, and of its answer."""
-    measurement = Measurement(1, Compilation([1.0], [1], None), {}, None, timing, None, "unavailable")
-    answer = Answer("ok", None, {"compile": 1.0}, measurement=replace(measurement, **(measured or {})))
+    measurement = Measurement(
+        1, Compilation([1.0], [1], None), {}, None, timing, None, "unavailable"
+    )
+    answer = Answer(
+        "ok", None, {"compile": 1.0}, measurement=replace(measurement, **(measured or {}))
+    )
     return PointResult("ok", None, replace(answer, **more))
 
 
-def recorded(point: Point, *results: PointResult, peaks: Mapping[str, float] | None = None) -> Record:
-    environment, costs = Environment("a processor", {}, {}, {}), costs_of(point)
+def recorded(
+    point: Point, *results: PointResult, peaks: Mapping[str, float] | None = None
+) -> Record:
+    environment = Environment("a processor", {}, {}, {})
+    costs = costs_of(point)
     return make_record(Measured(point, environment, costs, results, {}, peaks or {}, None, 0, 1))

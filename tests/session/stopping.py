@@ -1,6 +1,8 @@
-"""`python -m tests.session.stopping EVENT ...`: paradnn.train, ended or stopped by what it does and not by the clock.
+"""`python -m tests.session.stopping EVENT ...`: paradnn.train, ended or stopped by what it does and
+not by the clock.
 
-Who looks from outside, however often, may come too late: by then the driver has gone on, or has ended.
+Who looks from outside, however often, may come too late: by then the driver has gone on, or has
+ended.
 """
 
 import os
@@ -14,7 +16,8 @@ from paradnn.session.open_point import NewsSaid
 from paradnn.store.journal import PartialResults
 from paradnn.store.mlflow_store import MlflowStore
 
-#: Where it happens, and what does: SIGSTOP lets the test look around, SIGKILL takes what was started along.
+#: Where it happens, and what does: SIGSTOP lets the test look around, SIGKILL takes what was
+#: started along.
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "forget", 1, signal.SIGSTOP),

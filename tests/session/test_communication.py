@@ -1,4 +1,6 @@
-"""`model=channel` through the command: what is recorded on one host and two, how it fails, that no process stays."""
+"""`model=channel` through the command: what is recorded on one host and two, how it fails, that no
+process stays.
+"""
 
 import os
 import signal
@@ -48,11 +50,16 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
     assert {tags["checks"] for tags in runs} == {"passed"}
     assert store.runs("ceilings") == []
     for tags in runs:
-        metrics, params = (store.values(table, tags["run_id"]) for table in ("latest_metrics", "params"))
-        step, alone = metrics["step_time_ms"], params["model.pattern"] == "latency"
+        metrics, params = (
+            store.values(table, tags["run_id"]) for table in ("latest_metrics", "params")
+        )
+        step = metrics["step_time_ms"]
+        alone = params["model.pattern"] == "latency"
         assert metrics["transfer_us"] == pytest.approx(1e3 * step / (2 if alone else 64))
         assert metrics["sent_bytes_per_second"] == pytest.approx(1e9 / metrics["transfer_us"])
-        low, high = metrics.get("transfer_low_us", 0.0), metrics.get("transfer_high_us", 1e9)  # of few blocks none
+        # of few blocks none
+        low = metrics.get("transfer_low_us", 0.0)
+        high = metrics.get("transfer_high_us", 1e9)
         assert low <= metrics["transfer_us"] <= high
         assert ("round_trip_us" in metrics) == ("latency_p50_ms" in metrics) == alone
         assert not {"flops_per_step", "flops_per_second", "arithmetic_intensity"} & set(metrics)
@@ -69,13 +76,21 @@ def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
     assert tags["reason"] == "needs at least 8.00 GiB, the limit is 1.00 GiB"
 
 
-def test_a_server_that_is_killed_ends_its_point(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_killed_ends_its_point(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From outside, in the middle of a measurement."""
-    measure, measuring = Worker.measure, threading.Event()
+    measure = Worker.measure
+    measuring = threading.Event()
 
-    def heard(worker: Worker, point: dict[str, Any], limits: Limits, news: Callable[[Any], None]) -> PointResult:
+    def heard(
+        worker: Worker, point: dict[str, Any], limits: Limits, news: Callable[[Any], None]
+    ) -> PointResult:
         return measure(
-            worker, point, limits, lambda event: (measuring.set() if event == "measure" else None, news(event))
+            worker,
+            point,
+            limits,
+            lambda event: (measuring.set() if event == "measure" else None, news(event)),
         )
 
     def kill_the_server() -> None:
@@ -91,19 +106,28 @@ def test_a_server_that_is_killed_ends_its_point(store: Store, monkeypatch: pytes
     assert none_is_left()
 
 
-def test_points_are_measured_on_two_hosts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other kind of address, without a framework's own transport, is in tests/worker/test_communication.py."""
-    address, plain = "::1" if has_ipv6() else "127.0.0.1", ["model.transport=tcp,grpc"]
+def test_points_are_measured_on_two_hosts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other kind of address, without a framework's own transport, is in
+    tests/worker/test_communication.py.
+    """
+    address = "::1" if has_ipv6() else "127.0.0.1"
+    plain = ["model.transport=tcp,grpc"]
     reduced = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64"]
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     with second_host(address) as variables:
         for command in (plain, reduced):
-            succeeded(["paradnn.train", "-m", "model=channel", *command, *QUICK], store, **variables)
+            succeeded(
+                ["paradnn.train", "-m", "model=channel", *command, *QUICK], store, **variables
+            )
     points = store.runs()
     assert [(point["outcome"], point.get("reason")) for point in points] == [("ok", None)] * 3
     [metrics] = [
-        found for each in points if "bus_bytes_per_second" in (found := store.values("latest_metrics", each["run_id"]))
+        found
+        for each in points
+        if "bus_bytes_per_second" in (found := store.values("latest_metrics", each["run_id"]))
     ]
     assert not [*temporary.iterdir()]  # where TensorFlow's AutoGraph would write
     # Two processes: the bus carries what the algorithm does.
@@ -126,5 +150,7 @@ def test_a_host_that_is_gone_is_no_outcome_of_a_point(monkeypatch: pytest.Monkey
 
     # What it forked for the last connection, perhaps only now, holds its port for a moment longer.
     assert wait_for(is_gone)
-    remedy = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+    remedy = (
+        "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+    )
     assert said == [f"no server answers at {variables[HOSTS]}; {remedy}"]

@@ -1,4 +1,6 @@
-"""Every way a point can end, by the real thing, in one sweep of good points; and drivers that are stopped or killed."""
+"""Every way a point can end, by the real thing, in one sweep of good points; and drivers that are
+stopped or killed.
+"""
 
 import os
 import signal
@@ -32,14 +34,24 @@ FAULTS = {
     "measure.min_seconds: 1000": {14: "crash"},
     "platform: gpu": {15: "unavailable"},
 }
-GRIDS = ",".join(f"{{{PLAIN}, model.nodes: '{','.join(map(str, ends))}', {fault}}}" for fault, ends in FAULTS.items())
+GRIDS = ",".join(
+    f"{{{PLAIN}, model.nodes: '{','.join(map(str, ends))}', {fault}}}"
+    for fault, ends in FAULTS.items()
+)
 EXPECTED = {nodes: outcome for ends in FAULTS.values() for nodes, outcome in ends.items()}
 
 
 @contextmanager
-def driver(store: Store, *arguments: str, until: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A running driver; killed with all it started when the test is done. `until`: see tests/session/stopping.py."""
-    program = ["tests.session.stopping", until] if until else ["paradnn.train"]
+def driver(
+    store: Store, *arguments: str, until: str | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A running driver; killed with all it started when the test is done. `until`: see
+    tests/session/stopping.py.
+    """
+    if until:
+        program = ["tests.session.stopping", until]
+    else:
+        program = ["paradnn.train"]
     command = hearing_ctrl_c([sys.executable, "-m", *program, *arguments])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(command, cwd=ROOT, env=environment(store), text=True, **pipes) as process:
@@ -48,7 +60,9 @@ def driver(store: Store, *arguments: str, until: str | None = None) -> Iterator[
 
 @contextmanager
 def meanwhile(act: Callable[[], object]) -> Iterator[None]:
-    """`act` runs in a thread beside the body, which measures in this process; its failure is that of the test."""
+    """`act` runs in a thread beside the body, which measures in this process; its failure is that
+    of the test.
+    """
     with ThreadPoolExecutor(1) as threads:
         acting = threads.submit(act)
         yield
@@ -56,9 +70,11 @@ def meanwhile(act: Callable[[], object]) -> Iterator[None]:
 
 
 def measuring_child(process: subprocess.Popen[str] | psutil.Process) -> int | None:
-    """The forked child of a worker of a driver, which may be this process; None while no point is being measured.
+    """The forked child of a worker of a driver, which may be this process; None while no point is
+    being measured.
 
-    The driver has short-lived children besides (`git`, `lscpu`), which may be gone between two looks.
+    The driver has short-lived children besides (`git`, `lscpu`), which may be gone between two
+    looks.
     """
     for child in psutil.Process(process.pid).children():
         with suppress(psutil.NoSuchProcess):
@@ -68,7 +84,10 @@ def measuring_child(process: subprocess.Popen[str] | psutil.Process) -> int | No
 
 
 def is_running(store: Store, name: str) -> bool:
-    return any(run["mlflow.runName"].startswith(name) and run["status"] == "RUNNING" for run in store.runs())
+    return any(
+        run["mlflow.runName"].startswith(name) and run["status"] == "RUNNING"
+        for run in store.runs()
+    )
 
 
 def is_stopped(process: subprocess.Popen[str]) -> bool:
@@ -99,7 +118,10 @@ def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
     found = {int(store.values("params", run["run_id"])["model.nodes"]): run for run in store.runs()}
     assert {nodes: run["outcome"] for nodes, run in found.items()} == EXPECTED
     assert {run["status"] for run in found.values()} == {"FINISHED", "FAILED"}
-    assert all(run["status"] == ("FINISHED" if run["outcome"] == "ok" else "FAILED") for run in found.values())
+    assert all(
+        run["status"] == ("FINISHED" if run["outcome"] == "ok" else "FAILED")
+        for run in found.values()
+    )
     assert found[12]["reason"].startswith("over 2 s, in phase ")
     assert found[14]["reason"].startswith("SIGSEGV in phase ")
     assert "the limit is 1.00 GiB" in found[12000]["reason"]
@@ -120,7 +142,12 @@ def test_what_asks_a_session_to_end_is_as_ctrl_c(number: signal.Signals) -> None
 
 
 def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
-    axes = ["-m", "model.nodes=8,9", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
+    axes = [
+        "-m",
+        "model.nodes=8,9",
+        "sweep.order=given",
+        *(entry for entry in TINY if "nodes" not in entry),
+    ]
     with driver(store, *axes, "measure.min_seconds=1000") as process:
         assert wait_for(lambda: measuring_child(process))
         started = children_of(process.pid)
@@ -135,8 +162,15 @@ def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
     assert "outcome" not in store.runs()[0]
 
 
-def test_a_driver_killed_while_a_point_has_several_processes_leaves_none_of_them(store: Store) -> None:
-    messages = ["model=channel", "measure=quick", "measure.min_seconds=1000", "measure.max_seconds=1000"]
+def test_a_driver_killed_while_a_point_has_several_processes_leaves_none_of_them(
+    store: Store,
+) -> None:
+    messages = [
+        "model=channel",
+        "measure=quick",
+        "measure.min_seconds=1000",
+        "measure.max_seconds=1000",
+    ]
     with driver(store, *messages) as process:
         assert wait_for(lambda: (child := measuring_child(process)) and children_of(child))
         started = children_of(process.pid)
@@ -147,19 +181,30 @@ def test_a_driver_killed_while_a_point_has_several_processes_leaves_none_of_them
 
 
 def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store) -> None:
-    rest = ["-m", *(entry for entry in TINY if "min_seconds" not in entry and "block_seconds" not in entry)]
+    rest = [
+        "-m",
+        *(entry for entry in TINY if "min_seconds" not in entry and "block_seconds" not in entry),
+    ]
     former = "measure.min_seconds=1 measure.block_seconds=0.1"
     point = [*rest, *former.split()]
     assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
-    assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2", "resume=retry"], store).stdout
+    assert (
+        "1 timeout"
+        in run(["paradnn.train", *point, "measure.timeout=0.2", "resume=retry"], store).stdout
+    )
     assert "1 ok" in run(["paradnn.train", *point], store).stdout
     assert "1 skipped" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
     *stopped, whole = sorted(store.runs(), key=lambda run: run["outcome"] == "ok")
-    short, long = (Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0))
+    short, long = (
+        Point(FullyConnected(), measure=Measure(timeout=seconds)) for seconds in (0.2, 600.0)
+    )
     usual, again = (ResumePolicy(resume, ("timeout",)) for resume in (True, "retry"))
     assert [
         [policy.accepts(asked, run) for policy in (usual, again) for asked in (short, long)]
         for run in (*stopped, whole)
     ] == [[True, False, False, False]] * 2 + [[True] * 4]
     told = run(["paradnn.train", *rest, "measure.timeout=0.2"], store).stderr
-    assert f"the store holds 1 point of these as measure=standard measured before; to skip them add {former}" in told
+    assert (
+        f"the store holds 1 point of these as measure=standard measured before; to skip them add {former}"
+        in told
+    )

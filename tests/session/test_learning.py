@@ -1,4 +1,6 @@
-"""Training to an accuracy as a user does it: a real model, real digits, the run and the curve that come of them."""
+"""Training to an accuracy as a user does it: a real model, real digits, the run and the curve that
+come of them.
+"""
 
 import signal
 import time
@@ -24,7 +26,9 @@ LEARN += ["model.output_size=10", "learn.target=0.9", "ceilings=false"]
 
 
 def curve(store: Store, run_id: str, name: str) -> list[tuple[int, float]]:
-    return store.query("SELECT step, value FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step", run_id, name)
+    return store.query(
+        "SELECT step, value FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step", run_id, name
+    )
 
 
 def test_digits_are_learnt_and_every_epoch_is_a_step_of_its_metric(store: Store) -> None:
@@ -47,9 +51,11 @@ def test_digits_are_learnt_and_every_epoch_is_a_step_of_its_metric(store: Store)
 
 @pytest.fixture
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is up at the first look after a second epoch, whatever the limit and however fast the machine. Epochs
-    that an earlier process kept do not count."""
-    enforce, begun = Worker._enforce, dict[int, float]()
+    """The time is up at the first look after a second epoch, whatever the limit and however fast
+    the machine. Epochs that an earlier process kept do not count.
+    """
+    enforce = Worker._enforce
+    begun = dict[int, float]()
 
     def early(worker: Worker, watch: _Watch, limits: Limits, sent: float) -> None:
         first = begun.setdefault(id(watch), time.time())
@@ -60,7 +66,9 @@ def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_of_time")
-def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(store: Store, tmp_path: Path) -> None:
+def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(
+    store: Store, tmp_path: Path
+) -> None:
     keys = [*LEARN, "learn.target=1", "learn.epochs=1000000", f"tracking.folder={tmp_path}"]
     done = run([*keys, "measure.timeout=100"], store)
     assert "timeout (over 100 s, in phase learn: raise measure.timeout)" in done.stdout
@@ -81,8 +89,16 @@ def test_files_that_are_not_there_are_told(store: Store, tmp_path: Path) -> None
     assert "data_batch_1.bin: cannot be read" in done.stdout
 
 
-def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(store: Store, tmp_path: Path) -> None:
-    keys = [*LEARN, "learn.target=1", "learn.epochs=12", "learn.schedule=cosine", "learn.warmup_epochs=1"]
+def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(
+    store: Store, tmp_path: Path
+) -> None:
+    keys = [
+        *LEARN,
+        "learn.target=1",
+        "learn.epochs=12",
+        "learn.schedule=cosine",
+        "learn.warmup_epochs=1",
+    ]
     run([*keys, "tracking.experiment=whole"], store)
     [whole] = store.runs()
     keys.append(f"tracking.folder={tmp_path}")
@@ -97,7 +113,9 @@ def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(store: Stor
     for name in ("heldout_accuracy", "heldout_loss", "train_loss"):
         assert curve(store, point["run_id"], name) == curve(store, whole["run_id"], name)
     seconds = [curve(store, entry["run_id"], "learning_seconds") for entry in (killed, point)]
-    told = min(kept, len(seconds[0]))  # the driver that was killed may not have told all that is kept
+    told = min(
+        kept, len(seconds[0])
+    )  # the driver that was killed may not have told all that is kept
     assert seconds[0][:told] == seconds[1][:told] != []
     assert len(seconds[1]) == 12
     assert not [*tmp_path.glob("training-*")], "what has ended is not kept"
@@ -105,10 +123,19 @@ def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(store: Stor
 
 def test_schedules_and_precisions_learn(store: Store) -> None:
     grids = "{learn.schedule: linear, precision: bfloat16}, {learn.schedule: cosine, precision: float16}"
-    sweep = ["-m", f"sweep.grids=[{grids}]", *LEARN[1:], "learn.warmup_epochs=2", "learn.epochs=40", "batch_size=128"]
+    sweep = [
+        "-m",
+        f"sweep.grids=[{grids}]",
+        *LEARN[1:],
+        "learn.warmup_epochs=2",
+        "learn.epochs=40",
+        "batch_size=128",
+    ]
     done = run([LEARN[0], *sweep, "optimizer=adam", "optimizer.learning_rate=0.01"], store)
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 2, done.stdout
-    assert not [point for point in store.runs() if "steps compiled" in point.get("steady_reason", "")]
+    assert not [
+        point for point in store.runs() if "steps compiled" in point.get("steady_reason", "")
+    ]
 
 
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
@@ -129,7 +156,9 @@ def epochs(joules: float | None = None) -> list[Epoch]:
 
 
 def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
-    result = PointResult("timeout", "too long", Answer("timeout", "too long", {}), news=epochs(joules=3.0))
+    result = PointResult(
+        "timeout", "too long", Answer("timeout", "too long", {}), news=epochs(joules=3.0)
+    )
     record = recorded(learner(), result)
     expected = {
         "seconds_to_target": 6.0,
@@ -178,7 +207,13 @@ def digits(takes: int = 64, classes: int = 10):
         model.set_weights([np.linalg.lstsq(images, wanted, rcond=None)[0].astype("float32")])
     return model
 '''
-JUDGED = ["measure=quick", "measure.min_seconds=0.02", "measure.warmup_seconds=0.1", "ceilings=false", "batch_size=50"]
+JUDGED = [
+    "measure=quick",
+    "measure.min_seconds=0.02",
+    "measure.warmup_seconds=0.1",
+    "ceilings=false",
+    "batch_size=50",
+]
 
 
 def test_a_trained_model_is_timed_and_judged(store: Store, tmp_path: Path) -> None:
@@ -192,6 +227,9 @@ def test_a_trained_model_is_timed_and_judged(store: Store, tmp_path: Path) -> No
     assert 0.85 < metrics["judged_accuracy"] < 0.97  # of 359: a share that no guess comes near
     assert metrics["judged_accuracy"] + metrics["judged_error"] == pytest.approx(1)
     assert metrics["step_time_ms"] > 0
-    for key, reason in (("takes=65", "no examples for the model's input of (65,)"), ("classes=9", "has 10 classes")):
+    for key, reason in (
+        ("takes=65", "no examples for the model's input of (65,)"),
+        ("classes=9", "has 10 classes"),
+    ):
         done = run([*judged, f"model.{key}"], store)
         assert reason in done.stdout

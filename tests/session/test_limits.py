@@ -1,4 +1,6 @@
-"""What a run says beside its timing, as a user gets it: operation table, figure, ceilings, latency, energy."""
+"""What a run says beside its timing, as a user gets it: operation table, figure, ceilings, latency,
+energy.
+"""
 
 import json
 import math
@@ -10,7 +12,15 @@ import yaml
 from PIL import Image
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software, costs_of, read_point
+from paradnn.config.point import (
+    FrameworkOptions,
+    Measure,
+    Platform,
+    Point,
+    Software,
+    costs_of,
+    read_point,
+)
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment, describe_environment
@@ -33,16 +43,28 @@ def table(path: Path) -> list[dict]:
 
 
 @pytest.mark.framework
-def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two points without network, one set of ceilings; later commands find them, in files and in the store."""
+def test_profile_and_ceilings_of_a_sweep(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two points without network, one set of ceilings; later commands find them, in files and in
+    the store.
+    """
     others_take(monkeypatch, 0.9)  # whatever disturbed them, they stay
     monkeypatch.setattr(peaks, "MOST_PROCESSES", 3)
     # Products that last: TensorFlow traces no kernel that it knows to be cheap.
     size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
     request = peaks._request
-    # The smallest products in every precision and compile mode, and arrays that fit a cache: seconds, no half minute.
+    # The smallest products in every precision and compile mode, and arrays that fit a cache:
+    # seconds, no half minute.
     monkeypatch.setattr(peaks, "_request", lambda point: request(point) | {"memory_bytes": 2**20})
-    command = ["paradnn.train", "-m", *WITH_CEILINGS, *size, "compile=graph,xla", "measure.profile=true"]
+    command = [
+        "paradnn.train",
+        "-m",
+        *WITH_CEILINGS,
+        *size,
+        "compile=graph,xla",
+        "measure.profile=true",
+    ]
     files = ["tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
     done = succeeded([*command, *files], store)
     assert done.stderr.count("measuring the ceilings") == 1
@@ -54,7 +76,11 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypat
     assert ceilings["status"] == "FINISHED"
     measured = store.values("latest_metrics", ceilings["run_id"])
     folder = store.files(ceilings["run_id"])
-    rates = [row["flops_per_second"] for row in table(folder / "matmul.json") if row["precision"] == "float32"]
+    rates = [
+        row["flops_per_second"]
+        for row in table(folder / "matmul.json")
+        if row["precision"] == "float32"
+    ]
     peak = measured["peak_flops_per_second.float32"]
     assert min(rates) <= peak <= max(rates)
     assert measured["processes"] >= 3
@@ -69,58 +95,91 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypat
         assert metrics["peak_flops_per_second"] == peak
         assert metrics["flops_utilization"] == pytest.approx(metrics["flops_per_second"] / peak)
         shares = {key: value for key, value in metrics.items() if key.startswith("category_share.")}
-        assert math.isclose(sum(shares.values()) + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-6)
+        assert math.isclose(
+            sum(shares.values()) + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-6
+        )
         assert sum(row["share"] for row in table(folder / "operations.json")) == pytest.approx(1.0)
-        assert json.loads(point["mlflow.loggedArtifacts"])[0] == {"path": "operations.json", "type": "table"}
+        assert json.loads(point["mlflow.loggedArtifacts"])[0] == {
+            "path": "operations.json",
+            "type": "table",
+        }
         assert point["energy_source"].startswith(("rapl", "unavailable: "))
         assert ("energy_per_step_joules" in metrics) == (point["energy_source"] == "rapl")
     exceeded(store, command)
 
 
 def exceeded(store: Store, command: list[str]) -> None:
-    """Ceilings of a machine that was busy beyond all measure: they are kept, and how to mend them is said."""
-    store.change("UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'")
+    """Ceilings of a machine that was busy beyond all measure: they are kept, and how to mend them
+    is said.
+    """
+    store.change(
+        "UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'"
+    )
     before = {point["run_id"] for point in store.runs()}
     again = succeeded([*command, "model.nodes=9", "measure.profile=false"], store)
     assert "measuring the ceilings" not in again.stderr
     assert len(store.runs("ceilings")) == 1
     remedy = "python -m paradnn.ceilings platform=cpu"
-    assert again.stdout.rstrip().endswith(f"which is too low. Measure it again on a quiet machine: {remedy}")
+    assert again.stdout.rstrip().endswith(
+        f"which is too low. Measure it again on a quiet machine: {remedy}"
+    )
     assert "2 points ran at up to" in again.stdout
-    points = [point for point in store.runs() if point["run_id"] not in before and "ceilings_note" in point]
+    points = [
+        point
+        for point in store.runs()
+        if point["run_id"] not in before and "ceilings_note" in point
+    ]
     assert [point["ceilings_remedy"] for point in points] == [remedy, remedy]
     for point in points:
         ratio = store.values("latest_metrics", point["run_id"])["flops_utilization"]
-        assert float(point["ceilings_note"].partition(" times the measured")[0]) == pytest.approx(ratio, rel=1e-6)
+        assert float(point["ceilings_note"].partition(" times the measured")[0]) == pytest.approx(
+            ratio, rel=1e-6
+        )
     succeeded(remedy.split()[2:], store)
     assert len(store.runs("ceilings")) == 2, "the remedy measures again"
 
 
 def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
-    platform, framework = Platform("gpu", threads=2, index=1), FrameworkOptions("jax", {"XLA_FLAGS": "--a=b c"})
-    point = Point(FullyConnected(), platform=platform, framework=framework, software=Software("tensorflow-2.20"))
+    platform = Platform("gpu", threads=2, index=1)
+    framework = FrameworkOptions("jax", {"XLA_FLAGS": "--a=b c"})
+    point = Point(
+        FullyConnected(),
+        platform=platform,
+        framework=framework,
+        software=Software("tensorflow-2.20"),
+    )
     tags = overrun_tags(point, None, {"flops_utilization": 1.051})
     assert tags["ceilings_remedy"] == (
         "python -m paradnn.ceilings platform=gpu platform.threads=2 platform.index=1 framework=jax "
         "'+framework.env.XLA_FLAGS=\"--a=b c\"' software=tensorflow-2.20"
     )
-    assert overrun_tags(point, None, {"flops_utilization": 1.05}) == overrun_tags(point, None, {}) == {}
+    assert (
+        overrun_tags(point, None, {"flops_utilization": 1.05})
+        == overrun_tags(point, None, {})
+        == {}
+    )
 
 
 class Rates:
-    """A pool whose processes find these rates, in FLOP/s of one product, each with what disturbed it; `references`:
-    seconds of a reference kernel, where it is run."""
+    """A pool whose processes find these rates, in FLOP/s of one product, each with what disturbed
+    it; `references`: seconds of a reference kernel, where it is run.
+    """
 
     def __init__(self, *rates: tuple[float, str | None], references: float | None = None) -> None:
-        self.left, self.asked = list(rates), []
+        self.left = list(rates)
+        self.asked = []
         self.references = {"memory": references} if references else {}
 
     def measure(self, key: object, request: dict, *_: object) -> PointResult:
         rate, disturbed = self.left.pop(0)
         self.asked.append(request.get("only"))
         rows = [ProductRate("float32", 512, "graph", rate, rate, rate, 5, True, disturbed)]
-        rows += [ProductRate("float32", 256, "graph", rate / 2, rate, rate, 5)] * ("only" not in request)
-        return PointResult("ok", None, Answer("ok", None, {}, peak_rates=PeakRates(rows, [], self.references)))
+        rows += [ProductRate("float32", 256, "graph", rate / 2, rate, rate, 5)] * (
+            "only" not in request
+        )
+        return PointResult(
+            "ok", None, Answer("ok", None, {}, peak_rates=PeakRates(rows, [], self.references))
+        )
 
 
 def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
@@ -128,8 +187,12 @@ def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr(LoadWatch, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
 
 
-def test_ceilings_of_a_busy_minute_are_marked_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    point, tracker, said = Point(FullyConnected()), Journal(tmp_path), []
+def test_ceilings_of_a_busy_minute_are_marked_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = Point(FullyConnected())
+    tracker = Journal(tmp_path)
+    said = []
     environment = describe_environment("cpu", {"tensorflow": "2"})
 
     def obtained(pool: Rates) -> Ceilings:
@@ -157,15 +220,22 @@ def test_ceilings_of_a_busy_minute_are_marked_and_replaced(tmp_path: Path, monke
 
 
 def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    point, tracker = Point(FullyConnected()), Journal(tmp_path)
+    point = Point(FullyConnected())
+    tracker = Journal(tmp_path)
     environment = describe_environment("cpu", {"tensorflow": "2"})
     others_take(monkeypatch, 0.0)
     found = []
     for seconds in (2e-3, 1e-3, 1.6e-3):  # of a busy minute, at its best, slow again
         keeper = CeilingsKeeper(Rates(*[(4e11, None)] * 3, references=seconds), tracker, print)
         found.append(keeper.of(point, environment, again=True))
-    assert [each.references["best_reference_memory_ms"] for each in found] == pytest.approx([2.0, 1.0, 1.0])
-    assert [each.contended for each in found] == [None, None, "the machine ran at 62% of its best (memory)"]
+    assert [each.references["best_reference_memory_ms"] for each in found] == pytest.approx(
+        [2.0, 1.0, 1.0]
+    )
+    assert [each.contended for each in found] == [
+        None,
+        None,
+        "the machine ran at 62% of its best (memory)",
+    ]
     stored = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
     assert stored.references == found[-1].references
 
@@ -179,8 +249,12 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     traces = list((store.files(kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
-    # The trace brings the profile along, and stands for the bare timing; that stands for neither of them.
-    assert "Already in the store" in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
+    # The trace brings the profile along, and stands for the bare timing; that stands for neither of
+    # them.
+    assert (
+        "Already in the store"
+        in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
+    )
     policy = ResumePolicy(True, ())
     for asked in ({}, {"profile": True}, {"keep_trace": True}):
         point = Point(FullyConnected(), measure=Measure(**asked))
@@ -206,18 +280,26 @@ def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> No
         f"{{{fc}, batch_size: 4, measure.profile: true, {long}}}",
         f"{{{cnn}, data: images, data.path: '{folder.parent}', data.threads: 1, {short}}}",
     )
-    settings = [key for key in SHORT if not key.startswith(("measure.min_seconds", "measure.warmup"))]
+    settings = [
+        key for key in SHORT if not key.startswith(("measure.min_seconds", "measure.warmup"))
+    ]
     succeeded(["paradnn.train", "-m", f"sweep.grids=[{','.join(cases)}]", *settings], store)
     found = {name: point for point in store.runs() for name in point["mlflow.runName"].split()}
     assert {found[name]["checks"] for name in ("xla", "b4", "b8")} == {"passed"}
     single, latencies, cheap, fed = (
-        store.values("latest_metrics", found[name]["run_id"]) for name in ("xla", "inference", "b4", "b8")
+        store.values("latest_metrics", found[name]["run_id"])
+        for name in ("xla", "inference", "b4", "b8")
     )
     # Of one example the gradients of weights are outer products, which XLA multiplies elementwise.
     assert single["profile_flops_ratio"] < 0.9
     # After thousands of steps TensorFlow would trace hardly one of the cheap kernels.
     assert cheap["profile_flops_ratio"] == 1.0
-    assert 0 < latencies["latency_p50_ms"] <= latencies["latency_p90_ms"] <= latencies["latency_p99_ms"]
+    assert (
+        0
+        < latencies["latency_p50_ms"]
+        <= latencies["latency_p90_ms"]
+        <= latencies["latency_p99_ms"]
+    )
     assert latencies["latency_steps"] >= 100
     assert 0 <= fed["infeed_fraction"] <= 1
     assert {"infeed_gain", "phase_input_seconds", "phase_balance_seconds"} <= set(fed)
@@ -225,7 +307,9 @@ def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> No
     assert store.values("params", found["b8"]["run_id"])["data.path"] == str(folder.parent)
 
 
-def test_ceilings_that_no_driver_finishes_are_missed_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ceilings_that_no_driver_finishes_are_missed_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The claim of a living process, which here is this one."""
     monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
     monkeypatch.setattr(peaks, "_LOOK", 0.01)
@@ -251,7 +335,9 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
     for entry in HARDWARE:
         assert entry.source
         assert all(1e11 < peak < 1e16 for peak in entry.peak_flops.values())
-        assert find_hardware(f"{entry.aliases[0]}, {entry.cores} cores" if entry.cores else entry.aliases[0])
+        assert find_hardware(
+            f"{entry.aliases[0]}, {entry.cores} cores" if entry.cores else entry.aliases[0]
+        )
         if {"float32", "float16"} <= set(entry.peak_flops):
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
 
@@ -263,10 +349,13 @@ def test_devices_are_held_against_what_they_can_do_together() -> None:
     def point(**changes: Any) -> Point:
         return read_point({"model": model, "batch_size": 64} | changes)
 
-    whole, half, both = (costs_of(point(**asked)) for asked in ({}, {"batch_size": 32}, {"devices": 2}))
+    whole, half, both = (
+        costs_of(point(**asked)) for asked in ({}, {"batch_size": 32}, {"devices": 2})
+    )
     assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
     assert both.bytes_per_step == 2 * half.bytes_per_step > whole.bytes_per_step
-    # A second set of weights, mean squares and velocities; the batch and what it makes are only divided.
+    # A second set of weights, mean squares and velocities; the batch and what it makes are only
+    # divided.
     more = both.memory_lower_bound_bytes - whole.memory_lower_bound_bytes
     assert more == 3 * 4 * (whole.parameters + whole.non_trainable_parameters)
     ceilings = Ceilings("run", {"float32": 1e12}, 1e11)

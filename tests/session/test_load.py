@@ -1,5 +1,7 @@
-"""What a run holds of a planted load, beside plain NumPy and SciPy, and of a planted generation; and both as a user
-measures them: a real model, a real generator of queries, the run that comes of them."""
+"""What a run holds of a planted load, beside plain NumPy and SciPy, and of a planted generation;
+and both as a user measures them: a real model, a real generator of queries, the run that comes of
+them.
+"""
 
 import json
 import math
@@ -25,23 +27,39 @@ MS = 1_000_000
 
 def asked(scenario: str = "server", **keys: Any) -> Point:
     measure = {"timeout": 1800}
-    config = {"model": {"name": "fc"}, "batch_size": 4, "mode": "inference", "scenario": scenario, "measure": measure}
+    config = {
+        "model": {"name": "fc"},
+        "batch_size": 4,
+        "mode": "inference",
+        "scenario": scenario,
+        "measure": measure,
+    }
     return read_point({**config, scenario: {"min_seconds": 1.0, **keys}})
 
 
 def planted(seed: int, count: int = 2_000) -> QueryLog:
-    """A query every 5 ms, two at once, exponential waits of 2 ms in the mean, served in 3 ms, issued 0.1 ms late."""
-    log, random = QueryLog(), np.random.default_rng(seed)
+    """A query every 5 ms, two at once, exponential waits of 2 ms in the mean, served in 3 ms,
+    issued 0.1 ms late.
+    """
+    log = QueryLog()
+    random = np.random.default_rng(seed)
     for index in range(0, count, 2):
         due = 10**12 + index * 5 * MS
         start = due + 5 * MS + int(random.exponential(2) * MS)
-        log.add([(due, due + MS // 10), (due + 5 * MS, due + 5 * MS + MS // 10)], start, start + 3 * MS)
+        log.add(
+            [(due, due + MS // 10), (due + 5 * MS, due + 5 * MS + MS // 10)], start, start + 3 * MS
+        )
     return log
 
 
-def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None) -> Record:
+def record(
+    point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None
+) -> Record:
     measured = {"parameters": costs_of(point).parameters}
-    results = [answered(timing([0.1] * 6), measured, outcome=outcome, reason=reason, work=load) for load in loads]
+    results = [
+        answered(timing([0.1] * 6), measured, outcome=outcome, reason=reason, work=load)
+        for load in loads
+    ]
     return recorded(point, *(replace(result, outcome=outcome, reason=reason) for result in results))
 
 
@@ -69,7 +87,11 @@ def test_metrics_are_those_of_the_queries() -> None:
         "generator_late_p99_ms": 0.1,
     }
     assert {name: made.metrics[name] for name in expected} == pytest.approx(expected)
-    assert made.metrics["latency_p90_low_ms"] < made.metrics["latency_p90_ms"] < made.metrics["latency_p90_high_ms"]
+    assert (
+        made.metrics["latency_p90_low_ms"]
+        < made.metrics["latency_p90_ms"]
+        < made.metrics["latency_p90_high_ms"]
+    )
     assert "peak_queries_per_second" not in made.metrics
 
 
@@ -77,27 +99,45 @@ def test_metrics_are_those_of_the_queries() -> None:
 def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
     made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
     assert (made.tags["limit"], made.tags["valid"]) == (verdict, str(verdict == "held").lower())
-    assert made.description.index("Load: ") < made.description.index("examples/s"), "before the steps alone"
+    assert made.description.index("Load: ") < made.description.index("examples/s"), (
+        "before the steps alone"
+    )
     found = headline(made.metrics)
     assert found
     assert (found.value, found.unit) == (made.metrics["goodput_per_second"], "queries/s in time")
-    assert made.tags["limit_reason"].endswith(f"took longer than {limit:g} ms, 1% may, confidence 99%")
+    assert made.tags["limit_reason"].endswith(
+        f"took longer than {limit:g} ms, 1% may, confidence 99%"
+    )
 
 
-#: Of each process the rate that held, and its probes; what is said of the peak: held, failed, the interval's high end.
+#: Of each process the rate that held, and its probes; what is said of the peak: held, failed, the
+#: interval's high end.
 PEAKS = [
-    ([(200.0, [(100.0, True), (400.0, False), (200.0, True), (310.0, False)])], (200.0, 310.0, 310.0)),
+    (
+        [(200.0, [(100.0, True), (400.0, False), (200.0, True), (310.0, False)])],
+        (200.0, 310.0, 310.0),
+    ),
     # A probe that ended undecided counts as failed for the search, though the peak may be above it.
     ([(200.0, [(210.0, None), (400.0, False), (300.0, None)])], (200.0, 210.0, 400.0)),
     ([(200.0, [(210.0, None)])], (200.0, 210.0, None)),
-    ([(2000.0, [(2100.0, False)]), (3000.0, [(3100.0, False)])], ((2e3 * 3e3) ** 0.5, (2100 * 3100) ** 0.5, ...)),
+    (
+        [(2000.0, [(2100.0, False)]), (3000.0, [(3100.0, False)])],
+        ((2e3 * 3e3) ** 0.5, (2100 * 3100) ** 0.5, ...),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("processes", "expected"), PEAKS)
-def test_the_peak_lies_between_what_held_and_what_failed(processes: list[Any], expected: tuple[Any, ...]) -> None:
+def test_the_peak_lies_between_what_held_and_what_failed(
+    processes: list[Any], expected: tuple[Any, ...]
+) -> None:
     loads = [
-        Load(held, 0.003, planted(4).packed(), [Probe(rate, 700, 9, 1.0, 0.1, said, None) for rate, said in probes])
+        Load(
+            held,
+            0.003,
+            planted(4).packed(),
+            [Probe(rate, 700, 9, 1.0, 0.1, said, None) for rate, said in probes],
+        )
         for held, probes in processes
     ]
     made = record(asked(latency_ms=60.0), loads)
@@ -107,7 +147,9 @@ def test_the_peak_lies_between_what_held_and_what_failed(processes: list[Any], e
     if expected[2] is ...:  # Student's interval of two logarithms, with SciPy
         for found, rates, index in ((low, (2e3, 3e3), 0), (high, (2100, 3100), 1)):
             logs = np.log(rates)
-            assert found == pytest.approx(math.exp(stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))[index]))
+            assert found == pytest.approx(
+                math.exp(stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))[index])
+            )
     else:
         assert (low, high) == (pytest.approx(200.0), expected[2] and pytest.approx(expected[2]))
     probed = [rate for _, probes in processes for rate, _ in probes]
@@ -115,43 +157,65 @@ def test_the_peak_lies_between_what_held_and_what_failed(processes: list[Any], e
 
 
 def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie_apart() -> None:
-    made = record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)])
-    single = [record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])]) for seed in range(5, 9)]
+    made = record(
+        asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)]
+    )
+    single = [
+        record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])])
+        for seed in range(5, 9)
+    ]
     values = np.log([entry.metrics["latency_p99_ms"] for entry in single])
     half = 3.1824 * values.std(ddof=1) / 2
     assert made.metrics["latency_p99_high_ms"] >= np.exp(values.mean() + half) * (1 - 1e-4)
     assert made.metrics["queries"] == 8_000
 
 
-@pytest.mark.parametrize(("load", "share"), [(0.5, 0.5), (0.5, 0.9), (0.8, 0.9), (0.95, 0.9), (0.95, 0.99)])
+@pytest.mark.parametrize(
+    ("load", "share"), [(0.5, 0.5), (0.5, 0.9), (0.8, 0.9), (0.95, 0.9), (0.95, 0.99)]
+)
 def test_a_queue_of_known_quantiles_is_not_said_to_be_shorter(load: float, share: float) -> None:
-    """M/M/1: times in the system are exponential with mean 1 / (1 - load); five processes of 500, from empty."""
-    random, truth, held = np.random.default_rng(3), -math.log(1 - share) / (1 - load), 0
+    """M/M/1: times in the system are exponential with mean 1 / (1 - load); five processes of 500,
+    from empty.
+    """
+    random = np.random.default_rng(3)
+    truth = -math.log(1 - share) / (1 - load)
+    held = 0
     for _ in range(60):
         each = []
         for _ in range(5):
-            service, gaps = random.exponential(1, 500), random.exponential(1 / load, 500)
+            service = random.exponential(1, 500)
+            gaps = random.exponential(1 / load, 500)
             walk = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
-            each.append((walk - np.minimum.accumulate(walk) + service).tolist())  # Lindley's recursion
+            each.append(
+                (walk - np.minimum.accumulate(walk) + service).tolist()
+            )  # Lindley's recursion
         found = quantile_metrics("x", share, each, percentile)
         held += found.get("x_low_ms", 0.0) <= truth <= found.get("x_high_ms", math.inf)
     assert held >= 52
 
 
 def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
-    made = record(asked(rate=200), [Load(200.0, 0.003, planted(10).packed(), [])], "overload", "queries come faster")
+    made = record(
+        asked(rate=200),
+        [Load(200.0, 0.003, planted(10).packed(), [])],
+        "overload",
+        "queries come faster",
+    )
     assert (made.outcome, made.tags["reason"]) == ("overload", "queries come faster")
     assert made.metrics["queries"] == 2_000
     assert made.metrics["step_time_ms"] == pytest.approx(100.0)
     assert "queries.parquet" in made.artifacts
-    nothing = record(asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long")
+    nothing = record(
+        asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long"
+    )
     assert "queries" not in nothing.metrics
 
 
 #: An hour is 3,600 s: a million queries at 200 a second take 5,000.
 PRICE = "platform.price_per_hour=3.6"
 ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
-#: A machine that wakes the generator late, or pauses it, is one outcome; what is recorded is the same.
+#: A machine that wakes the generator late, or pauses it, is one outcome; what is recorded is the
+#: same.
 LATE = "server.rate=50: the load generator could not keep up: "
 
 
@@ -161,11 +225,16 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
     others = [word for word in ASK if not word.startswith("batch_size=")]
     done = succeeded([*others, "scenario=server", *server, "server.delay_ms=1000", PRICE], store)
     [point] = store.runs()
-    metrics, params = store.values("latest_metrics", point["run_id"]), store.values("params", point["run_id"])
+    metrics = store.values("latest_metrics", point["run_id"])
+    params = store.values("params", point["run_id"])
     assert (params["server.rate"], params["batch_size"]) == ("50.0", "8")
-    assert point["outcome"] == "ok" or (point["outcome"] == "overload" and point["reason"].startswith(LATE))
+    assert point["outcome"] == "ok" or (
+        point["outcome"] == "overload" and point["reason"].startswith(LATE)
+    )
     assert metrics["queries"] >= 100
-    assert metrics["latency_mean_ms"] == pytest.approx(metrics["queue_mean_ms"] + metrics["service_mean_ms"])
+    assert metrics["latency_mean_ms"] == pytest.approx(
+        metrics["queue_mean_ms"] + metrics["service_mean_ms"]
+    )
     assert 0 < metrics["latency_p50_ms"] <= metrics["latency_p99_ms"] <= metrics["latency_max_ms"]
     assert 1 <= metrics["queries_per_batch"] <= 8
     assert metrics["cost_per_million_queries"] == pytest.approx(20.0)
@@ -177,9 +246,14 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
 @pytest.mark.framework
 def test_the_other_scenarios_are_too(store: Store) -> None:
     scenarios = ("single_stream", "multi_stream", "offline")
-    grids = ",".join(f"{{scenario: {name}, {name}.min_seconds: 0.1, {name}.min_queries: 20}}" for name in scenarios)
+    grids = ",".join(
+        f"{{scenario: {name}, {name}.min_seconds: 0.1, {name}.min_queries: 20}}"
+        for name in scenarios
+    )
     succeeded(["paradnn.train", "-m", *TINY, "mode=inference", f"sweep.grids=[{grids}]"], store)
-    assert [store.values("latest_metrics", each["run_id"])["queries"] >= 20 for each in store.runs()] == [True] * 3
+    assert [
+        store.values("latest_metrics", each["run_id"])["queries"] >= 20 for each in store.runs()
+    ] == [True] * 3
 
 
 @pytest.mark.framework
@@ -192,7 +266,15 @@ def test_a_limit_that_no_query_can_hold_is_told(store: Store) -> None:
 
 
 GPT = ["model=gpt", "model.layers=1", "model.width=8", "model.heads=2", "model.sequence_length=12"]
-GENERATE = ["paradnn.train", "-m", *GPT, "model.vocab_size=20", "batch_size=4", *SHORT, "generate.prompt=5"]
+GENERATE = [
+    "paradnn.train",
+    "-m",
+    *GPT,
+    "model.vocab_size=20",
+    "batch_size=4",
+    *SHORT,
+    "generate.prompt=5",
+]
 
 
 @pytest.mark.framework
@@ -203,25 +285,31 @@ def test_lengths_are_swept_recorded_and_resumed(store: Store) -> None:
     points = store.runs()
     assert [(point["outcome"], point["checks"]) for point in points] == [("ok", "passed")] * 4
     for point in points:
-        metrics, params = store.values("latest_metrics", point["run_id"]), store.values("params", point["run_id"])
+        metrics = store.values("latest_metrics", point["run_id"])
+        params = store.values("params", point["run_id"])
         length = 5 + int(str(params["generate.tokens"]))
         assert metrics["cache_bytes"] == 4 * 2 * 2 * length * 8
         assert metrics["tokens_per_second"] == pytest.approx(metrics["examples_per_second"])
         assert metrics["time_to_first_token_ms"] > 0
         assert metrics["latency_steps"] == 200
         assert metrics["phase_prefill_seconds"] > 0
-        [process] = json.loads((store.files(point["run_id"]) / "prefill.json").read_text())["processes"]
+        [process] = json.loads((store.files(point["run_id"]) / "prefill.json").read_text())[
+            "processes"
+        ]
         assert len(process["prefill"]["blocks"]) >= 6
     again = run(command, store)
     assert "4 skipped, the store holds their outcome already (4 ok)" in again.stdout
     assert len(store.runs()) == 4
 
 
-BANDWIDTH, PEAK = 1e10, 1e11
+BANDWIDTH = 1e10
+PEAK = 1e11
 
 
 def generator() -> Point:
-    return read_point({"model": {"name": "gpt"}, "batch_size": 4, "mode": "generate", "generate": {"tokens": 11}})
+    return read_point(
+        {"model": {"name": "gpt"}, "batch_size": 4, "mode": "generate", "generate": {"tokens": 11}}
+    )
 
 
 def thirty(step: float, steps: int) -> Timing:
@@ -230,8 +318,11 @@ def thirty(step: float, steps: int) -> Timing:
 
 
 def generated(point: Point, cache_bytes: int | None = None) -> Record:
-    costs, compilation = costs_of(point), Compilation([0.5, 0.1], [1, 0], None)
-    generation = Generation(thirty(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
+    costs = costs_of(point)
+    compilation = Compilation([0.5, 0.1], [1, 0], None)
+    generation = Generation(
+        thirty(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes
+    )
     measured = {"parameters": costs.parameters, "compilation": compilation}
     result = answered(thirty(0.005, 20), measured, latencies=[0.006] * 200, work=generation)
     peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
@@ -240,7 +331,9 @@ def generated(point: Point, cache_bytes: int | None = None) -> Record:
 
 def test_a_step_is_a_token_of_each_example() -> None:
     point = generator()
-    record, costs, first = generated(point), costs_of(point), prefill_costs_of(point)
+    record = generated(point)
+    costs = costs_of(point)
+    first = prefill_costs_of(point)
     expected = {
         "time_to_first_token_ms": 200.0,
         "time_per_output_token_ms": 5.0,
@@ -267,10 +360,15 @@ def test_a_step_is_a_token_of_each_example() -> None:
     assert record.tags["prefill_steady"] == "true"
     assert len(record.artifacts["prefill.json"]["processes"][0]["prefill"]["blocks"]) == 30
     assert "token of each example of **gpt" in record.description
-    assert "\n\nGeneration: first token after 200.000 ms, then 5.000 ms a token; " in record.description
+    assert (
+        "\n\nGeneration: first token after 200.000 ms, then 5.000 ms a token; "
+        in record.description
+    )
 
 
 def test_a_cache_of_another_size_contradicts() -> None:
     assert (
-        generated(generator(), cache_bytes=5).tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")
+        generated(generator(), cache_bytes=5)
+        .tags["checks"]
+        .startswith("failed: the cache has 5 bytes, the analytic")
     )

@@ -1,4 +1,6 @@
-"""Messages on a real pipe: a worker that says nonsense, or speaks another version, is a fault with a reason."""
+"""Messages on a real pipe: a worker that says nonsense, or speaks another version, is a fault with
+a reason.
+"""
 
 import json
 import subprocess
@@ -17,7 +19,9 @@ from paradnn.core.channel import MessageError, encode, plain, read_event
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.processes import started
 
-TIMING = messages.Timing(4, [messages.Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
+TIMING = messages.Timing(
+    4, [messages.Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf")
+)
 TABLE = messages.OperationTable(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
 ANSWER = messages.Answer(
     "ok",
@@ -25,7 +29,13 @@ ANSWER = messages.Answer(
     {"measure": 0.5},
     step_memory_bytes=1,
     measurement=messages.Measurement(
-        10, messages.Compilation([2.0, 0.5], [1, 0], None), {"float32": 1.0}, None, TIMING, 1.5, "rapl"
+        10,
+        messages.Compilation([2.0, 0.5], [1, 0], None),
+        {"float32": 1.0},
+        None,
+        TIMING,
+        1.5,
+        "rapl",
     ),
     input=messages.InputMeasurement([0.1], [0.1], [0.2], [messages.PipelinePart(8, 0.5, 0.25)], 2),
     profile=messages.Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
@@ -37,15 +47,20 @@ def event(name: str, message: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "answer", [ANSWER, replace(ANSWER, profile=messages.NoProfile("no reason", True)), messages.Answer("nan", "x", {})]
+    "answer",
+    [
+        ANSWER,
+        replace(ANSWER, profile=messages.NoProfile("no reason", True)),
+        messages.Answer("nan", "x", {}),
+    ],
 )
 def test_an_answer_is_the_same_on_the_other_side(answer: messages.Answer) -> None:
     line = encode(event("result", messages.PointAnswered(7, answer)))
     assert line.count(b"\n") == 1
     assert read_event(line) == messages.PointAnswered(7, answer)
-    assert read_event(encode(event("phase", messages.PhaseBegun("profile", answer)))) == messages.PhaseBegun(
-        "profile", answer
-    )
+    assert read_event(
+        encode(event("phase", messages.PhaseBegun("profile", answer)))
+    ) == messages.PhaseBegun("profile", answer)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -87,12 +102,30 @@ SPEAKS = f"this side speaks {messages.PROTOCOL_VERSION}"
 #: What a worker says first, and after a request; how the point ends, and words of the reason.
 ENDINGS = [
     (READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing"),
-    (READY, changed("answer.outcome", "great"), "crash", "result.answer.outcome='great' is no outcome"),
-    (READY, {"event": "started", "id": 7, "pid": 1}, "crash", f"{UNCLEAR}started.id=7: the request is 1"),
+    (
+        READY,
+        changed("answer.outcome", "great"),
+        "crash",
+        "result.answer.outcome='great' is no outcome",
+    ),
+    (
+        READY,
+        {"event": "started", "id": 7, "pid": 1},
+        "crash",
+        f"{UNCLEAR}started.id=7: the request is 1",
+    ),
     (READY, {"event": "refused", "reason": "why"}, "crash", "it refuses the request: why"),
-    *((READY, garbage, "crash", "is no JSON") for garbage in ('{"event": "result", "id": 1', "[" * 100_000, "\\xff")),
+    *(
+        (READY, garbage, "crash", "is no JSON")
+        for garbage in ('{"event": "result", "id": 1', "[" * 100_000, "\\xff")
+    ),
     # Version 1 said more when it was ready; another may say less.
-    ({**READY, "protocol": 1, "seconds": 3.0}, EXITED, "unavailable", f"ready.protocol=1: {SPEAKS}"),
+    (
+        {**READY, "protocol": 1, "seconds": 3.0},
+        EXITED,
+        "unavailable",
+        f"ready.protocol=1: {SPEAKS}",
+    ),
     ({**READY, "protocol": messages.PROTOCOL_VERSION + 1}, EXITED, "unavailable", SPEAKS),
     ({"event": "ready"}, EXITED, "unavailable", f"ready.protocol=null: {SPEAKS}"),
 ]
@@ -103,14 +136,22 @@ def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a point comes to whose worker sends these lines before and after the request."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def measure(before: list[Any], after: list[Any], first: str = "", then: str = "") -> PointResult:
-        lines = [[line if isinstance(line, str) else json.dumps(line) for line in part] for part in (before, after)]
+    def measure(
+        before: list[Any], after: list[Any], first: str = "", then: str = ""
+    ) -> PointResult:
+        lines = [
+            [line if isinstance(line, str) else json.dumps(line) for line in part]
+            for part in (before, after)
+        ]
         python = tmp_path / "python"
         python.write_text(WORKER.format(python=sys.executable, lines=lines, first=first, then=then))
         python.chmod(0o755)
         with WorkerPool() as pool:
             return pool.measure(
-                WorkerKey(str(python), "tensorflow", None, "cpu", ()), {}, Limits(20, None), lambda _: None
+                WorkerKey(str(python), "tensorflow", None, "cpu", ()),
+                {},
+                Limits(20, None),
+                lambda _: None,
             )
 
     return measure
@@ -123,8 +164,12 @@ def test_a_message_that_is_wrong_names_the_field(message: Any, fault: str) -> No
     assert fault in str(error.value)
 
 
-@pytest.mark.parametrize(("ready", "message", "outcome", "reason"), ENDINGS, ids=range(len(ENDINGS)))
-def test_nonsense_ends_it_with_a_reason(answered: Any, ready: Any, message: Any, outcome: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("ready", "message", "outcome", "reason"), ENDINGS, ids=range(len(ENDINGS))
+)
+def test_nonsense_ends_it_with_a_reason(
+    answered: Any, ready: Any, message: Any, outcome: str, reason: str
+) -> None:
     result = answered([ready], [message, EXITED])
     assert (result.outcome, result.answer) == (outcome, None)
     assert reason in result.reason
@@ -132,12 +177,18 @@ def test_nonsense_ends_it_with_a_reason(answered: Any, ready: Any, message: Any,
 
 def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
     """A line that is no JSON was cut when a child was killed; it hides nothing that comes after it."""
-    result = answered(["garbage", READY], ["{", event("result", messages.PointAnswered(1, ANSWER)), EXITED])
+    result = answered(
+        ["garbage", READY], ["{", event("result", messages.PointAnswered(1, ANSWER)), EXITED]
+    )
     assert (result.outcome, result.answer, result.peak_memory_bytes) == ("ok", ANSWER, 5)
 
 
-@pytest.mark.parametrize("chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"])
-def test_a_worker_that_says_too_much_is_ended(answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str) -> None:
+@pytest.mark.parametrize(
+    "chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"]
+)
+def test_a_worker_that_says_too_much_is_ended(
+    answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str
+) -> None:
     """It never ends, where thirty MiB are the most."""
     monkeypatch.setattr("paradnn.session.workers._MOST_IN_LINE", 30 * 2**20)
     monkeypatch.setattr("paradnn.session.workers._MOST_IN_ALL", 30 * 2**20)
@@ -147,14 +198,20 @@ def test_a_worker_that_says_too_much_is_ended(answered: Any, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("times", "outcome"), [(1, "ok"), (9, "crash")])
-def test_a_worker_killed_while_importing_starts_again(answered: Any, tmp_path: Path, times: int, outcome: str) -> None:
+def test_a_worker_killed_while_importing_starts_again(
+    answered: Any, tmp_path: Path, times: int, outcome: str
+) -> None:
     log = tmp_path / "starts"
     first = f"""log = open({str(log)!r}, "a+"); log.write("."); log.flush(); log.seek(0)
 import os
 len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
-    result = answered([READY], [event("result", messages.PointAnswered(1, ANSWER)), EXITED], first=first)
+    result = answered(
+        [READY], [event("result", messages.PointAnswered(1, ANSWER)), EXITED], first=first
+    )
     assert (result.outcome, len(log.read_text())) == (outcome, 2)
-    assert outcome == "ok" or result.reason.startswith("the worker was ended by SIGKILL while importing")
+    assert outcome == "ok" or result.reason.startswith(
+        "the worker was ended by SIGKILL while importing"
+    )
 
 
 def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:

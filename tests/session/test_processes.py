@@ -1,4 +1,6 @@
-"""Points measured in several processes: what the run holds, and that nothing is lost or doubled when drivers end."""
+"""Points measured in several processes: what the run holds, and that nothing is lost or doubled
+when drivers end.
+"""
 
 import json
 import statistics
@@ -49,21 +51,32 @@ def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> 
 def test_the_headline_is_that_of_the_processes(measured: Store) -> None:
     """Value and interval computed again, with SciPy, from the raw blocks."""
     for point in measured.runs():
-        metrics, processes = measured.values("latest_metrics", point["run_id"]), blocks_of(measured, point["run_id"])
+        metrics = measured.values("latest_metrics", point["run_id"])
+        processes = blocks_of(measured, point["run_id"])
         assert len(processes) == metrics["processes"] == 3
         assert metrics["blocks"] == sum(len(entry["blocks"]) for entry in processes)
-        logs = np.log([statistics.median(entry["blocks"]) / entry["steps_per_block"] for entry in processes])
+        logs = np.log(
+            [statistics.median(entry["blocks"]) / entry["steps_per_block"] for entry in processes]
+        )
         low, high = np.exp(stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))) * 1e3
         assert metrics["step_time_ms"] == pytest.approx(np.exp(logs.mean()) * 1e3)
-        assert (metrics["step_time_low_ms"], metrics["step_time_high_ms"]) == pytest.approx((low, high), rel=1e-4)
+        assert (metrics["step_time_low_ms"], metrics["step_time_high_ms"]) == pytest.approx(
+            (low, high), rel=1e-4
+        )
         assert metrics["process_cv"] == pytest.approx(logs.std(ddof=1))
         assert metrics["phase_measure_seconds"] >= sum(sum(entry["blocks"]) for entry in processes)
 
 
 def test_the_processes_of_points_take_turns(measured: Store) -> None:
-    begun = [(one["begun"], run["run_id"]) for run in measured.runs() for one in blocks_of(measured, run["run_id"])]
+    begun = [
+        (one["begun"], run["run_id"])
+        for run in measured.runs()
+        for one in blocks_of(measured, run["run_id"])
+    ]
     rounds = [name for _, name in sorted(begun)]
-    assert [len(set(rounds[at : at + 2])) for at in (0, 2, 4)] == [2, 2, 2], "each once before any again"
+    assert [len(set(rounds[at : at + 2])) for at in (0, 2, 4)] == [2, 2, 2], (
+        "each once before any again"
+    )
 
 
 def test_nothing_is_left_of_what_was_kept_meanwhile(measured: Store) -> None:
@@ -73,16 +86,30 @@ def test_nothing_is_left_of_what_was_kept_meanwhile(measured: Store) -> None:
     kept = PartialResults(Tracking(uri=measured.uri, folder=str(measured.folder)))
     kept.save(Identity(tags["point_id"], tags["environment_id"], 0), [])
     assert len(list(measured.folder.glob("partial-*"))) == 1
-    axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=3", f"tracking.folder={measured.folder}"]
+    axes = [
+        "-m",
+        "model.nodes=8,9",
+        *REST,
+        "measure.processes=3",
+        f"tracking.folder={measured.folder}",
+    ]
     assert "2 skipped" in run(["paradnn.train", *axes], measured).stdout
     assert len(measured.runs()) == 2
     assert not list(measured.folder.glob("partial-*"))
 
 
-def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none(store: Store) -> None:
+def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none(
+    store: Store,
+) -> None:
     """Killed where a point is complete and others have had their first process alone."""
     folder = store.folder / "kept"
-    axes = ["-m", "model.nodes=range(8,11)", *REST, "measure.processes=2", f"tracking.folder={folder}"]
+    axes = [
+        "-m",
+        "model.nodes=range(8,11)",
+        *REST,
+        "measure.processes=2",
+        f"tracking.folder={folder}",
+    ]
     with driver(store, *axes, until="completed") as running:
         assert wait_for(lambda: is_stopped(running))
         started = children_of(running.pid)
@@ -90,7 +117,10 @@ def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none
         running.wait(PATIENCE)
     assert all_gone(started)
     finished = {entry["run_id"] for entry in store.runs() if "outcome" in entry}
-    kept = [json.loads(json.loads(path.read_text())["body"])["results"] for path in folder.glob("partial-*.json")]
+    kept = [
+        json.loads(json.loads(path.read_text())["body"])["results"]
+        for path in folder.glob("partial-*.json")
+    ]
     before = {result["begun"] for results in kept for result in results}
     assert finished
     assert before
@@ -102,11 +132,15 @@ def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none
     begun = [entry["begun"] for point in runs for entry in blocks_of(store, point["run_id"])]
     assert len(begun) == len(set(begun)) == 6
     assert before <= set(begun)
-    assert not [entry for entry in store.runs() + store.runs("sweep") if entry["status"] == "RUNNING"]
+    assert not [
+        entry for entry in store.runs() + store.runs("sweep") if entry["status"] == "RUNNING"
+    ]
     assert not list(folder.glob("partial-*"))
 
 
-def test_a_process_that_dies_ends_its_point_and_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_ends_its_point_and_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = store.folder / "kept"
     axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=2", "sweep.order=given"]
     request = OpenPoint.request
@@ -127,15 +161,20 @@ def test_a_process_that_dies_ends_its_point_and_no_other(store: Store, monkeypat
     with meanwhile(crash):
         done = run(["paradnn.train", *axes, f"tracking.folder={folder}"], store)
     assert done.returncode == 0, done.stderr
-    found = {store.values("params", entry["run_id"])["model.nodes"]: entry for entry in store.runs()}
+    found = {
+        store.values("params", entry["run_id"])["model.nodes"]: entry for entry in store.runs()
+    }
     assert {nodes: entry["outcome"] for nodes, entry in found.items()} == {"8": "crash", "9": "ok"}
     assert found["8"]["reason"].startswith("process 2: SIGSEGV")
-    assert len(blocks_of(store, found["8"]["run_id"])) == 1, "what the first process measured is kept"
+    assert len(blocks_of(store, found["8"]["run_id"])) == 1, (
+        "what the first process measured is kept"
+    )
 
 
 def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     kept = PartialResults(Tracking(folder=str(tmp_path)))
-    identity, result = Identity("a", "b", 0), PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
+    identity = Identity("a", "b", 0)
+    result = PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
     kept.save(identity, [result])
     assert kept.load(identity) == [result]
     assert kept.load(Identity("a", "b", 1)) == []
@@ -150,9 +189,17 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_has_no_profile_is_no_part_of_a_point_with_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_profile_is_no_part_of_a_point_with_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first driver is killed, as it were, between the record and the removal of what was kept."""
-    axes = ["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", f"tracking.folder={store.folder / 'kept'}"]
+    axes = [
+        "paradnn.train",
+        "model.nodes=8",
+        *REST,
+        "measure.processes=2",
+        f"tracking.folder={store.folder / 'kept'}",
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(PartialResults, "forget", lambda *_: None)
         run(axes, store)
@@ -160,20 +207,26 @@ def test_what_has_no_profile_is_no_part_of_a_point_with_one(store: Store, monkey
     succeeded([*axes, "measure.profile=true"], store)
     first, second = sorted(store.runs(), key=lambda entry: "extras" in entry)
     assert second["profile"] == "ok"
-    begun = [{entry["begun"] for entry in blocks_of(store, point["run_id"])} for point in (first, second)]
+    begun = [
+        {entry["begun"] for entry in blocks_of(store, point["run_id"])} for point in (first, second)
+    ]
     assert [len(times) for times in begun] == [2, 2]
     assert not begun[0] & begun[1]
     assert not list((store.folder / "kept").iterdir())
 
 
-def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_of_points_that_are_open_for_long_are_renewed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if a claim were to be renewed at once: after each process of each point that is open."""
     renewed = []
     renew = MlflowStore.renew
 
     def noted(tracker: MlflowStore, claim: Claim, timeout: float) -> None:
         renew(tracker, claim, timeout)
-        ((expires,),) = store.query("SELECT value FROM tags WHERE run_uuid = ? AND key = ?", claim.run_id, EXPIRES)
+        ((expires,),) = store.query(
+            "SELECT value FROM tags WHERE run_uuid = ? AND key = ?", claim.run_id, EXPIRES
+        )
         renewed.append((timeout, float(expires) - time.time()))
 
     monkeypatch.setattr(session, "RENEW", 0.0)
@@ -181,7 +234,12 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monke
     axes = [*REST, "measure.processes=2", "measure.timeout=100", "tracking.folder=/dev/null/x"]
     done = run(["paradnn.train", "model.nodes=8", *axes], store)
     # Only who is killed needs what is kept meanwhile.
-    assert done.stderr.count("processes of points that are not complete are not kept: tracking.folder=/dev/null/x") == 1
+    assert (
+        done.stderr.count(
+            "processes of points that are not complete are not kept: tracking.folder=/dev/null/x"
+        )
+        == 1
+    )
     assert [entry["outcome"] for entry in store.runs()] == ["ok"]
     assert len(renewed) == 2
     for timeout, left in renewed:

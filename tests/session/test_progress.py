@@ -1,4 +1,6 @@
-"""What a person reads while points are measured and at the end: on terminals, in a pipe, of a busy machine."""
+"""What a person reads while points are measured and at the end: on terminals, in a pipe, of a busy
+machine.
+"""
 
 import io
 import re
@@ -25,7 +27,9 @@ MEASURED = {
 def point(name: str, outcome: str = "ok") -> RecordedPoint:
     measured = outcome == "ok"
     tags = {"steady": "true", "contended": "true"} if measured else {}
-    return RecordedPoint(name, name, "fc", outcome, None if measured else REASON, MEASURED if measured else {}, tags)
+    return RecordedPoint(
+        name, name, "fc", outcome, None if measured else REASON, MEASURED if measured else {}, tags
+    )
 
 
 class Terminal(io.StringIO):
@@ -35,11 +39,16 @@ class Terminal(io.StringIO):
         return True
 
     def screen(self) -> list[str]:
-        """The lines that are to be seen in the end; a cursor goes to the line's begin, up, and clears lines."""
-        lines, row, column = [""], 0, 0
+        """The lines that are to be seen in the end; a cursor goes to the line's begin, up, and
+        clears lines.
+        """
+        lines = [""]
+        row = 0
+        column = 0
         for piece in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|.|\n", self.getvalue(), re.DOTALL):
             if piece == "\n":
-                row, column = row + 1, 0
+                row = row + 1
+                column = 0
                 lines += [""] * (row == len(lines))
             elif piece == "\r":
                 column = 0
@@ -83,7 +92,9 @@ def on(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_finished_points_stay_on_a_terminal(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_points_stay_on_a_terminal(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     on(terminal := Terminal(), 120, monkeypatch)
     reporter = measure(clock)
     reporter.begin("fc 4x128")
@@ -92,7 +103,10 @@ def test_finished_points_stay_on_a_terminal(clock: list[float], monkeypatch: pyt
         "[1/4] fc 4x32: 1,235,000 examples/s ± 4.1%, contended",
         f"[2/4] fc 4x64: oom_predicted: {REASON}",
     ]
-    assert terminal.screen() == [*finished, "[2/4] fc 4x128: starting | 1 ok, 1 oom_predicted | 20 s left"]
+    assert terminal.screen() == [
+        *finished,
+        "[2/4] fc 4x128: starting | 1 ok, 1 oom_predicted | 20 s left",
+    ]
     clock[0] += 5
     reporter.phase("measure")
     assert terminal.screen()[-1] == "[2/4] fc 4x128: measure | 1 ok, 1 oom_predicted | 15 s left"
@@ -100,7 +114,9 @@ def test_finished_points_stay_on_a_terminal(clock: list[float], monkeypatch: pyt
     assert terminal.screen() == finished
 
 
-def test_a_pipe_gets_the_same_lines_and_the_time_left(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_the_same_lines_and_the_time_left(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     on(pipe := io.StringIO(), 80, monkeypatch)
     reporter = measure(clock)
     reporter.expect(200, 1, 60.0)  # no more time is left than the sweep may take
@@ -114,19 +130,27 @@ def test_a_pipe_gets_the_same_lines_and_the_time_left(clock: list[float], monkey
         "[1/4] fc 4x32: 1,235,000 examples/s ± 4.1%, contended | 1 ok | 30 s left",
         f"[2/4] fc 4x64: oom_predicted: {REASON} | 1 ok, 1 oom_predicted | 20 s left",
     ]
-    assert last.endswith(" fc 4x96: 21.00 examples/s, no interval, contended | 2 ok, 1 oom_predicted | 50 s left")
+    assert last.endswith(
+        " fc 4x96: 21.00 examples/s, no interval, contended | 2 ok, 1 oom_predicted | 50 s left"
+    )
 
 
 ALL = ["± 95%", "FLOP/s", "memory", "steady"]
 
 
 @pytest.mark.parametrize(
-    ("width", "left"), [(40, []), (59, ALL[:1]), (69, [ALL[0], ALL[3]]), (80, ALL), (100, ALL), (200, ALL)]
+    ("width", "left"),
+    [(40, []), (59, ALL[:1]), (69, [ALL[0], ALL[3]]), (80, ALL), (100, ALL), (200, ALL)],
 )
-def test_in_narrow_windows_columns_are_left_out(width: int, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_narrow_windows_columns_are_left_out(
+    width: int, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     on(terminal := Terminal(), width, monkeypatch)
     name = "gru 1x300 t10 b64 float32"
-    others = [point(LONG), point("gru b16384", "oom_predicted")] if width >= 80 else []
+    if width >= 80:
+        others = [point(LONG), point("gru b16384", "oom_predicted")]
+    else:
+        others = []
     describe_sweep(Summary(3, [point(name), *others]))
     lines = terminal.screen()
     [row] = [line for line in lines if line.startswith(name)]
@@ -137,7 +161,9 @@ def test_in_narrow_windows_columns_are_left_out(width: int, left: list[str], mon
     if others:
         table = lines[: lines.index(f"gru b16384: oom_predicted: {REASON}")]
         assert max(map(len, table)) <= width
-        assert {*LONG.split(), "1,235,000", "4.1%", "T", "GiB", "contended"} <= set(" ".join(table).split())
+        assert {*LONG.split(), "1,235,000", "4.1%", "T", "GiB", "contended"} <= set(
+            " ".join(table).split()
+        )
 
 
 def test_what_has_no_outcome_is_missing() -> None:
@@ -150,6 +176,11 @@ def test_a_compilation_that_took_long_is_told() -> None:
     for seconds, said in ((35.24, True), (0.2, False)):
         row = replace(
             point("residual"),
-            metrics={**measured, "compile_seconds": seconds, "parameters": 1e3, "flops_per_step": 1e6},
+            metrics={
+                **measured,
+                "compile_seconds": seconds,
+                "parameters": 1e3,
+                "flops_per_step": 1e6,
+            },
         )
         assert ("compiled     in 35.2 s" in describe_point(row, "here")) is said

@@ -1,5 +1,7 @@
-"""A record of planted answers and its price, summaries of raw values against SciPy and the standard library, and what a
-point that is measured in several processes asks of each, and when it has enough."""
+"""A record of planted answers and its price, summaries of raw values against SciPy and the standard
+library, and what a point that is measured in several processes asks of each, and when it has
+enough.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +16,14 @@ import yaml
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.point import Measure, Platform, Point, costs_of, read_point
 from paradnn.config.price import Prices, load_prices
-from paradnn.core.messages import Compilation, Contention, InputMeasurement, Measurement, PipelinePart, Timing
+from paradnn.core.messages import (
+    Compilation,
+    Contention,
+    InputMeasurement,
+    Measurement,
+    PipelinePart,
+    Timing,
+)
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.hardware_peaks import ceilings_identity
@@ -32,7 +41,9 @@ QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
 
 
 def record(
-    *contention: Contention, beside: dict[str, Contention] | None = None, latencies: Sequence[float] = ()
+    *contention: Contention,
+    beside: dict[str, Contention] | None = None,
+    latencies: Sequence[float] = (),
 ) -> Record:
     """Of a process for each of `contention`; `beside` is that of their other phases.
 
@@ -42,7 +53,11 @@ def record(
     results = []
     for entry, one in zip_longest(contention, latencies):
         singles = [one] * 200 if one else None
-        results.append(answered(timing([0.5] * 6), {"contention": entry}, contention=beside or {}, latencies=singles))
+        results.append(
+            answered(
+                timing([0.5] * 6), {"contention": entry}, contention=beside or {}, latencies=singles
+            )
+        )
     return recorded(point, *results)
 
 
@@ -52,18 +67,34 @@ def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
     assert "contended_reason" not in quiet.tags
     assert quiet.metrics["own_cpu_fraction"] == 0.75
     assert "throttled_fraction" not in quiet.metrics
-    busy = record(replace(QUIET, foreign_cpu_fraction=0.5, reason="other processes took 1.0 of 2 cores"))
-    assert (busy.tags["contended"], busy.tags["contended_reason"]) == ("true", "other processes took 1.0 of 2 cores")
-    several = [replace(QUIET, reason=f"other processes took {taken} of 2 cores") for taken in ("1.1", "1.5", "0.9")]
-    assert record(*several).tags["contended_reason"] == "other processes took 1.5 of 2 cores", "the worst, once"
+    busy = record(
+        replace(QUIET, foreign_cpu_fraction=0.5, reason="other processes took 1.0 of 2 cores")
+    )
+    assert (busy.tags["contended"], busy.tags["contended_reason"]) == (
+        "true",
+        "other processes took 1.0 of 2 cores",
+    )
+    several = [
+        replace(QUIET, reason=f"other processes took {taken} of 2 cores")
+        for taken in ("1.1", "1.5", "0.9")
+    ]
+    assert record(*several).tags["contended_reason"] == "other processes took 1.5 of 2 cores", (
+        "the worst, once"
+    )
 
 
 def test_the_processor_time_of_a_step_stands_beside_its_time() -> None:
-    """Of 500 ms a step the processes took 75% of two cores; of one that was stopped for half of it, half as much."""
+    """Of 500 ms a step the processes took 75% of two cores; of one that was stopped for half of it,
+    half as much.
+    """
     assert record(QUIET).metrics["processor_time_ms"] == pytest.approx(750.0)
-    assert record(replace(QUIET, own_cpu_fraction=0.375)).metrics["processor_time_ms"] == pytest.approx(375.0)
+    assert record(replace(QUIET, own_cpu_fraction=0.375)).metrics[
+        "processor_time_ms"
+    ] == pytest.approx(375.0)
     assert record(QUIET).description.endswith("500.000 ms a step, steady.")
-    unsteady = recorded(asked("model=fc"), answered(timing([0.5] * 6, steady=False, steady_reason="a drift")))
+    unsteady = recorded(
+        asked("model=fc"), answered(timing([0.5] * 6, steady=False, steady_reason="a drift"))
+    )
     assert unsteady.description.endswith("500.000 ms a step, not steady: a drift.")
 
 
@@ -79,10 +110,16 @@ TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
 CHECKS = TABLES["contradictions"]
 
 
-@pytest.mark.parametrize(("words", "metrics", "said"), CHECKS, ids=[f"{row[0]} {row[1]}" for row in CHECKS])
-def test_what_contradicts_itself_is_said(words: str, metrics: dict[str, float], said: str | None) -> None:
+@pytest.mark.parametrize(
+    ("words", "metrics", "said"), CHECKS, ids=[f"{row[0]} {row[1]}" for row in CHECKS]
+)
+def test_what_contradicts_itself_is_said(
+    words: str, metrics: dict[str, float], said: str | None
+) -> None:
     costs = costs_of(asked(words))
-    answer = answered(timing([0.5] * 6), {"parameters": metrics.get("parameters", costs.parameters)}).answer
+    answer = answered(
+        timing([0.5] * 6), {"parameters": metrics.get("parameters", costs.parameters)}
+    ).answer
     assert answer
     problems = contradictions(asked(words), costs, metrics, answer)
     assert "".join(problems).startswith(said) if said else problems == []
@@ -99,7 +136,9 @@ FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
 def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
     seconds: list[float], programs: list[int], fed: bool, expected: list[float]
 ) -> None:
-    measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, TIMING, None, "none")
+    measurement = Measurement(
+        1, Compilation(seconds, programs, None), {}, None, TIMING, None, "none"
+    )
     metrics = compiling_metrics(measurement, FED if fed else None)
     assert [*metrics.values()] == pytest.approx(expected)
 
@@ -109,7 +148,9 @@ def test_precision_is_that_of_the_operands() -> None:
     assert precision_tags({}, "bfloat16") == {}
     mixed = precision_tags({"bfloat16": 0.75, "float32": 0.25}, "bfloat16")
     assert mixed["matmul_types"] == "bfloat16 75.0%, float32 25.0%"
-    assert mixed["precision_note"] == "25% of the products have operands of another type than bfloat16"
+    assert (
+        mixed["precision_note"] == "25% of the products have operands of another type than bfloat16"
+    )
 
 
 def holds(found: Summarised, truth: float) -> bool:
@@ -120,11 +161,15 @@ def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
     """A value that no block came near cannot be: of a drift, of two processes that lie apart."""
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarise([drift]).low is None
-    assert str(summarise([drift]).reason).startswith("20 blocks resemble their neighbours too much: they count as")
+    assert str(summarise([drift]).reason).startswith(
+        "20 blocks resemble their neighbours too much: they count as"
+    )
     assert str(summarise([[1.0] * 5]).reason).startswith("5 of the 6 blocks that it takes")
     apart = summarise([[1.0, 1.1] * 5, [2.0, 2.1] * 5])
     assert (apart.low, apart.high) == (None, None)
-    assert str(apart.reason).startswith("2 processes lie 95% apart, which says too little of further ones")
+    assert str(apart.reason).startswith(
+        "2 processes lie 95% apart, which says too little of further ones"
+    )
     near = summarise([[1.0, 1.5] * 5, [1.01, 1.5] * 5])
     assert near.reason is None
     random = np.random.default_rng(0)
@@ -136,9 +181,14 @@ def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
 
 @pytest.mark.parametrize("first", [2, 5])
 @pytest.mark.parametrize("goal", [0.02, 0.01])
-def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(first: int, goal: float) -> None:
-    """Processes 1% apart, thirty at most; 95% of 600 within three standard deviations and the method's own 1%."""
-    random, held = np.random.default_rng(7), 0
+def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(
+    first: int, goal: float
+) -> None:
+    """Processes 1% apart, thirty at most; 95% of 600 within three standard deviations and the
+    method's own 1%.
+    """
+    random = np.random.default_rng(7)
+    held = 0
     for _ in range(600):
         drawn = [[value] for value in np.exp(random.normal(0, 0.01, 30)).tolist()]
         count = next((n for n in range(first, 31) if narrow_enough(drawn[:n], goal)), 30)
@@ -147,13 +197,18 @@ def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(
 
 
 def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
-    """Planted: 2% between processes, 1% within, three of ten blocks; the blocks of one know nothing of the others."""
+    """Planted: 2% between processes, 1% within, three of ten blocks; the blocks of one know nothing
+    of the others.
+    """
     random = np.random.default_rng(0)
-    several, single, between = 0, 0, []
+    several = 0
+    single = 0
+    between = []
     for _ in range(2000):
         middles = random.normal(0, 0.02, 3)
         blocks = np.exp(middles[:, None] + random.normal(0, 0.01, (3, 10))).tolist()
-        found, one = summarise(blocks), summarise(blocks[:1])
+        found = summarise(blocks)
+        one = summarise(blocks[:1])
         several += holds(found, 1.0)
         single += holds(one, 1.0)
         between.append(found.between_cv)
@@ -165,17 +220,28 @@ def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
 def planted(*seconds: float, **settings: Any) -> OpenPoint:
     """A point whose processes took steps of so many seconds, without noise within a process."""
     point = Point(model=FullyConnected(), measure=Measure(**settings))
-    return OpenPoint(point, None, None, None, {}, None, results=[answered(timing([value] * 10)) for value in seconds])
+    return OpenPoint(
+        point,
+        None,
+        None,
+        None,
+        {},
+        None,
+        results=[answered(timing([value] * 10)) for value in seconds],
+    )
 
 
 @pytest.mark.parametrize(("seconds", "settings", "complete"), TABLES["complete"])
-def test_when_a_point_has_enough_processes(seconds: list[float], settings: dict[str, Any], complete: bool) -> None:
+def test_when_a_point_has_enough_processes(
+    seconds: list[float], settings: dict[str, Any], complete: bool
+) -> None:
     assert planted(*seconds, **settings).is_complete is complete
 
 
 def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> None:
     settings = {"profile": True, "keep_trace": True, "relative_interval": 0.02}
-    first, second = planted(processes=2, **settings).request(), planted(1.0, processes=2, **settings).request()
+    first = planted(processes=2, **settings).request()
+    second = planted(1.0, processes=2, **settings).request()
     assert [entry["measure"]["profile"] for entry in (first, second)] == [True, False]
     assert [entry["measure"]["keep_trace"] for entry in (first, second)] == [True, False]
     assert [entry["measure"]["relative_interval"] for entry in (first, second)] == [None, None]
@@ -183,7 +249,9 @@ def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> 
 
 
 def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
-    """Processes that serve the same arrivals would agree in what is those arrivals' luck; the first has LoadGen's."""
+    """Processes that serve the same arrivals would agree in what is those arrivals' luck; the first
+    has LoadGen's.
+    """
     seeds = []
     for replicate in range(3):
         for done in range(3):
@@ -200,9 +268,14 @@ def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
 def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_sweep() -> None:
     entry = planted(1.0, 1.0, processes=2)
     entry.results = [
-        replace(each, answer=replace(each.answer, latencies=[0.0] * 200)) for each in entry.results if each.answer
+        replace(each, answer=replace(each.answer, latencies=[0.0] * 200))
+        for each in entry.results
+        if each.answer
     ]
-    entry.environment, entry.costs = Environment("a processor", {"cores": 2}, {}, {}), costs_of(entry.point)
+    entry.environment, entry.costs = (
+        Environment("a processor", {"cores": 2}, {}, {}),
+        costs_of(entry.point),
+    )
     entry.claim = Claim("run", Identity("point", "environment", 0), 0)
     record = entry.record()
     assert record.outcome == "crash"
@@ -237,7 +310,9 @@ TABLE = Prices("USD", "2019", "a page", {"V100": "2.5", "box": "1"})
 
 
 def on_gpu(**platform: object) -> Point:
-    return read_point({"model": {"name": "fc"}, "batch_size": 64, "platform": {"name": "gpu", **platform}})
+    return read_point(
+        {"model": {"name": "fc"}, "batch_size": 64, "platform": {"name": "gpu", **platform}}
+    )
 
 
 def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
@@ -249,7 +324,9 @@ def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
     assert request_of(dear)["platform"]["price_per_hour"] == 3.0
 
 
-TWO, OWN, OTHER = replace(on_gpu(), devices=2), on_gpu(price_per_hour=3.0), replace(ENVIRONMENT, device="another")
+TWO = replace(on_gpu(), devices=2)
+OWN = on_gpu(price_per_hour=3.0)
+OTHER = replace(ENVIRONMENT, device="another")
 FROM = {"price_currency": "USD", "price_source": "a page, 2019"}
 
 
@@ -261,7 +338,13 @@ FROM = {"price_currency": "USD", "price_source": "a page, 2019"}
         (on_gpu(), TABLE, OTHER, 1.0, FROM),  # of the host
         (on_gpu(), Prices(), ENVIRONMENT, None, {}),
         (TWO, TABLE, ENVIRONMENT, 5.0, FROM),  # of each chip
-        (replace(TWO, platform=Platform()), TABLE, ENVIRONMENT, 2.5, FROM),  # cores have none of their own
+        (
+            replace(TWO, platform=Platform()),
+            TABLE,
+            ENVIRONMENT,
+            2.5,
+            FROM,
+        ),  # cores have none of their own
         (TWO, TABLE, OTHER, 1.0, FROM),  # nor have the devices of a host
         (on_gpu(), load_prices("example", "price"), ENVIRONMENT, None, {}),
     ],

@@ -14,7 +14,9 @@ from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.turns import Turn
 from tests.processes import PATIENCE
 
-PROTOCOL = Protocol(min_seconds=0.02, min_blocks=8, max_seconds=10.0, block_seconds=0.004, warmup_seconds=0.02)
+PROTOCOL = Protocol(
+    min_seconds=0.02, min_blocks=8, max_seconds=10.0, block_seconds=0.004, warmup_seconds=0.02
+)
 
 
 class Gone(Exception):
@@ -22,10 +24,14 @@ class Gone(Exception):
 
 
 class Machine:
-    """What both sides run on, and its clock; `overlaps` counts calls of a side while the other was computing."""
+    """What both sides run on, and its clock; `overlaps` counts calls of a side while the other was
+    computing.
+    """
 
     def __init__(self) -> None:
-        self._held, self.overlaps, self.now = threading.Lock(), 0, 0.0
+        self._held = threading.Lock()
+        self.overlaps = 0
+        self.now = 0.0
 
     def steps(self, seconds: float, gone_after: int | None) -> Callable[[int], None]:
         """Steps that last so long each; the call with this number ends the side's process."""
@@ -49,7 +55,9 @@ class Machine:
 def play(
     machine: Machine, seconds: tuple[float, float], gone: tuple[int | None, int | None]
 ) -> tuple[BlockTurns, list[int]]:
-    """Both sides in threads, as a worker's child does it; the turns, and the blocks of each, 0 of one that went."""
+    """Both sides in threads, as a worker's child does it; the turns, and the blocks of each, 0 of
+    one that went.
+    """
 
     def side(number: int) -> int:
         if gone[number] == 0:
@@ -58,12 +66,19 @@ def play(
         turn.wait()
         try:
             run = machine.steps(seconds[number], gone[number])
-            return len(measure_steps(run, PROTOCOL, lambda _: nullcontext(), lambda: machine.now, turn=turn).blocks)
+            return len(
+                measure_steps(
+                    run, PROTOCOL, lambda _: nullcontext(), lambda: machine.now, turn=turn
+                ).blocks
+            )
         except Gone:
             turn.close()
             return 0
 
-    with BlockTurns(orders(1), PROTOCOL.min_seconds, PROTOCOL.min_blocks) as turns, ThreadPoolExecutor(2) as threads:
+    with (
+        BlockTurns(orders(1), PROTOCOL.min_seconds, PROTOCOL.min_blocks) as turns,
+        ThreadPoolExecutor(2) as threads,
+    ):
         sides = [threads.submit(side, number) for number in (0, 1)]
         turns.play([one.done for one in sides])
         return turns, [one.result(PATIENCE) for one in sides]
@@ -80,7 +95,9 @@ def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
 
 
 @pytest.mark.parametrize("gone", [(0, None), (None, 1), (5, None), (None, 40)])
-def test_a_side_whose_other_is_gone_is_measured_all_the_same(gone: tuple[int | None, int | None]) -> None:
+def test_a_side_whose_other_is_gone_is_measured_all_the_same(
+    gone: tuple[int | None, int | None],
+) -> None:
     machine = Machine()
     turns, blocks = play(machine, (0.001, 0.001), gone)
     assert machine.overlaps == 0

@@ -1,5 +1,6 @@
-"""The pool of workers: a real worker, ended under the driver's feet; and what the driver counts of a point's processes,
-against memory of a known size."""
+"""The pool of workers: a real worker, ended under the driver's feet; and what the driver counts of
+a point's processes, against memory of a known size.
+"""
 
 import os
 import re
@@ -31,7 +32,9 @@ from tests.conftest import ROOT
 from tests.processes import started, wait_for
 
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
-POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
+POINT = read_point(
+    {"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE}
+)
 
 
 def workers() -> set[psutil.Process]:
@@ -45,13 +48,16 @@ def workers() -> set[psutil.Process]:
 
 @pytest.mark.framework
 def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
-    key, limits, phases = WorkerKey.of(POINT), Limits(60, None), []
+    key = WorkerKey.of(POINT)
+    limits = Limits(60, None)
+    phases = []
     files = set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*"))
     first = pool.measure(key, request_of(POINT), limits, phases.append)
     assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
     # TensorFlow's AutoGraph writes one for each function that it converts.
     assert set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*")) <= files
-    worker, known = psutil.Process(pool._workers[key]._process.pid), workers()
+    worker = psutil.Process(pool._workers[key]._process.pid)
+    known = workers()
     assert worker in known
     worker.kill()
     assert wait_for(lambda: worker.status() == psutil.STATUS_ZOMBIE)
@@ -60,11 +66,14 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
     assert len(workers()) == len(known)
 
 
-def test_folders_of_killed_drivers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_killed_drivers_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Known by a lock: process numbers tell nothing of drivers in containers that share this /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "from paradnn.core.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
-    pipes, environ = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}, {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with started([sys.executable, "-c", code], cwd=ROOT, env=environ, text=True, **pipes) as driver:
         other = Path(driver.stdout.readline().strip())
         mine = Scratch()
@@ -84,7 +93,9 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     with started([sys.executable, "-c", ""]) as driver:
         pass
     command = [sys.executable, "-m", "paradnn.worker", "--driver", str(driver.pid)]
-    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.PIPE, capture_output=True, timeout=300, check=False
+    )
     assert done.returncode == 1
     assert done.stdout == b""  # neither ready nor failed: the framework was not imported
 
@@ -94,7 +105,9 @@ ENDINGS = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())["e
 
 @pytest.mark.parametrize(("ending", "stderr", "outcome", "reason"), ENDINGS)
 def test_endings_from_outside(ending: list[Any], stderr: str, outcome: str, reason: str) -> None:
-    found = classify(Ending(*ending), None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
+    found = classify(
+        Ending(*ending), None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30
+    )
     assert found[0] == outcome
     assert found[1].startswith(reason)
     assert found[1] == reason or outcome != "timeout"
@@ -105,7 +118,9 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
     """A worker whose points go wrong in their profile."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name('profile_worker.py')}\n")
+    python.write_text(
+        f"#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name('profile_worker.py')}\n"
+    )
     python.chmod(0o755)
     return WorkerKey(str(python), "tensorflow", None, "cpu", ())
 
@@ -113,9 +128,24 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
 @pytest.mark.parametrize(
     ("profile", "limits", "reason", "limited"),
     [
-        ("grows", Limits(60, 300 * 2**20), r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB", True),
-        ("hangs", Limits(300, None), "timeout: over 300 s, in phase profile: raise measure.timeout", True),
-        ("crashes", Limits(60, None), "crash: SIGSEGV in phase profile: the profiler's last words", False),
+        (
+            "grows",
+            Limits(60, 300 * 2**20),
+            r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB",
+            True,
+        ),
+        (
+            "hangs",
+            Limits(300, None),
+            "timeout: over 300 s, in phase profile: raise measure.timeout",
+            True,
+        ),
+        (
+            "crashes",
+            Limits(60, None),
+            "crash: SIGSEGV in phase profile: the profiler's last words",
+            False,
+        ),
     ],
 )
 def test_a_measured_point_is_not_lost_to_its_profile(
@@ -128,7 +158,8 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     limited: bool,
 ) -> None:
     phases: list[str] = []
-    worker, enforce = Worker(key), Worker._enforce
+    worker = Worker(key)
+    enforce = Worker._enforce
 
     def early(worker: Worker, watch: _Watch, limits: Limits, sent: float) -> None:
         """The time is up once the profile has begun, however long that took."""
@@ -138,7 +169,9 @@ def test_a_measured_point_is_not_lost_to_its_profile(
         with monkeypatch.context() as patch:
             if profile == "hangs":
                 patch.setattr(Worker, "_enforce", early)
-            result = worker.measure({"profile": profile, "peak": 100 * 2**20}, limits, phases.append)
+            result = worker.measure(
+                {"profile": profile, "peak": 100 * 2**20}, limits, phases.append
+            )
         left = list(tmp_path.glob("paradnn-scratch-*/trace-*"))
         whole = worker.measure({"profile": "ends", "peak": 100 * 2**20}, limits, phases.append)
     finally:
@@ -157,7 +190,9 @@ def test_a_measured_point_is_not_lost_to_its_profile(
 def test_a_point_that_was_too_large_before_its_profile_is_out_of_memory(key: WorkerKey) -> None:
     limit = 300 * 2**20
     with WorkerPool() as pool:
-        result = pool.measure(key, {"profile": "grows", "peak": limit + 1}, Limits(60, limit), lambda _: None)
+        result = pool.measure(
+            key, {"profile": "grows", "peak": limit + 1}, Limits(60, limit), lambda _: None
+        )
     assert result.outcome == "oom_host"
 
 
@@ -174,7 +209,11 @@ def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> No
 
 def test_frameworks_are_told_their_device_and_threads_before_they_are_imported() -> None:
     cpu = WorkerKey(sys.executable, "jax", 3, "cpu", (("NPROC", "2"),)).environ()
-    assert (cpu["JAX_PLATFORMS"], cpu["KERAS_TORCH_DEVICE"], cpu["CUDA_VISIBLE_DEVICES"]) == ("cpu", "cpu", "-1")
+    assert (cpu["JAX_PLATFORMS"], cpu["KERAS_TORCH_DEVICE"], cpu["CUDA_VISIBLE_DEVICES"]) == (
+        "cpu",
+        "cpu",
+        "-1",
+    )
     assert (cpu["OMP_NUM_THREADS"], cpu["NPROC"]) == ("3", "2")  # what the user sets comes last
     gpu = WorkerKey(sys.executable, "jax", None, "gpu", ()).environ()
     assert gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
@@ -182,9 +221,12 @@ def test_frameworks_are_told_their_device_and_threads_before_they_are_imported()
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(tmp_path: Path, times: int) -> None:
+def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
+    tmp_path: Path, times: int
+) -> None:
     """And one that says more than it is asked for is understood."""
-    python, starts = tmp_path / "python", tmp_path / "starts"
+    python = tmp_path / "python"
+    starts = tmp_path / "starts"
     python.write_text(
         f"#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) -gt {times} ] || kill -9 $$\n"
         f'echo hello\nexec {sys.executable} "$@"\n'
@@ -197,7 +239,8 @@ def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
             environment.software_versions(str(python), "tensorflow")
 
 
-SIZE, CHILDREN = 64 << 20, 6
+SIZE = 64 << 20
+CHILDREN = 6
 #: A process whose children have what it has, until a line tells them to write to it.
 SHARING = """
 import os, sys
@@ -234,7 +277,9 @@ def sharing() -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)  # its children outlive it
 
 
-def test_shared_pages_count_once_until_parted(sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_pages_count_once_until_parted(
+    sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("paradnn.session.workers._PAUSE", 0)
     of_point = Resident(sharing.pid)
     for limit in (None, 1 << 40):  # far from any limit the cheap sum will do

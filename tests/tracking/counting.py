@@ -1,4 +1,6 @@
-"""A proxy before a tracking server that passes everything on and writes down what was asked: an independent count."""
+"""A proxy before a tracking server that passes everything on and writes down what was asked: an
+independent count.
+"""
 
 import http.client
 import socket
@@ -21,7 +23,9 @@ class Counted:
 
 @contextmanager
 def counting(port: int, last: Callable[[], bool] = lambda: False) -> Iterator[Counted]:
-    """A proxy of the server at a port of this host; it cuts itself off once the server did what `last` looks for."""
+    """A proxy of the server at a port of this host; it cuts itself off once the server did what
+    `last` looks for.
+    """
     counted = Counted()
 
     class Handler(BaseHTTPRequestHandler):

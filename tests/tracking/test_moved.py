@@ -15,7 +15,9 @@ from paradnn.store.mlflow_store import MlflowStore
 from tests.cluster.recorder import claimed, record_of
 from tests.conftest import ROOT, Store
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload``"
+)  # MLflow's own query, with SQLAlchemy 2.1
 
 TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
 
@@ -33,21 +35,34 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*.json"))}
 
 
-def test_a_copy_reads_its_own_artifacts_and_keeps_what_it_records(store: Store, tmp_path: Path) -> None:
-    run_id, copy = record(store.uri, 1), Store(tmp_path / "a copy of 100%" / "mlruns")
+def test_a_copy_reads_its_own_artifacts_and_keeps_what_it_records(
+    store: Store, tmp_path: Path
+) -> None:
+    run_id = record(store.uri, 1)
+    copy = Store(tmp_path / "a copy of 100%" / "mlruns")
     shutil.copytree(store.folder, copy.folder)
-    files, tables = snapshot(store.folder), store.query("SELECT run_uuid, artifact_uri FROM runs")
+    files = snapshot(store.folder)
+    tables = store.query("SELECT run_uuid, artifact_uri FROM runs")
     new = record(copy.uri, 2)
     assert snapshot(store.folder) == files
     assert store.query("SELECT run_uuid, artifact_uri FROM runs") == tables
     uris = dict(copy.query("SELECT run_uuid, artifact_uri FROM runs"))
-    assert uris == {each: (copy.folder / "artifacts" / each / "artifacts").as_uri() for each in (run_id, new)}
-    assert all((copy.folder / "artifacts" / each / "artifacts" / "blocks.json").is_file() for each in uris)
+    assert uris == {
+        each: (copy.folder / "artifacts" / each / "artifacts").as_uri() for each in (run_id, new)
+    }
+    assert all(
+        (copy.folder / "artifacts" / each / "artifacts" / "blocks.json").is_file() for each in uris
+    )
     shutil.rmtree(store.folder)
     before = copy.query("SELECT run_uuid, artifact_uri FROM runs")
-    assert load_tables(load(copy.uri), "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"] * 2
+    assert (
+        load_tables(load(copy.uri), "operation_types.json", copy.uri)["type"].tolist()
+        == ["MatMul"] * 2
+    )
     assert load_table(run_id, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
-    assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before, "reading changes nothing"
+    assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before, (
+        "reading changes nothing"
+    )
 
 
 def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(
@@ -84,7 +99,9 @@ def test_two_ways_to_one_store_are_one(store: Store, tmp_path: Path) -> None:
     assert store.query("SELECT artifact_location FROM experiments") == before
 
 
-def test_mlflows_own_default_of_a_project_is_no_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mlflows_own_default_of_a_project_is_no_choice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """`mlflow run .` without an address exports mlflow.db in the project's folder."""
     monkeypatch.setattr("paradnn.store.address.HOME", tmp_path)
     usual = f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}"
@@ -110,7 +127,9 @@ def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None
 
 
 def test_whoever_is_killed_while_the_tables_are_made_leaves_no_half_of_them(tmp_path: Path) -> None:
-    """In its middle MLflow's making of its tables, which takes seconds, leaves a database that it refuses later."""
+    """In its middle MLflow's making of its tables, which takes seconds, leaves a database that it
+    refuses later.
+    """
     address = address_of(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}")
     (tmp_path / "new").mkdir()
     code = f"""

@@ -33,9 +33,18 @@ SECRET = "hunter2-is-secret"
 
 
 @pytest.mark.framework
-def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, tmp_path: Path) -> None:
+def test_offline_files_are_logged_once_and_damaged_ones_are_named(
+    store: Store, tmp_path: Path
+) -> None:
     folder = tmp_path / "results"
-    sweep = ["paradnn.train", "-m", "model.nodes=8,9,10", *AXES, "tracking=offline", f"tracking.folder={folder}"]
+    sweep = [
+        "paradnn.train",
+        "-m",
+        "model.nodes=8,9,10",
+        *AXES,
+        "tracking=offline",
+        f"tracking.folder={folder}",
+    ]
     done = run(sweep, store)
     assert done.returncode == 0, done.stderr
     assert f"python -m paradnn.sync {folder}" in done.stdout
@@ -62,7 +71,8 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     [parent] = store.runs("sweep")
     assert (parent["status"], "3 ok" in parent["mlflow.note.content"]) == ("FINISHED", True)
     assert {point["mlflow.parentRunId"] for point in store.runs()} == {parent["run_id"]}
-    # What two drivers measured while neither could claim it is recorded once, what was to be repeated is not held back.
+    # What two drivers measured while neither could claim it is recorded once, what was to be
+    # repeated is not held back.
     for name, repeats in (("point-other", False), ("point-repeated", True)):
         document = read_document(files[1]) | {"offline_id": name, "repeats": repeats}
         write_document(folder / f"{name}.json", document)
@@ -71,15 +81,24 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
     assert "1 point not logged: the store holds a measurement of the same point" in third.stdout
     assert "point-other.json here" in third.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
-    [command] = [line.partition("repetitions: ")[2] for line in third.stdout.splitlines() if "--repeats" in line]
-    assert "1 logged, 4 logged before, 0 not logged, 0 refused" in run(command.split()[2:], store).stdout
+    [command] = [
+        line.partition("repetitions: ")[2]
+        for line in third.stdout.splitlines()
+        if "--repeats" in line
+    ]
+    assert (
+        "1 logged, 4 logged before, 0 not logged, 0 refused"
+        in run(command.split()[2:], store).stdout
+    )
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 5
     online = run(["paradnn.train", "-m", "model.nodes=8,9,10", *AXES], store)
     assert "3 skipped" in online.stdout
 
 
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
-    """The server went away between the two; the result was kept as a file, and is known when that is uploaded."""
+    """The server went away between the two; the result was kept as a file, and is known when that
+    is uploaded.
+    """
     tracker = MlflowStore(Tracking(uri=store.uri))
     claim = claimed(tracker, 1)
     record = record_of(claim)
@@ -88,14 +107,17 @@ def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path
     tracker.record(claim, record, dict)
     store.change("UPDATE runs SET status = 'RUNNING', end_time = NULL")
     assert tracker.upload(read_record(kept)).state == "known"
-    assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(claim.run_id, "FINISHED", record.end_time)]
+    assert store.query("SELECT run_uuid, status, end_time FROM runs") == [
+        (claim.run_id, "FINISHED", record.end_time)
+    ]
 
 
 @pytest.mark.framework
 def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
     """The other one, and this process. Nothing lost, nothing doubled, and no password anywhere.
 
-    The server itself lives on: what it was asked last it may have done, though no driver had the answer.
+    The server itself lives on: what it was asked last it may have done, though no driver had the
+    answer.
     """
     folder = tmp_path / "results"
     axes = [*AXES, "model.nodes=range(8,12)", "measure.processes=2"]
@@ -111,7 +133,9 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
     try:
         with (
             server(store.uri, store.folder, "--workers", "1") as one,
-            counting(one.port, lambda: both_began() and any("outcome" in run for run in store.runs())) as between,
+            counting(
+                one.port, lambda: both_began() and any("outcome" in run for run in store.runs())
+            ) as between,
         ):
             tracking = [f"tracking.uri={with_password(between.uri)}", f"tracking.folder={folder}"]
             sweep = ["-m", *axes, *tracking, "tracking.patience=2"]
@@ -128,7 +152,9 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
     measured = Counter(entry["point_id"] for entry in store.runs() if entry.get("outcome") == "ok")
     assert sorted(measured.values()) == [1] * 4
     assert {entry["status"] for entry in store.runs("sweep")} == {"FINISHED"}
-    assert not list(folder.glob("partial-*")), "all that was kept of incomplete points is in the runs"
+    assert not list(folder.glob("partial-*")), (
+        "all that was kept of incomplete points is in the runs"
+    )
     for text in [*(part for output in outputs for part in output), *everything_in(tmp_path)]:
         assert SECRET not in text
 
@@ -143,7 +169,9 @@ def everything_in(folder: Path) -> Iterator[str]:
             yield path.read_bytes().decode(errors="replace")
 
 
-def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(store: Store, tmp_path: Path) -> None:
+def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(
+    store: Store, tmp_path: Path
+) -> None:
     """Of several open points; the claim whose answer was lost is the only one that goes."""
     settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
     tracker = open_tracker(settings, lambda _: None)
@@ -158,9 +186,14 @@ def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(store
     assert lost.run_id not in left
 
 
-def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured(store: Store, tmp_path: Path) -> None:
-    """Each has recorded a point that the other one wants, and lives on; what both kept is in the store once."""
-    settings, said = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0), []
+def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured(
+    store: Store, tmp_path: Path
+) -> None:
+    """Each has recorded a point that the other one wants, and lives on; what both kept is in the
+    store once.
+    """
+    settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
+    said = []
     drivers = [open_tracker(settings, said.append) for _ in range(2)]
     places = [Identity(name, ENVIRONMENT, 0) for name in "12"]
     for driver_ in drivers:
@@ -176,7 +209,9 @@ def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured
     assert all(one._is_there() for one in drivers)
     for claim in (drivers[0].begin(fourth, "p", tags_of(fourth), 60, lambda _: True), late):
         assert isinstance(claim, Claim)
-        drivers[0].record(claim, record_of(claim), dict)  # one was claimed in a file, though the store is there again
+        drivers[0].record(
+            claim, record_of(claim), dict
+        )  # one was claimed in a file, though the store is there again
     assert sorted(entry["point_id"] for entry in store.runs()) == ["1", "2", "3", "4"]
     assert not list(tmp_path.glob("*.claim")) + list(tmp_path.glob("point-*.json"))
 
@@ -190,7 +225,9 @@ def records(folder: Path, store: Store) -> tuple[Path, dict[str, object]]:
 
 
 #: What is wrong with a record: where it stands, and what stands there.
-CHANGES: dict[str, tuple[str, object]] = json.loads(Path(__file__).with_name("crafted.json").read_text())
+CHANGES: dict[str, tuple[str, object]] = json.loads(
+    Path(__file__).with_name("crafted.json").read_text()
+)
 CHANGES["a huge metric"] = "record.metrics", {"m": 10**400}
 CHANGES["a huge time"] = "record.start_time", 10**400
 CHANGES["a huge replicate"] = "record.tags.replicate", "9" * 5000
@@ -214,7 +251,10 @@ def test_one_crafted_record_is_refused_and_the_others_are_logged(
     (tmp_path / "sweep-x.json").write_text("{}")
     write_document(tmp_path / "sweep-y.json", {"sweep": {"name": 1}})
     done, problems = sync(tmp_path, Tracking(uri=store.uri))
-    named = [next((line for line in problems if f"point-{number}.json" in line), "") for number in range(len(CHANGES))]
+    named = [
+        next((line for line in problems if f"point-{number}.json" in line), "")
+        for number in range(len(CHANGES))
+    ]
     assert [name for name, line in zip(CHANGES, named, strict=True) if not line] == []
     assert len(problems) == len(CHANGES) + 4
     assert all("\n" not in line and len(line) < 800 for line in problems)
@@ -225,7 +265,8 @@ def test_one_crafted_record_is_refused_and_the_others_are_logged(
 
 def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_path: Path) -> None:
     """It was killed after it had written the result, and before the store had it."""
-    settings, said = Tracking(uri=store.uri, folder=str(tmp_path)), []
+    settings = Tracking(uri=store.uri, folder=str(tmp_path))
+    said = []
     first = open_tracker(settings, said.append)
     claim = claimed(first, 1)
     dead = json.dumps(json.loads(owner_tag()) | {"started": 1.0})
@@ -241,15 +282,21 @@ def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_p
 def test_a_full_disk_is_said_in_one_line_and_nothing_is_lost(
     tmp_path: Path, empty_database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", tmp_path], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", tmp_path], check=False
+    )
     if mounted.returncode:
         pytest.skip("no file system may be mounted here")
     try:
         shutil.copy(empty_database, tmp_path / "mlflow.db")
         capfd.readouterr()
-        settings, said = Tracking(uri=f"sqlite:///{tmp_path}/mlflow.db", folder=str(tmp_path / "off")), []
+        settings = Tracking(uri=f"sqlite:///{tmp_path}/mlflow.db", folder=str(tmp_path / "off"))
+        said = []
         tracker = open_tracker(settings, said.append)
-        with pytest.raises(StoreError, match=r"neither sqlite.* nor .* takes results(: .* not kept)?; \d+ results? in"):
+        with pytest.raises(
+            StoreError,
+            match=r"neither sqlite.* nor .* takes results(: .* not kept)?; \d+ results? in",
+        ):
             record_until_full(tracker)
         assert len(said) <= 2
         assert [line for line in capfd.readouterr().err.splitlines() if "Traceback" in line] == []

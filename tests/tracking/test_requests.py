@@ -1,4 +1,6 @@
-"""What a run costs a tracking server, and what it leaves there: counted before a real one, read from its database."""
+"""What a run costs a tracking server, and what it leaves there: counted before a real one, read
+from its database.
+"""
 
 import io
 import json
@@ -37,7 +39,9 @@ class Remote(Store):
         opened = MlflowStore(Tracking(uri=self.counted.uri, experiment=experiment))
         if name:  # the process that runs the tests is there as long as they are
             other = psutil.Process(os.getppid())
-            opened._owner = json.dumps({**json.loads(opened._owner), "pid": other.pid, "started": other.create_time()})
+            opened._owner = json.dumps(
+                {**json.loads(opened._owner), "pid": other.pid, "started": other.create_time()}
+            )
         opened.finished([ENVIRONMENT])
         self.counted.asked.clear()
         return opened
@@ -108,15 +112,14 @@ def test_pictures_tables_and_last_words_stay_files_of_their_own(remote: Remote) 
 
 
 def test_who_met_another_driver_looks_before_it_makes_a_run(remote: Remote) -> None:
-    first, second = remote.driver("shared"), remote.driver("shared", "another")
+    first = remote.driver("shared")
+    second = remote.driver("shared", "another")
     known = [keep(first, number) for number in range(3)]
     remote.asked()
     answers = [begin(second, number) for number in range(3)]
     assert [answer.run_id for answer in answers if isinstance(answer, Finished)] == known
     assert remote.asked() == ["create", "search", "delete", "search", "search"]
-    kept = (
-        "FROM runs JOIN experiments e USING (experiment_id) WHERE e.name = 'shared' AND runs.lifecycle_stage = 'active'"
-    )
+    kept = "FROM runs JOIN experiments e USING (experiment_id) WHERE e.name = 'shared' AND runs.lifecycle_stage = 'active'"
     assert remote.query(f"SELECT count(*) {kept}") == [(3,)]
 
 
@@ -130,11 +133,15 @@ def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Rem
     assert remote.asked() == ONE_RUN
     run_id = keep(tracker, 2, history=epochs(1500))
     assert remote.asked() == [*ONE_RUN[:3], "log-batch", *ONE_RUN[3:]]
-    found = remote.query("SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id)
+    found = remote.query(
+        "SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id
+    )
     assert found == [(step, float(step)) for step in range(1500)]
 
 
-def test_packed_files_are_read_one_by_one(remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_files_are_read_one_by_one(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = keep(remote.driver("paradnn"), 1)
     frame = analysis.load(remote.counted.uri)
     [row] = frame.to_dict("records")
@@ -144,4 +151,7 @@ def test_packed_files_are_read_one_by_one(remote: Remote, tmp_path: Path, monkey
     with zipfile.ZipFile(target) as bundle:
         names = {name.rpartition("/")[2] for name in bundle.namelist() if run_id in name}
         assert names == set(FILES)
-        assert io.BytesIO(bundle.read(f"artifacts/{run_id}/stack.txt")).getvalue() == FILES["stack.txt"].encode()
+        assert (
+            io.BytesIO(bundle.read(f"artifacts/{run_id}/stack.txt")).getvalue()
+            == FILES["stack.txt"].encode()
+        )

@@ -1,4 +1,6 @@
-"""What resume, claims and the views of the UI see of a store: as any version wrote it, and nothing but points."""
+"""What resume, claims and the views of the UI see of a store: as any version wrote it, and nothing
+but points.
+"""
 
 import json
 import math
@@ -43,13 +45,16 @@ from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import Store
 from tests.processes import started, wait_for
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload``"
+)  # MLflow's own query, with SQLAlchemy 2.1
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
 GOOD = json.loads(owner_tag())
 POINT = Point(FullyConnected())
 RATES = PeakRates(
-    [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)], [ArrayRate(ARRAY_BYTES, 1e11, 1e11, 1e11, 5)]
+    [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)],
+    [ArrayRate(ARRAY_BYTES, 1e11, 1e11, 1e11, 5)],
 )
 
 
@@ -60,19 +65,26 @@ def here() -> Environment:
 
 def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
     """As a driver claims and records ceilings, but for their measuring."""
-    identity, result = peaks.ceilings_identity(POINT, environment), Answer("ok", None, {}, peak_rates=RATES)
-    claim = tracker.begin(identity, "ceilings", run_tags("ceilings", identity, environment), 60.0, lambda known: False)
+    identity = peaks.ceilings_identity(POINT, environment)
+    result = Answer("ok", None, {}, peak_rates=RATES)
+    claim = tracker.begin(
+        identity, "ceilings", run_tags("ceilings", identity, environment), 60.0, lambda known: False
+    )
     assert isinstance(claim, Claim)
     ended = PointResult("ok", None, result)
     return tracker.record(
-        claim, peaks.make_ceilings_record(claim, "ceilings", POINT, environment, ended, [RATES]), dict
+        claim,
+        peaks.make_ceilings_record(claim, "ceilings", POINT, environment, ended, [RATES]),
+        dict,
     )
 
 
 def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
     tracker = MlflowStore(Tracking(uri=store.uri))
     run_id = keep_ceilings(tracker, here)
-    assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == [], "who counts outcomes counts points"
+    assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == [], (
+        "who counts outcomes counts points"
+    )
     assert store.query("SELECT status FROM runs") == [("FINISHED",)]
     assert load(store.uri).empty
     for key in ("ceilings_outcome", "outcome"):  # as earlier versions said, like a point
@@ -85,7 +97,9 @@ def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environme
         assert not is_ok(everything).any()
 
 
-def test_ceilings_kept_as_a_file_are_uploaded_once(store: Store, here: Environment, tmp_path: Path) -> None:
+def test_ceilings_kept_as_a_file_are_uploaded_once(
+    store: Store, here: Environment, tmp_path: Path
+) -> None:
     path = tmp_path / f"{keep_ceilings(Journal(tmp_path), here)}.json"
     tracker = MlflowStore(Tracking(uri=store.uri))
     assert [tracker.upload(read_record(path)).state for _ in range(2)] == ["logged", "known"]
@@ -99,11 +113,16 @@ def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowSto
     """A tracker, and the run of a point that it recorded."""
     tracker = MlflowStore(Tracking(uri=store.uri))
     identity = Identity(str(number), ENVIRONMENT, 0)
-    claim = tracker.begin(identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True)
+    claim = tracker.begin(
+        identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True
+    )
     assert isinstance(claim, Claim)
     record = record_of(claim)
-    tags, given = {**record.tags, "device": "d", "source": "measured"}, {"step_time_ms": 1.0, **metrics}
-    whole = replace(record, tags=tags, metrics=record.metrics | given, end_time=int(time.time() * 1000))
+    tags = {**record.tags, "device": "d", "source": "measured"}
+    given = {"step_time_ms": 1.0, **metrics}
+    whole = replace(
+        record, tags=tags, metrics=record.metrics | given, end_time=int(time.time() * 1000)
+    )
     return tracker, tracker.record(claim, whole, dict)
 
 
@@ -129,12 +148,20 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
         [entry] = index.of_point(Identity("1", ENVIRONMENT, 0))
         assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
-        assert set(entry.tags) == {*tags_of(entry.identity), "outcome", "device", OWNER, EXPIRES} - {"schema_version"}
+        assert set(entry.tags) == {
+            *tags_of(entry.identity),
+            "outcome",
+            "device",
+            OWNER,
+            EXPIRES,
+        } - {"schema_version"}
         assert index.running() == []
 
 
 @pytest.mark.parametrize(("own", "known", "held"), TABLES["held"])
-def test_a_run_holds_another_that_adds_nothing(own: dict[str, str], known: dict[str, str], held: bool) -> None:
+def test_a_run_holds_another_that_adds_nothing(
+    own: dict[str, str], known: dict[str, str], held: bool
+) -> None:
     assert Record("", "ok", None, {}, {}, own, {}, 0, 0).is_held_by(known) is held
 
 
@@ -144,19 +171,28 @@ def test_what_a_store_answers_is_told(code: str | None, text: str, kind: str, re
     from mlflow.protos.databricks_pb2 import ErrorCode
 
     with pytest.raises(StoreError, match=remedy) as said, store_errors("here"):
-        raise MlflowException(text, ErrorCode.Value(code)) if code else sqlite3.OperationalError(text)
+        raise (
+            MlflowException(text, ErrorCode.Value(code)) if code else sqlite3.OperationalError(text)
+        )
     assert type(said.value).__name__ == kind
     assert str(said.value).startswith("here: ")
 
 
 def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
     engine = sql.engine_of(address_of(store.uri))
-    with engine.connect() as connection, pytest.raises(sql.SQLAlchemyError, match="readonly database"):
+    with (
+        engine.connect() as connection,
+        pytest.raises(sql.SQLAlchemyError, match="readonly database"),
+    ):
         connection.exec_driver_sql("DELETE FROM experiments")
 
 
-def test_what_may_not_be_written_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one with a write-ahead log SQLite needs a file beside it, which cannot be made where a link to itself is."""
+def test_what_may_not_be_written_is_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one with a write-ahead log SQLite needs a file beside it, which cannot be made where a
+    link to itself is.
+    """
     _, run_id = recorded(store)
     store.query("VACUUM INTO ?", str(tmp_path / "mlflow.db"))
     (copy := Store(tmp_path)).query("PRAGMA journal_mode = WAL")
@@ -184,7 +220,10 @@ def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -
 def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
     """Until its parent asks for it, its number is taken: a container's first process may never ask."""
     with started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        owner = json.loads(owner_tag()) | {"pid": process.pid, "started": psutil.Process(process.pid).create_time()}
+        owner = json.loads(owner_tag()) | {
+            "pid": process.pid,
+            "started": psutil.Process(process.pid).create_time(),
+        }
         entry = Entry("a", "RUNNING", {tag: json.dumps(owner)})
         assert not entry.is_abandoned()
         process.kill()
@@ -193,14 +232,26 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
 
 
 @pytest.mark.parametrize(("changed", "seconds", "gone"), TABLES["owners"])
-def test_an_owner_is_gone_where_its_process_or_its_time_is(changed: dict[str, Any], seconds: float, gone: bool) -> None:
+def test_an_owner_is_gone_where_its_process_or_its_time_is(
+    changed: dict[str, Any], seconds: float, gone: bool
+) -> None:
     here = str(GOOD["boot"]).partition("/")[2]
-    given = {key: value.format(here=here) if isinstance(value, str) else value for key, value in changed.items()}
+    given = {
+        key: value.format(here=here) if isinstance(value, str) else value
+        for key, value in changed.items()
+    }
     assert Owner(**(GOOD | given)).is_gone(time.time() + seconds) is gone
 
 
 @pytest.mark.parametrize(
-    "uri", ["x" * 5000, f"sqlite:////tmp/{'x' * 300}.db", "~nobody-of-that-name/x.db", "http://[", "postgresql://h:p/d"]
+    "uri",
+    [
+        "x" * 5000,
+        f"sqlite:////tmp/{'x' * 300}.db",
+        "~nobody-of-that-name/x.db",
+        "http://[",
+        "postgresql://h:p/d",
+    ],
 )
 def test_what_can_be_no_address_is_said_in_one_line(uri: str) -> None:
     with pytest.raises(StoreError) as said:
@@ -215,14 +266,21 @@ def test_passwords_are_not_shown_whatever_they_hold(text: str, shown: str) -> No
 
 LONG = "[" * 100_000
 OWNERS = ["garbage{", "{}", "[]", "null", "7", '"x"', LONG, '{"host": 1}', "\x00", "9" * 5000]
-OWNERS += [json.dumps(GOOD | change) for change in ({"pid": "1"}, {"pid": 10**30}, {"pid": -1}, {"started": "NaN"})]
-OWNERS += [json.dumps(GOOD | change) for change in ({"boot": 7}, {"host": []}, {"pid": None}, {"more": 1})]
+OWNERS += [
+    json.dumps(GOOD | change)
+    for change in ({"pid": "1"}, {"pid": 10**30}, {"pid": -1}, {"started": "NaN"})
+]
+OWNERS += [
+    json.dumps(GOOD | change) for change in ({"boot": 7}, {"host": []}, {"pid": None}, {"more": 1})
+]
 BAD_TAGS = [{OWNER: text} for text in OWNERS]
 BAD_TAGS += [{OWNER: owner_tag(), EXPIRES: text} for text in ("nan", "soon", "inf")]
 BAD_TAGS += [{"replicate": text} for text in ("x", "", "-1", "1e3", "\u0663", "9" * 5000)]
 
 
-def test_a_run_that_is_garbage_is_named_and_passed_over(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_garbage_is_named_and_passed_over(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     tracker, run_id = recorded(store)
     [[experiment]] = store.query("SELECT experiment_id FROM runs")
     with sqlite3.connect(store.folder / "mlflow.db") as database:
@@ -233,28 +291,51 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(store: Store, capsys: py
                     "VALUES (?, 'bad', ?, 1, 'active', ?)",
                     (f"{status}{number}", status, experiment),
                 )
-                held = {**tags_of(Identity("1", ENVIRONMENT, 0)), "outcome": "ok", "kind": "point", "sweep_id": "s"}
+                held = {
+                    **tags_of(Identity("1", ENVIRONMENT, 0)),
+                    "outcome": "ok",
+                    "kind": "point",
+                    "sweep_id": "s",
+                }
                 rows = [(key, value, f"{status}{number}") for key, value in (held | tags).items()]
-                database.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows)
+                database.executemany(
+                    "INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows
+                )
     database.close()
     tracker.close_abandoned()
     [[found]] = tracker.finished([ENVIRONMENT]).values()
     assert found.run_id == run_id
-    again = tracker.begin(Identity("1", ENVIRONMENT, 0), "p", tags_of(Identity("1", ENVIRONMENT, 0)), 1, lambda _: True)
+    again = tracker.begin(
+        Identity("1", ENVIRONMENT, 0),
+        "p",
+        tags_of(Identity("1", ENVIRONMENT, 0)),
+        1,
+        lambda _: True,
+    )
     assert again == found
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 * len(BAD_TAGS)
     assert set(lines) >= {"run RUNNING0 is passed over: its tags cannot be understood"}
-    [[left]] = store.query("SELECT count(*) FROM runs WHERE run_uuid LIKE 'RUNNING%' AND status = 'RUNNING'")
+    [[left]] = store.query(
+        "SELECT count(*) FROM runs WHERE run_uuid LIKE 'RUNNING%' AND status = 'RUNNING'"
+    )
     assert left == len(BAD_TAGS)
 
 
-def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent is ended whatever the clock says; measurements have as many digits as they may have, counts all."""
+def test_a_clock_before_1970_and_seven_digits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent is ended whatever the clock says; measurements have as many digits as they may
+    have, counts all.
+    """
     monkeypatch.setattr(time, "time", lambda: -86400.0)
     tracker = MlflowStore(Tracking(uri=store.uri))
     tracker.open_sweep("s", "", {"sweep_id": "s"})
-    values = {"examples_per_second": 95235.81553959007, "parameters": 123456789012.0, "final_loss": math.nan}
+    values = {
+        "examples_per_second": 95235.81553959007,
+        "parameters": 123456789012.0,
+        "final_loss": math.nan,
+    }
     claim = claimed(tracker, 1)
     tracker.record(claim, replace(record_of(claim), metrics=values), dict)
     tracker.close_sweep(SweepRun("FINISHED", "", {"points": 1.0}))
@@ -264,18 +345,27 @@ def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_views_are_those_of_mlflow_and_an_experiment_of_an_earlier_version_gets_them(store: Store) -> None:
+def test_views_are_those_of_mlflow_and_an_experiment_of_an_earlier_version_gets_them(
+    store: Store,
+) -> None:
     from mlflow import MlflowClient
 
     MlflowStore(Tracking(uri=store.uri))
     store.change("DELETE FROM experiment_tags WHERE key LIKE 'mlflow.sharedViewState.%'")
     assert ui.prepare_views(address_of(store.uri), "paradnn") == "1"
-    rows = dict(store.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'"))
+    rows = dict(
+        store.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'")
+    )
     assert rows == dict(view_tags())
     client = MlflowClient(store.uri)
     experiment = client.get_experiment_by_name("paradnn")
     for key in VIEWS:
         state = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
         order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
-        assert client.search_runs([experiment.experiment_id], state["searchFilter"], order_by=[order]) == []
-        assert set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
+        assert (
+            client.search_runs([experiment.experiment_id], state["searchFilter"], order_by=[order])
+            == []
+        )
+        assert (
+            set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
+        )

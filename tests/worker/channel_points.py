@@ -7,7 +7,14 @@ from typing import Any
 from paradnn.workloads.channel.processes import Processes
 from tests.processes import children_of, wait_for
 
-MODEL = {"name": "channel", "transport": "tcp", "pattern": "latency", "bytes": 1000, "window": 4, "port": 0}
+MODEL = {
+    "name": "channel",
+    "transport": "tcp",
+    "pattern": "latency",
+    "bytes": 1000,
+    "window": 4,
+    "port": 0,
+}
 
 
 def point(**model: Any) -> dict[str, Any]:
@@ -22,7 +29,9 @@ def measure_beside(point: dict[str, Any], server: int) -> None:
 
 
 def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
-    """Say that a message went there and back: both sides then hold the connection that nothing is sent over."""
+    """Say that a message went there and back: both sides then hold the connection that nothing is
+    sent over.
+    """
     processes = Processes(point)
     processes.step().run(1)
     says.send("both are there")

@@ -1,4 +1,6 @@
-"""The three frameworks meet where all are installed: `make test-frameworks` installs the extras jax and torch."""
+"""The three frameworks meet where all are installed: `make test-frameworks` installs the extras jax
+and torch.
+"""
 
 import gc
 import importlib.util
@@ -8,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = (
-    []
-    if all(map(importlib.util.find_spec, ("jax", "torch")))
-    else ["test_framework_agreement.py", "test_frameworks.py"]
-)
+if all(map(importlib.util.find_spec, ("jax", "torch"))):
+    collect_ignore = []
+else:
+    collect_ignore = ["test_framework_agreement.py", "test_frameworks.py"]
 
 #: What `site` imports when the interpreter starts.
 BLOCKER = """
@@ -43,7 +44,9 @@ LIGHT = ("test_kineto.py", "test_learn.py", "test_measure.py")
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`make test FAST=1` does not even read the tests of models."""
     fast = "not framework" in config.option.markexpr
-    return (fast and collection_path.name.startswith("test_") and collection_path.name not in LIGHT) or None
+    return (
+        fast and collection_path.name.startswith("test_") and collection_path.name not in LIGHT
+    ) or None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -60,7 +63,8 @@ def _collected() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _little_optimized(pytestconfig: pytest.Config) -> None:
-    """XLA reads its flags once: what it compiles in this process is compiled in two thirds of the time, and is slower.
+    """XLA reads its flags once: what it compiles in this process is compiled in two thirds of the
+    time, and is slower.
 
     Workers are processes of their own, and compile as they do for users.
     """
@@ -69,7 +73,10 @@ def _little_optimized(pytestconfig: pytest.Config) -> None:
     import tensorflow as tf
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip())
+        patch.setenv(
+            "XLA_FLAGS",
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip(),
+        )
         tf.function(lambda x: x + 1, jit_compile=True)(1.0)
 
 
@@ -85,7 +92,9 @@ def clean() -> Iterator[None]:
 
 @pytest.fixture
 def as_written() -> Iterator[None]:
-    """Steps run as they are written: TensorFlow's optimizer takes seconds for the layers of a model."""
+    """Steps run as they are written: TensorFlow's optimizer takes seconds for the layers of a
+    model.
+    """
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

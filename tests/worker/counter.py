@@ -1,4 +1,6 @@
-"""TensorFlow's own FLOP counter (tfprof), as an oracle; what it does not count, or only estimates, from shapes."""
+"""TensorFlow's own FLOP counter (tfprof), as an oracle; what it does not count, or only estimates,
+from shapes.
+"""
 
 import warnings
 from math import prod
@@ -13,18 +15,25 @@ PRODUCTS = {*FORWARD, "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 
 
 def counted_flops(graph: Any, forward: bool = False) -> int:
-    """FLOPs of the matrix products and convolutions of a traced graph; of the forward pass alone if asked."""
-    options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
+    """FLOPs of the matrix products and convolutions of a traced graph; of the forward pass alone if
+    asked.
+    """
+    options = tf.compat.v1.profiler.ProfileOptionBuilder(
+        tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         operations = needed(graph)
         kinds = {node.name: node.type for node in operations}
         profile = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
-    total, stack = sum(map(einsum_flops, operations)), list(profile.children)
+    total = sum(map(einsum_flops, operations))
+    stack = list(profile.children)
     while stack:
         node = stack.pop()
         stack += node.children
-        if kinds.get(node.name) in (FORWARD if forward else PRODUCTS) and not (forward and "gradient" in node.name):
+        if kinds.get(node.name) in (FORWARD if forward else PRODUCTS) and not (
+            forward and "gradient" in node.name
+        ):
             total += node.float_ops
     return total
 
@@ -43,7 +52,9 @@ def einsum_flops(operation: Any) -> int:
 
 
 def product_flops(graph: Any) -> int:
-    """FLOPs of the gradients' products: of a convolution those of the pairs that it multiplies forward."""
+    """FLOPs of the gradients' products: of a convolution those of the pairs that it multiplies
+    forward.
+    """
     total = 0
     for operation in needed(graph):
         shapes = [tensor.shape.as_list() for tensor in operation.inputs]
@@ -51,14 +62,19 @@ def product_flops(graph: Any) -> int:
             side = shapes[0][-2 if operation.get_attr("transpose_a") else -1]
             total += 2 * prod(operation.outputs[0].shape.as_list()) * side
         elif "Backprop" in operation.type and "onv2" in operation.type:
-            kernel = shapes[1] if "Input" in operation.type else operation.outputs[0].shape.as_list()
+            if "Input" in operation.type:
+                kernel = shapes[1]
+            else:
+                kernel = operation.outputs[0].shape.as_list()
             channels = 1 if operation.type.startswith("Depthwise") else kernel[2]
             total += 2 * prod(shapes[2]) * kernel[0] * kernel[1] * channels
     return total
 
 
 def needed(graph: Any) -> set[Any]:
-    """The operations that lead to an output: a gradient that is not asked for is built but never run."""
+    """The operations that lead to an output: a gradient that is not asked for is built but never
+    run.
+    """
     found: set[Any] = set()
     stack = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     while stack:

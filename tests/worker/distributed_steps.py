@@ -1,9 +1,9 @@
 """`python -m tests.worker.distributed_steps FRAMEWORK COMPILE OUT.npz SEED DEVICES FAMILY...`
 
-Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn from SEED. Writes
-for each family the losses, and the weights before and after. DEVICES is a number, or "shards of N": one device of
-TensorFlow that calls the model for each of N shards in turn and averages their losses, which is what N replicas with
-batch statistics of their own should come to.
+Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn
+from SEED. Writes for each family the losses, and the weights before and after. DEVICES is a number,
+or "shards of N": one device of TensorFlow that calls the model for each of N shards in turn and
+averages their losses, which is what N replicas with batch statistics of their own should come to.
 """
 
 import sys
@@ -47,27 +47,46 @@ def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
     return Step()
 
 
-def main(name: str, compile_mode: str, target: str, seed: int, devices: str, families: list[str]) -> None:
+def main(
+    name: str, compile_mode: str, target: str, seed: int, devices: str, families: list[str]
+) -> None:
     plain = frameworks.load(name)
     from paradnn.worker.step import synthetic_batch
 
-    shards = int(devices.removeprefix("shards of ")) if devices.startswith("shards") else 0
-    asked = {"devices": 1 if shards else int(devices), "platform": {"name": "cpu", "threads": None, "index": 0}}
+    if devices.startswith("shards"):
+        shards = int(devices.removeprefix("shards of "))
+    else:
+        shards = 0
+    asked = {
+        "devices": 1 if shards else int(devices),
+        "platform": {"name": "cpu", "threads": None, "index": 0},
+    }
     point = {**step_point(compile_mode, **RULE), "batch_size": BATCH, **asked}
     several = int(point["devices"]) > 1
-    framework = frameworks.distributed(plain, layout_of(point["devices"], point["platform"])) if several else plain
+    if several:
+        framework = frameworks.distributed(plain, layout_of(point["devices"], point["platform"]))
+    else:
+        framework = plain
     framework.open_device(point["platform"])
     found: dict[str, Any] = {}
     for family in families:
         workload = fresh(framework, MODELS[family])
         variables = workload.model.trainable_variables
         batch = synthetic_batch(workload, BATCH, seed)
-        step: Any = shards_in_turn(workload, batch, shards) if shards else framework.make_step(workload, batch, point)
-        found |= {f"{family}/start/{index}": values for index, values in enumerate(map(read, variables))}
+        step: Any = (
+            shards_in_turn(workload, batch, shards)
+            if shards
+            else framework.make_step(workload, batch, point)
+        )
+        found |= {
+            f"{family}/start/{index}": values for index, values in enumerate(map(read, variables))
+        }
         found[f"{family}/losses"] = [step.run(1) for _ in range(STEPS)]
         if name == "jax":
             step.assign(step.values())
-        found |= {f"{family}/weight/{index}": values for index, values in enumerate(map(read, variables))}
+        found |= {
+            f"{family}/weight/{index}": values for index, values in enumerate(map(read, variables))
+        }
     np.savez(target, **found)
 
 

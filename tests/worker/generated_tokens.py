@@ -1,7 +1,9 @@
-"""`python -m tests.worker.generated_tokens FRAMEWORK COMPILE OUT.npz`: tokens with a cache and without, same weights.
+"""`python -m tests.worker.generated_tokens FRAMEWORK COMPILE OUT.npz`: tokens with a cache and
+without, same weights.
 
-Writes of both the tokens (steps, batch), and the logits (steps, batch, vocab) that chose them. Without a cache the
-whole model reads all tokens so far again for each new one, one operation after the other.
+Writes of both the tokens (steps, batch), and the logits (steps, batch, vocab) that chose them.
+Without a cache the whole model reads all tokens so far again for each new one, one operation after
+the other.
 """
 
 import contextlib
@@ -14,7 +16,9 @@ from paradnn.worker import frameworks
 from tests.worker.families import MODELS
 from tests.worker.one_step import draw
 
-BATCH, PROMPT, TOKENS = 3, 5, 7
+BATCH = 3
+PROMPT = 5
+TOKENS = 7
 MODEL = MODELS["gpt"]
 LLAMA = MODEL | {"name": "llama", "key_heads": 2, "feed_forward": 48}
 
@@ -32,8 +36,12 @@ def logits_of(framework: Any, step: Any) -> np.ndarray:
     return step.function(step._batch).numpy(force=True)
 
 
-def generated(framework: Any, compile_mode: str, model: dict[str, Any] = MODEL) -> dict[str, np.ndarray]:
-    """The prompt is read, then TOKENS steps follow: the last of them is behind the place where the cache ends."""
+def generated(
+    framework: Any, compile_mode: str, model: dict[str, Any] = MODEL
+) -> dict[str, np.ndarray]:
+    """The prompt is read, then TOKENS steps follow: the last of them is behind the place where the
+    cache ends.
+    """
     from keras import ops
 
     from paradnn.worker.step import synthetic_batch
@@ -50,7 +58,8 @@ def generated(framework: Any, compile_mode: str, model: dict[str, Any] = MODEL) 
     ]
     with inference(framework):
         cached = [logits_of(framework, steps[min(place, 1)]) for place in range(TOKENS + 1)]
-        sequence, whole = inputs[0], []
+        sequence = inputs[0]
+        whole = []
         for _ in cached:
             padded = np.zeros((BATCH, model["sequence_length"]), "int32")
             padded[:, : sequence.shape[1]] = sequence
@@ -58,7 +67,9 @@ def generated(framework: Any, compile_mode: str, model: dict[str, Any] = MODEL) 
             whole.append(logits[:, sequence.shape[1] - 1])
             sequence = np.hstack([sequence, whole[-1].argmax(-1)[:, None]])
     found = {"cached/logits": np.array(cached), "whole/logits": np.array(whole)}
-    return found | {name.replace("logits", "tokens"): values.argmax(-1) for name, values in found.items()}
+    return found | {
+        name.replace("logits", "tokens"): values.argmax(-1) for name, values in found.items()
+    }
 
 
 def inference(framework: Any) -> Any:

@@ -8,7 +8,9 @@ import numpy as np
 Array = np.ndarray
 
 
-def convolution(images: Array, filters: Array, stride: tuple[int, int], padding: tuple[int, int]) -> Array:
+def convolution(
+    images: Array, filters: Array, stride: tuple[int, int], padding: tuple[int, int]
+) -> Array:
     """Images (n, h, w, c) and filters (r, s, c, k) -> (n, p, q, k), a sum over the filter's places."""
     padded = np.pad(images, ((0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)))
     height, width = (
@@ -39,9 +41,19 @@ def _sigmoid(values: Array) -> Array:
     return 1 / (1 + np.exp(-values))
 
 
-def cell(name: str, inputs: Array, weights: Array, state: Array, memory: Array | None = None) -> dict[str, Any]:
-    """A layer step by step: its outputs, and what the step before and the gates were at each of them."""
-    kept: dict[str, list[Array]] = {"outputs": [], "states": [], "gates": [], "memories": [], "products": []}
+def cell(
+    name: str, inputs: Array, weights: Array, state: Array, memory: Array | None = None
+) -> dict[str, Any]:
+    """A layer step by step: its outputs, and what the step before and the gates were at each of
+    them.
+    """
+    kept: dict[str, list[Array]] = {
+        "outputs": [],
+        "states": [],
+        "gates": [],
+        "memories": [],
+        "products": [],
+    }
     for x in inputs:
         kept["states"].append(state)
         product = state @ weights
@@ -49,7 +61,10 @@ def cell(name: str, inputs: Array, weights: Array, state: Array, memory: Array |
             state = np.maximum(0, x + product)
         elif name == "lstm":
             i, f, g, o = np.split(product, 4, axis=1)
-            i, f, g, o = _sigmoid(x + i), _sigmoid(x + f), np.tanh(x + g), _sigmoid(x + o)
+            i = _sigmoid(x + i)
+            f = _sigmoid(x + f)
+            g = np.tanh(x + g)
+            o = _sigmoid(x + o)
             kept["gates"].append(np.concatenate([i, f, g, o], 1))
             kept["memories"].append(memory)
             memory = f * memory + i * g
@@ -57,7 +72,8 @@ def cell(name: str, inputs: Array, weights: Array, state: Array, memory: Array |
         else:
             r, z, n = np.split(product, 3, axis=1)
             kept["products"].append(n)
-            r, z = _sigmoid(x + r), _sigmoid(x + z)
+            r = _sigmoid(x + r)
+            z = _sigmoid(x + z)
             n = np.tanh(x + r * n)
             kept["gates"].append(np.concatenate([r, z, n], 1))
             state = (1 - z) * n + z * state

@@ -1,8 +1,9 @@
-"""`python -m tests.worker.kernel_results FRAMEWORK COMPILE,... IN.npz OUT.npz`: what kernels make of given operands.
+"""`python -m tests.worker.kernel_results FRAMEWORK COMPILE,... IN.npz OUT.npz`: what kernels make
+of given operands.
 
-IN holds `CASE/model`, its options as JSON, and `CASE/0`, `CASE/1` ..., the operands as the kernel draws them. OUT has
-`COMPILE/CASE/0` ..., the results of a compiled step, `COMPILE/CASE/flops`, those of the products in its program, or
-`COMPILE/CASE/error`.
+IN holds `CASE/model`, its options as JSON, and `CASE/0`, `CASE/1` ..., the operands as the kernel
+draws them. OUT has `COMPILE/CASE/0` ..., the results of a compiled step, `COMPILE/CASE/flops`,
+those of the products in its program, or `COMPILE/CASE/error`.
 """
 
 import json
@@ -20,7 +21,10 @@ def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
         found = step.function(*step.arguments)
         return list(found[1:] if compile_mode == "xla" else found)
     jax = framework == "jax"
-    found = step.function(*step._state, *step._constants) if jax else step.function(step._batch)
+    if jax:
+        found = step.function(*step._state, *step._constants)
+    else:
+        found = step.function(step._batch)
     return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -39,19 +43,32 @@ def main(name: str, modes: list[str], source: str, target: str) -> None:
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}
     with np.load(source) as given:
-        cases = {key.removesuffix("/model"): str(given[key]) for key in given if key.endswith("/model")}
+        cases = {
+            key.removesuffix("/model"): str(given[key]) for key in given if key.endswith("/model")
+        }
         for case, options in cases.items():
-            operands = [given[f"{case}/{index}"] for index in range(len(given)) if f"{case}/{index}" in given]
+            operands = [
+                given[f"{case}/{index}"]
+                for index in range(len(given))
+                if f"{case}/{index}" in given
+            ]
             workload = build(json.loads(options))
             for mode in modes:
-                point = {"mode": "inference", "compile": mode, "precision": "float32", "framework": {}}
+                point = {
+                    "mode": "inference",
+                    "compile": mode,
+                    "precision": "float32",
+                    "framework": {},
+                }
                 forget_products(name)
                 try:
                     step = framework.make_step(workload, (operands, []), point)
                     step.run(2)
                     for index, result in enumerate(results(name, step, mode)):
                         found[f"{mode}/{case}/{index}"] = np.asarray(result)
-                    found[f"{mode}/{case}/flops"] = sum(cost.product_flops for cost in step.products())
+                    found[f"{mode}/{case}/flops"] = sum(
+                        cost.product_flops for cost in step.products()
+                    )
                 except Exception as error:
                     found[f"{mode}/{case}/error"] = str(error)
     np.savez(target, **found)

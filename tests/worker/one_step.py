@@ -1,8 +1,10 @@
-"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on weights of NumPy's.
+"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on
+weights of NumPy's.
 
-Writes for each family: the weights, the loss and the gradients; and of some the losses of three steps of the paper's
-optimizer and of Adam. A gradient is read off a step of SGD whose rate is a power of two so large that rounding the
-weight does not blur it. SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
+Writes for each family: the weights, the loss and the gradients; and of some the losses of three
+steps of the paper's optimizer and of Adam. A gradient is read off a step of SGD whose rate is a
+power of two so large that rounding the weight does not blur it. SEED draws the batch; NUDGE moves
+its numbers by that share of themselves, up or down.
 """
 
 import sys
@@ -15,11 +17,16 @@ from tests.worker.families import BATCH
 from tests.worker.families import MODELS as FAMILIES
 
 RATE = 2.0**12
-#: CNNs of few activations: the fewer there are, the rarer is one so near to its rectifier's kink that rounding decides.
-MODELS = {name: {**model, "image_size": 32} if "filters" in model else model for name, model in FAMILIES.items()}
+#: CNNs of few activations: the fewer there are, the rarer is one so near to its rectifier's kink
+#: that rounding decides.
+MODELS = {
+    name: {**model, "image_size": 32} if "filters" in model else model
+    for name, model in FAMILIES.items()
+}
 #: What is updated differs in kind: plain weights, scales and shifts, a gated cell's, embeddings.
 UPDATED = ("fc", "residual", "lstm", "gpt")
-#: Adam's epsilon is so large that a gradient which is nothing but rounding moves its weight by nothing.
+#: Adam's epsilon is so large that a gradient which is nothing but rounding moves its weight by
+#: nothing.
 RULES = [
     {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-3},
@@ -27,11 +34,19 @@ RULES = [
 
 
 def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
-    return {"mode": "train", "compile": compile_mode, "precision": "float32", "framework": {}, "optimizer": optimizer}
+    return {
+        "mode": "train",
+        "compile": compile_mode,
+        "precision": "float32",
+        "framework": {},
+        "optimizer": optimizer,
+    }
 
 
 def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
-    """Values of the size that initialisers give; a variable of one dimension is a bias, or a scale near one."""
+    """Values of the size that initialisers give; a variable of one dimension is a bias, or a scale
+    near one.
+    """
     if len(variable.shape) == 1:
         base = 1.0 if variable.name == "gamma" else 0.0
         return (base + 0.1 * generator.standard_normal(variable.shape)).astype("float32")
@@ -64,7 +79,9 @@ def moved(values: np.ndarray, nudge: float) -> np.ndarray:
     return (values * (1 + nudge * signs)).astype("float32")
 
 
-def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, families: list[str]) -> None:
+def main(
+    name: str, compile_mode: str, target: str, seed: int, nudge: float, families: list[str]
+) -> None:
     framework = frameworks.load(name)
     from paradnn.worker.step import synthetic_batch
 
@@ -76,7 +93,9 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
         before = [read(variable) for variable in variables]
         inputs, targets = synthetic_batch(workload, BATCH, seed)
         batch = [moved(values, nudge) for values in inputs], targets
-        step: Any = framework.make_step(workload, batch, point(compile_mode, name="sgd", learning_rate=RATE))
+        step: Any = framework.make_step(
+            workload, batch, point(compile_mode, name="sgd", learning_rate=RATE)
+        )
         found[f"{family}/loss"] = step.run(1)
         if name == "jax":
             step.assign(step.values())
@@ -84,7 +103,9 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
             found[f"{family}/weight/{index}"] = old
             found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
         for rule in RULES if family in UPDATED else ():
-            step = framework.make_step(fresh(framework, MODELS[family]), batch, point(compile_mode, **rule))
+            step = framework.make_step(
+                fresh(framework, MODELS[family]), batch, point(compile_mode, **rule)
+            )
             found[f"{family}/losses/{rule['name']}"] = [step.run(1) for _ in range(3)]
     np.savez(target, **found)
 

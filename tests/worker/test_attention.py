@@ -1,4 +1,6 @@
-"""The attention models against published counts, Keras' and TensorFlow's own, and attention written out in NumPy."""
+"""The attention models against published counts, Keras' and TensorFlow's own, and attention written
+out in NumPy.
+"""
 
 import keras
 import numpy as np
@@ -19,7 +21,9 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("case", ["self", "causal", "memory"])
 def test_attention_is_the_papers_formula(case: str) -> None:
-    """softmax(Q K^T / sqrt(d)) V for each head, concatenated and projected (Vaswani et al. 2017, section 3.2)."""
+    """softmax(Q K^T / sqrt(d)) V for each head, concatenated and projected (Vaswani et al. 2017,
+    section 3.2).
+    """
     generator = np.random.default_rng(0)
     x, memory = generator.standard_normal((2, 2, 5, 8)).astype("float32")
     inputs = [keras.Input((5, 8)), keras.Input((5, 8))]
@@ -47,7 +51,9 @@ def test_attention_is_the_papers_formula(case: str) -> None:
 
 
 def turned(x: np.ndarray) -> np.ndarray:
-    """(length, heads, head): numbers i and i + head / 2 as a complex one, turned by place / 10000^(2 i / head)."""
+    """(length, heads, head): numbers i and i + head / 2 as a complex one, turned by place /
+    10000^(2 i / head).
+    """
     first, second = np.split(x, 2, axis=-1)
     angles = np.arange(len(x))[:, None] / 10000.0 ** (2 * np.arange(first.shape[-1]) / x.shape[-1])
     z = (first + 1j * second) * np.exp(1j * angles)[:, None]
@@ -55,7 +61,9 @@ def turned(x: np.ndarray) -> np.ndarray:
 
 
 def test_llama_is_its_papers_formulas() -> None:
-    """Logits beside NumPy: RMS normalisation, rotary positions, a head of keys for two of queries, SwiGLU."""
+    """Logits beside NumPy: RMS normalisation, rotary positions, a head of keys for two of queries,
+    SwiGLU.
+    """
     model = build(LLAMA).model
     tokens = np.arange(10) % 7
     table, *blocks, scale, output = (variable.numpy() for variable in model.trainable_variables)
@@ -67,7 +75,8 @@ def test_llama_is_its_papers_formulas() -> None:
     for before, joint, last, after, gated, down in (blocks[:6], blocks[6:]):
         parts = np.split(normal(x, before) @ joint, [24, 36], axis=-1)
         query, key, value = (part.reshape(10, -1, 6) for part in parts)
-        query, key = turned(query), turned(key)
+        query = turned(query)
+        key = turned(key)
         heads = []
         for head in range(4):
             scores = query[:, head] @ key[:, head // 2].T / np.sqrt(6)
@@ -80,12 +89,16 @@ def test_llama_is_its_papers_formulas() -> None:
 
 @pytest.mark.parametrize("rows", [2, 9])
 def test_experts_take_the_tokens_that_choose_them(rows: int) -> None:
-    """Beside a loop over tokens: the two likeliest of three experts, in the order of the tokens while there is room."""
+    """Beside a loop over tokens: the two likeliest of three experts, in the order of the tokens
+    while there is room.
+    """
     generator = np.random.default_rng(3)
     x = generator.standard_normal((2, 9, 6)).astype("float32")
     layer = Experts(6, 5, 3, 2, rows, deviation=0.5)
     found = layer(x).numpy()
-    router, joint, last = (variable.numpy() for variable in (layer._router.kernel, layer.joint, layer.output_weights))
+    router, joint, last = (
+        variable.numpy() for variable in (layer._router.kernel, layer.joint, layer.output_weights)
+    )
     expected = np.zeros_like(x)
     for example in range(2):
         taken = [0, 0, 0]
@@ -109,7 +122,10 @@ def test_no_token_sees_what_follows(name: str) -> None:
     tokens = np.random.default_rng(1).integers(0, 40, (1, 12))
     other = tokens.copy()
     other[0, -1] = (tokens[0, -1] + 1) % 40
-    before, after = (model([tokens, each] if name == "transformer" else each).numpy()[0] for each in (tokens, other))
+    before, after = (
+        model([tokens, each] if name == "transformer" else each).numpy()[0]
+        for each in (tokens, other)
+    )
     np.testing.assert_allclose(before[:-1], after[:-1], atol=1e-6)
     assert np.abs(before[-1] - after[-1]).max() > 1e-3
     if name == "transformer":

@@ -1,5 +1,6 @@
-"""Messages between real processes and threads: what arrives, and what is said where nothing does; processes behind a
-server, as on another host: here both are this one, and meet on its loopback."""
+"""Messages between real processes and threads: what arrives, and what is said where nothing does;
+processes behind a server, as on another host: here both are this one, and meet on its loopback.
+"""
 
 import contextlib
 import os
@@ -57,7 +58,8 @@ def served_once(answer: Callable[[socket.socket], object]) -> tuple[str, threadi
 
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_tcp_carries_whole_messages(pattern: str) -> None:
-    given, message = point(pattern=pattern, bytes=300_001), make_message(300_001, 7)
+    given = point(pattern=pattern, bytes=300_001)
+    message = make_message(300_001, 7)
     with tcp_server(given) as address, closing(TcpStep(given, address, message, PATIENCE)) as step:
         step.run(20)
         assert pattern == "bandwidth" or bytes(step._back) == message
@@ -68,7 +70,8 @@ def test_grpc_carries_whole_messages(pattern: str) -> None:
     with closing(listen(0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     server = serve_calls(address)
-    given, message = point(transport="grpc", pattern=pattern), make_message(5 * 2**20, 7)
+    given = point(transport="grpc", pattern=pattern)
+    message = make_message(5 * 2**20, 7)
     with closing(GrpcStep(given, address, message, PATIENCE)) as step:
         step.run(3)
         assert step._call(message) == (message if pattern == "latency" else b"")
@@ -94,7 +97,9 @@ def test_a_truncated_message_says_how_much_came() -> None:
         connected.sendall(bytes(400))
 
     address, _ = served_once(half)
-    cut = pytest.raises(RankFailed, match="closed the connection after 400 of 1,000 bytes of a message")
+    cut = pytest.raises(
+        RankFailed, match="closed the connection after 400 of 1,000 bytes of a message"
+    )
     with closing(TcpStep(point(), address, bytes(1000), PATIENCE)) as step, cut as failed:
         step.run(1)
     assert failed.value.outcome == "crash"
@@ -103,11 +108,15 @@ def test_a_truncated_message_says_how_much_came() -> None:
 def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
     with closing(listen(0)) as held:
         port = held.getsockname()[1]
-        with pytest.raises(Unavailable, match=f"port {port} of 127.0.0.1 is taken; choose another with model.port"):
+        with pytest.raises(
+            Unavailable, match=f"port {port} of 127.0.0.1 is taken; choose another with model.port"
+        ):
             listen(port)
         with pytest.raises(Unavailable, match=f"127.0.0.1:{port} is taken"):
             serve_calls(f"127.0.0.1:{port}")
-    with pytest.raises(Unavailable, match=f"the peer at 127.0.0.1:{port} cannot be reached: Connection refused"):
+    with pytest.raises(
+        Unavailable, match=f"the peer at 127.0.0.1:{port} cannot be reached: Connection refused"
+    ):
         TcpStep(point(), f"127.0.0.1:{port}", bytes(1000), 1.0)
 
 
@@ -134,7 +143,12 @@ def elsewhere(address: str) -> dict[str, Any]:
     """A point half of whose processes are behind the server at an address."""
     others = {"addresses": [address], "key": SECRET, "environ": {}}
     platform = {"name": "cpu", "threads": None, "cores": None}
-    return point() | {"platform": platform, "hosts": 2, "other_hosts": others, "measure": {"timeout": 200.0}}
+    return point() | {
+        "platform": platform,
+        "hosts": 2,
+        "other_hosts": others,
+        "measure": {"timeout": 200.0},
+    }
 
 
 @pytest.mark.parametrize("first", ["point", "server"])
@@ -150,20 +164,28 @@ def test_neither_side_outlives_the_other(server: Server, first: str) -> None:
     assert wait_for(lambda: not server.children())
 
 
-def test_who_has_another_key_or_version_gets_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_another_key_or_version_gets_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = elsewhere(server.address)
     other = {**given, "other_hosts": {**given["other_hosts"], "key": "another"}}
-    with pytest.raises(Unavailable, match=f"the server at {server.address} has another key: set the same {KEY} on"):
+    with pytest.raises(
+        Unavailable, match=f"the server at {server.address} has another key: set the same {KEY} on"
+    ):
         processes_elsewhere(other, 2)
     assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
-    with pytest.raises(RankFailed, match=r"is of another version of ParaDnn: start it again") as refused:
+    with pytest.raises(
+        RankFailed, match=r"is of another version of ParaDnn: start it again"
+    ) as refused:
         processes_elsewhere(given, 2)
     assert refused.value.outcome == "unavailable"
 
 
 def test_who_does_not_show_the_key_gets_no_process_however_many_there_are(server: Server) -> None:
-    """Two hundred that say nothing, or nonsense: a process that knows the key is let in beside them."""
+    """Two hundred that say nothing, or nonsense: a process that knows the key is let in beside
+    them.
+    """
     host, _, port = server.address.partition(":")
     with contextlib.ExitStack() as open_ones:
         for number in range(200):
@@ -182,7 +204,11 @@ def test_a_server_wants_a_key_and_a_port_of_its_own(server: Server) -> None:
     assert (done.returncode, done.stderr.split(":")[:2]) == (2, ["error", f" {KEY} is not set"])
     port = server.address.split(":")[1]
     done = subprocess.run(
-        [*COMMAND, "--port", port], cwd=ROOT, env={**without, KEY: SECRET}, capture_output=True, text=True
+        [*COMMAND, "--port", port],
+        cwd=ROOT,
+        env={**without, KEY: SECRET},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --port: port {port} of 127.0.0.1 is taken")

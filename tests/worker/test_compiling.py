@@ -1,4 +1,6 @@
-"""The phase `compile` on real functions of TensorFlow, and steps that wait by reading a number of theirs."""
+"""The phase `compile` on real functions of TensorFlow, and steps that wait by reading a number of
+theirs.
+"""
 
 from typing import Any
 
@@ -48,10 +50,14 @@ def test_the_phase_ends_with_the_step_that_compiles_nothing() -> None:
 
 
 @pytest.mark.parametrize(("late", "steady"), [(None, True), (25, False)])
-def test_blocks_that_compile_are_not_steady(late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_compile_are_not_steady(
+    late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
     # Of these blocks alone there would be no doubt, whatever else the machine does.
-    monkeypatch.setattr("paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0))
+    monkeypatch.setattr(
+        "paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0)
+    )
     monkeypatch.setattr("paradnn.worker.meters.ContentionWatch.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
     answer = PointRun(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None).answer()
@@ -59,12 +65,17 @@ def test_blocks_that_compile_are_not_steady(late: int | None, steady: bool, monk
     timing = answer.measurement.timing
     assert len(timing.blocks) == 40
     assert timing.steady is steady
-    compiled = "" if steady else "the measured steps compiled 1 program(s); "
+    if steady:
+        compiled = ""
+    else:
+        compiled = "the measured steps compiled 1 program(s); "
     assert timing.steady_reason.startswith(f"{compiled}no change that matters: drift of +0.0%")
 
 
 def operations_of(run: Any, steps: int) -> list[str]:
-    """Names of the operations that TensorFlow runs from Python; calls of compiled functions are none of them."""
+    """Names of the operations that TensorFlow runs from Python; calls of compiled functions are
+    none of them.
+    """
     seen: list[str] = []
 
     def note(op_type: str | bytes, *_: Any, **__: Any) -> None:
@@ -82,13 +93,16 @@ def operations_of(run: Any, steps: int) -> list[str]:
 @pytest.mark.parametrize("mode", ["train", "inference"])
 @pytest.mark.parametrize(("family", "compile"), [("transformer", "graph"), ("fc", "xla")])
 def test_a_compiled_step_runs_nothing_but_itself(family: str, compile: str, mode: str) -> None:
-    framework, workload = TensorFlow(), build(MODELS[family])
+    framework = TensorFlow()
+    workload = build(MODELS[family])
     point = {"mode": mode, "compile": compile, "precision": "float32", "optimizer": RMSPROP}
     step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
     assert operations_of(step.run, 2) == []
     keras.backend.clear_session()
 
 
-@pytest.mark.parametrize(("name", "compile"), [("matmul", "graph"), ("matmul", "xla"), ("add", "graph")])
+@pytest.mark.parametrize(
+    ("name", "compile"), [("matmul", "graph"), ("matmul", "xla"), ("add", "graph")]
+)
 def test_a_kernel_runs_nothing_but_itself(name: str, compile: str) -> None:
     assert operations_of(TensorFlow().make_kernel(name, 64, "bfloat16", compile), 2) == []

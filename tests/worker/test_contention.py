@@ -19,7 +19,9 @@ from tests.platform.test_findings import plant
 from tests.processes import in_fresh_process
 
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
-BEFORE = Counters(10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0)
+BEFORE = Counters(
+    10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0
+)
 AFTER = Counters(12.0, 2, own=8.0, idle=101.0, steal=1.0, counted=304.0, switches=30, throttled=0.0)
 CASES = yaml.safe_load(Path(__file__).with_name("contention.yaml").read_text())
 
@@ -54,17 +56,23 @@ def _watch_while_stopped() -> None:
     watch.start()
     helper = subprocess.Popen([sys.executable, "-c", AGAIN, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
-    taken, seen = watch.stop(), watch.contention
+    taken = watch.stop()
+    seen = watch.contention
     helper.wait()
     assert seen
     judged = watch.judged(Timing(1, [], [], [1.0], True, "no change", None))
-    assert (judged.steady, judged.steady_reason) == (False, "the measured steps were stopped (SIGSTOP); no change")
+    assert (judged.steady, judged.steady_reason) == (
+        False,
+        "the measured steps were stopped (SIGSTOP); no change",
+    )
     assert (seen.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
     assert taken == seen.taken >= 1
     assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
-def test_counters_are_those_of_the_cores_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_those_of_the_cores_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
     rows = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 0 0" for core in range(4)]
@@ -80,11 +88,16 @@ def test_counters_are_those_of_the_cores_that_may_be_used(tmp_path: Path, monkey
     assert (seen.cores, seen.idle, seen.steal, seen.throttled) == (2, 41.0, 0.4, 1.5)
     assert seen.counted == pytest.approx(45.4)
     (tmp_path / "proc/self/cgroup").write_text("3:cpuset:/\n2:cpu,cpuacct:/a\n0::/")
-    plant(tmp_path, {"sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_throttled 2\nthrottled_time 2500000000"})
+    plant(
+        tmp_path,
+        {"sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_throttled 2\nthrottled_time 2500000000"},
+    )
     assert read_counters(tmp_path).throttled == 2.5  # of version 1, in nanoseconds
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processor clocks of other processes are Linux's")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="processor clocks of other processes are Linux's"
+)
 def test_work_of_processes_below_the_point_is_its_own() -> None:
     in_fresh_process(_watch_a_child_and_a_grandchild)
 
@@ -129,10 +142,15 @@ class Hogged(ContentionWatch):
         return Contention(2, 0.5, taken, 0.0, 0.0, None, "others" if taken else None)
 
 
-@pytest.mark.parametrize(("taken", "seconds"), [((0.0,), 0.01), ((0.5, 0.0), 0.02), ((0.2, 0.6), 0.01)])
-def test_disturbed_single_steps_are_timed_again_and_the_best_count(taken: tuple[float, ...], seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("taken", "seconds"), [((0.0,), 0.01), ((0.5, 0.0), 0.02), ((0.2, 0.6), 0.01)]
+)
+def test_disturbed_single_steps_are_timed_again_and_the_best_count(
+    taken: tuple[float, ...], seconds: float
+) -> None:
     """Steps of 10 ms, of 20 ms from the 201st on, by a clock that the steps turn."""
-    now, steps = [0.0], [0]
+    now = [0.0]
+    steps = [0]
 
     def run(count: int) -> None:
         steps[0] += count

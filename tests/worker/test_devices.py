@@ -1,5 +1,6 @@
-"""Memory of points and its limit, beside `wait4` of a plain process that imports the framework and runs the same point;
-and several devices of TensorFlow against one."""
+"""Memory of points and its limit, beside `wait4` of a plain process that imports the framework and
+runs the same point; and several devices of TensorFlow against one.
+"""
 
 import os
 import signal
@@ -31,13 +32,17 @@ CORES = len(os.sched_getaffinity(0))
 def measure(pool: WorkerPool, **changes: Any) -> PointResult:
     """Four steps: one compiles, two calibrate, one is measured."""
     protocol = {"min_blocks": 1, "max_seconds": 1.0, "timeout": 200.0} | changes.pop("measure", {})
-    return families.measure(pool, {"devices": 2, "optimizer": RMSPROP, "measure": protocol} | changes)
+    return families.measure(
+        pool, {"devices": 2, "optimizer": RMSPROP, "measure": protocol} | changes
+    )
 
 
 def test_devices_train_as_one_does(pool: WorkerPool) -> None:
-    alone, result = measure(pool, devices=1), measure(pool, measure={"profile": True})
+    alone = measure(pool, devices=1)
+    result = measure(pool, measure={"profile": True})
     assert result.outcome == "ok", result.reason
-    spread, single = result.answer.measurement, alone.answer.measurement
+    spread = result.answer.measurement
+    single = alone.answer.measurement
     assert spread.first_loss == pytest.approx(single.first_loss, rel=LOSS_TOLERANCE)
     assert spread.timing.final_loss == pytest.approx(single.timing.final_loss, rel=LOSS_TOLERANCE)
     assert spread.parameters == single.parameters
@@ -47,13 +52,20 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
     collective = [row for row in rows if row["category"] == "communication"]
     assert collective
     assert sum(row["share"] for row in collective) > 0
-    costs = model_of(MODELS["fc"]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS["fc"]).costs(
+        batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop"
+    )
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)
 
 
 def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
     assert "set compile=graph or framework=jax" in (measure(pool, compile="xla").reason or "")
-    result = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
+    result = measure(
+        pool,
+        batch_size=2 * CORES,
+        devices=2,
+        platform={"name": "cpu", "threads": CORES, "index": 0},
+    )
     assert result.outcome == "unavailable"
     assert result.reason == (
         f"devices=2 with platform.threads={CORES} each need {2 * CORES} cores, this process may use {CORES}"
@@ -65,7 +77,8 @@ def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
 
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
 LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
-#: Without the meter: what it does after compiling starts the kernel's own peak afresh, and gives heap back.
+#: Without the meter: what it does after compiling starts the kernel's own peak afresh, and gives
+#: heap back.
 PLAIN = """
 import sys
 from paradnn.worker import frameworks, meters as memory
@@ -76,7 +89,8 @@ answer = PointRun(eval(sys.argv[2]), framework, lambda *_: None).answer()
 assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
 sys.exit(answer.outcome != "ok")
 """
-#: Starts the plain process: what a child is counted begins with the memory of the process it was forked from.
+#: Starts the plain process: what a child is counted begins with the memory of the process it was
+#: forked from.
 SMALL = """
 import os, sys
 pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", *sys.argv[1:]])
@@ -88,10 +102,14 @@ print(usage.ru_maxrss * 1024)
 
 def plain_peak(framework: str, point: dict[str, Any]) -> int:
     """Bytes as the kernel counts them for a process of its own."""
-    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ() | {"PYTHONPATH": str(ROOT)}
+    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ() | {
+        "PYTHONPATH": str(ROOT)
+    }
     command = [sys.executable, "-c", SMALL, PLAIN, framework, repr(POINT | point)]
     with tempfile.TemporaryDirectory() as caches:
-        done = subprocess.run(command, cwd=caches, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=caches, env=environ, stdout=subprocess.PIPE, text=True, check=True
+        )
     return int(done.stdout)
 
 
@@ -100,13 +118,17 @@ TOLERANCE = {"tensorflow": 0.08, "torch": 0.08, "jax": 0.2}
 Sized = tuple[dict[str, Any], int]
 
 
-def check_memory(pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)) -> None:
+def check_memory(
+    pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)
+) -> None:
     """A small point and a large one; those `beside` a plain process as far from it as two of those."""
     for model, batch in (TINY, LARGE):
         point = {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = families.measure(pool, point, framework, 1000).answer
         if (model, batch) in beside:
-            assert answer.peak_memory_bytes == pytest.approx(plain_peak(framework, point), rel=TOLERANCE[framework])
+            assert answer.peak_memory_bytes == pytest.approx(
+                plain_peak(framework, point), rel=TOLERANCE[framework]
+            )
         if model is TINY[0]:
             # What is left is no step's: programs, and what the compiler keeps.
             assert answer.step_memory_bytes < 60e6
@@ -118,10 +140,12 @@ def check_memory(pool: WorkerPool, framework: str, compile_mode: str, beside: Se
 COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
 
 
-#: A plain process imports the framework once more: in the graph the small point, which holds little else, and
-#: compiled the large one, which holds the compiler and what it made.
+#: A plain process imports the framework once more: in the graph the small point, which holds little
+#: else, and compiled the large one, which holds the compiler and what it made.
 @pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), COMPILED])
-def test_a_point_takes_what_a_plain_process_takes(pool: WorkerPool, compile_mode: str, beside: Sized) -> None:
+def test_a_point_takes_what_a_plain_process_takes(
+    pool: WorkerPool, compile_mode: str, beside: Sized
+) -> None:
     check_memory(pool, "tensorflow", compile_mode, [beside])
 
 
@@ -131,7 +155,9 @@ def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: Worker
     point = POINT | {"model": TINY[0], "batch_size": TINY[1]}
     answer = pool.measure(key, point, Limits(200, None), lambda phase: None).answer
     limit = int(0.9 * answer.peak_memory_bytes)
-    result = pool.measure(key, point | {"measure": protocol}, Limits(200, limit), lambda phase: None)
+    result = pool.measure(
+        key, point | {"measure": protocol}, Limits(200, limit), lambda phase: None
+    )
     assert result.outcome == "oom_host", result.reason
 
 
@@ -171,8 +197,13 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
                 os.kill(pid, signal.SIGKILL)
 
     # Measured until it is killed: its threads are there to be looked at.
-    long = point(core, {**PROTOCOL, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework})
-    assert pool.measure(WorkerKey.of(long), request_of(long), Limits(200, None), look_and_end).outcome != "ok"
+    long = point(
+        core, {**PROTOCOL, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework}
+    )
+    assert (
+        pool.measure(WorkerKey.of(long), request_of(long), Limits(200, None), look_and_end).outcome
+        != "ok"
+    )
     assert masks == {str(core)}
 
 

@@ -1,5 +1,6 @@
-"""Engines beside Keras itself: what a converted model says, what cannot be, and what is known of a framework before it
-is imported. `make test-frameworks` installs them."""
+"""Engines beside Keras itself: what a converted model says, what cannot be, and what is known of a
+framework before it is imported. `make test-frameworks` installs them.
+"""
 
 import ast
 import importlib
@@ -23,7 +24,14 @@ from tests.worker.families import SMALL, TABLES, run_module
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
 CPU = {"name": "cpu", "threads": 1, "index": 0}
-POINT = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": 4, "seed": 1, "platform": CPU}
+POINT = {
+    "mode": "inference",
+    "compile": "graph",
+    "precision": "float32",
+    "batch_size": 4,
+    "seed": 1,
+    "platform": CPU,
+}
 
 
 def step_of(engine: str, family: str, **changed: Any) -> Any:
@@ -65,8 +73,12 @@ def test_a_profile_names_the_operations_and_their_flops(engine: str, family: str
     model = FAMILIES[family].options(name=family, **SMALL[family])
     costs = model.costs(batch_size=4, precision="float32", mode="inference", optimizer="sgd")
     ratio = profile.product_flops / costs.flops_per_step
-    # ONNX Runtime computes as many channels as a register holds: of these small models several times as many.
-    most = 6.0 if (engine, family) == ("onnxruntime", "residual") else 1.02
+    # ONNX Runtime computes as many channels as a register holds: of these small models several
+    # times as many.
+    if (engine, family) == ("onnxruntime", "residual"):
+        most = 6.0
+    else:
+        most = 1.02
     assert 0.98 <= ratio <= most
 
 
@@ -86,7 +98,9 @@ def test_an_engine_without_a_profiler_says_so() -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("changed", "reason"), TABLES["refused"])
-def test_what_an_engine_cannot_is_unavailable(engine: str, changed: dict[str, Any], reason: str) -> None:
+def test_what_an_engine_cannot_is_unavailable(
+    engine: str, changed: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(Unavailable, match=reason):
         step_of(engine, "fc", **changed)
 
@@ -100,13 +114,17 @@ def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
     assert engines.largest_error([np.array([[1.0, -2.0]])], one) == np.inf
 
     wrong = SimpleNamespace(computes="", run=lambda: None, outputs=lambda: [np.array([1.0, -2.1])])
-    engine: Any = SimpleNamespace(title="Always", convert=lambda *_: b"artefact", load=lambda *_: wrong)
+    engine: Any = SimpleNamespace(
+        title="Always", convert=lambda *_: b"artefact", load=lambda *_: wrong
+    )
     source: Any = SimpleNamespace(expected=lambda: one, artefact=b"")
     reason = "what Always computes differs from Keras' by {} of the largest output, over {}"
     with pytest.raises(Unavailable, match=reason.format(r"0\.05", r"0\.001$")):
         engines.EngineStep(engine, source, "float32").run(1)
     far: Any = SimpleNamespace(expected=lambda: [np.array([1.0, -4.0])], artefact=b"")
-    with pytest.raises(Unavailable, match=reason.format(r"0\.47", r"0\.25: set precision=float32$")):
+    with pytest.raises(
+        Unavailable, match=reason.format(r"0\.47", r"0\.25: set precision=float32$")
+    ):
         engines.EngineStep(engine, far, "int8").run(1)
     engines.EngineStep(engine, source, "int8").run(1)  # what is quantised may differ by more
 
@@ -114,7 +132,9 @@ def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
 def test_what_describes_an_interpreter_needs_no_package() -> None:
     """Its text is run in interpreters that have none of this project."""
     tree = ast.parse(Path(ROOT / "paradnn/core/versions.py").read_text())
-    names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    names = {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names == {"importlib.metadata", "platform", "dataclasses"}
 
@@ -122,9 +142,13 @@ def test_what_describes_an_interpreter_needs_no_package() -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 def test_eight_bits_are_smaller_and_calibrated_on_the_examples_that_are_given(engine: str) -> None:
-    """Inputs a hundred times as large as the step's own batch: calibrated on that, they would be cut off."""
+    """Inputs a hundred times as large as the step's own batch: calibrated on that, they would be
+    cut off.
+    """
     step = step_of(engine, "fc", precision="int8")
-    examples = 100 * np.random.default_rng(0).standard_normal((3, 64), np.float32)  # fewer than a batch
+    examples = 100 * np.random.default_rng(0).standard_normal(
+        (3, 64), np.float32
+    )  # fewer than a batch
     step.calibrate(examples)
     plain = step_of(engine, "fc")
     for one in (plain, step):
@@ -134,7 +158,9 @@ def test_eight_bits_are_smaller_and_calibrated_on_the_examples_that_are_given(en
     again = step.outputs([examples[[0, 1, 2, 0]]])
     assert np.array_equal(again[0], again[3])
     assert not np.array_equal(again, step.outputs([examples[[1, 1, 2, 0]]]))
-    source = step_of(engine, "fc", precision="int8", batch_size=1)._source  # of one example there are others like it
+    source = step_of(
+        engine, "fc", precision="int8", batch_size=1
+    )._source  # of one example there are others like it
     assert len({array.tobytes() for [array] in source.calibration()}) == 8
 
 
@@ -167,11 +193,10 @@ def test_a_loop_is_quantised_or_it_is_said_why_not(engine: str) -> None:
         step.run(1)
         assert step.conversion().conversion_error < 0.1
         return
-    reason = (
-        "calibration of a loop"
-        if engine == "litert"
-        else "cannot run this model: (?!Exception|Check).*: set precision=float32"
-    )
+    if engine == "litert":
+        reason = "calibration of a loop"
+    else:
+        reason = "cannot run this model: (?!Exception|Check).*: set precision=float32"
     with pytest.raises(Unavailable, match=reason):
         step.run(1)
 
@@ -180,22 +205,47 @@ def test_a_loop_is_quantised_or_it_is_said_why_not(engine: str) -> None:
 def test_a_folder_measures_where_there_is_an_engine_alone(store: Store, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     board = tmp_path / "board"
-    what = ["model=fc", "model.nodes=32", "framework=onnxruntime", "measure=quick", "measure.min_seconds=0.1"]
+    what = [
+        "model=fc",
+        "model.nodes=32",
+        "framework=onnxruntime",
+        "measure=quick",
+        "measure.min_seconds=0.1",
+    ]
     asked = ["paradnn.train", "-m", *what, f"elsewhere={board}"]
     assert "set mode=inference" in run(asked, store).stderr
-    assert "framework=tensorflow" in run([*asked, "mode=inference", "framework=tensorflow"], store).stderr
+    assert (
+        "framework=tensorflow"
+        in run([*asked, "mode=inference", "framework=tensorflow"], store).stderr
+    )
     board.mkdir()
     (board / "other").touch()
-    assert f"elsewhere={board}: holds something else" in run([*asked, "mode=inference"], store).stderr
+    assert (
+        f"elsewhere={board}: holds something else" in run([*asked, "mode=inference"], store).stderr
+    )
     (board / "other").unlink()
     made = run([*asked, "mode=inference", "precision=float32,float16"], store)
     assert "has no precision=float16" in made.stdout
     assert "1 of 2 converted" in made.stdout
-    missing = ("tensorflow", "keras", "onnx", "psutil", "yaml", "mlflow", "hydra", "omegaconf", "pandas")
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
+    missing = (
+        "tensorflow",
+        "keras",
+        "onnx",
+        "psutil",
+        "yaml",
+        "mlflow",
+        "hydra",
+        "omegaconf",
+        "pandas",
+    )
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n"
+    )
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for said in (" ok", ""):  # the second time there is nothing to measure
-        done = subprocess.check_output([sys.executable, "run.py"], cwd=board, env=environ, text=True)
+        done = subprocess.check_output(
+            [sys.executable, "run.py"], cwd=board, env=environ, text=True
+        )
         assert said in done
         assert (done == "") == (said == "")
     for counts in ("1 logged, 0 logged before", "0 logged, 1 logged before"):
@@ -208,7 +258,8 @@ def test_a_folder_measures_where_there_is_an_engine_alone(store: Store, tmp_path
     assert "0 logged, 1 logged before, 0 not logged, 1 refused" in synced.stdout
 
 
-GRAPH, WEIGHTS = "net/models/model.json", "net/data/weights/model_weights_config.json"
+GRAPH = "net/models/model.json"
+WEIGHTS = "net/data/weights/model_weights_config.json"
 
 
 def archive(path: Path, **members: str) -> Path:
@@ -219,20 +270,32 @@ def archive(path: Path, **members: str) -> Path:
 
 
 def test_nothing_that_pytorch_would_unpickle_is_handed_to_it(tmp_path: Path) -> None:
-    pickles = ("net/data/sample_inputs/model.pt", "net/data/weights/model.pt", "net/data/constants/custom_obj_0")
+    pickles = (
+        "net/data/sample_inputs/model.pt",
+        "net/data/weights/model.pt",
+        "net/data/constants/custom_obj_0",
+    )
     others = (
         "net/data/constants/opaque_obj_0",
         "serialized_state_dict.pt",
         "net/extra/code.py",
         "net/../models/a.json",
     )
-    kept = (GRAPH, WEIGHTS, "net/data/weights/weight_0", "net/data/constants/tensor_0", "net/archive_format")
+    kept = (
+        GRAPH,
+        WEIGHTS,
+        "net/data/weights/weight_0",
+        "net/data/constants/tensor_0",
+        "net/archive_format",
+    )
     path = archive(tmp_path / "net.pt2", **dict.fromkeys((*kept, *pickles, *others), "{}"))
     with zipfile.ZipFile(_plain_archive(path)) as copy:
         assert {name for name in copy.namelist() if copy.read(name)} == set(kept)
         assert copy.read(pickles[0]) == b""
     entry = {"weight": {"path_name": "weight_0", "use_pickle": True}}
-    path = archive(tmp_path / "pickled.pt2", **{GRAPH: "{}", WEIGHTS: json.dumps({"config": entry})})
+    path = archive(
+        tmp_path / "pickled.pt2", **{GRAPH: "{}", WEIGHTS: json.dumps({"config": entry})}
+    )
     with pytest.raises(Unavailable, match=r"pickled\.pt2 holds pickled tensors"):
         _plain_archive(path)
 

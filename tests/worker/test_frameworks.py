@@ -1,4 +1,5 @@
-"""Points measured in JAX and PyTorch: their outcomes and tables, what they compile and what memory they take.
+"""Points measured in JAX and PyTorch: their outcomes and tables, what they compile and what memory
+they take.
 
 `make test-frameworks` installs both.
 """
@@ -21,7 +22,8 @@ from tests.worker.families import BATCH, MODELS, RMSPROP
 from tests.worker.test_devices import check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
-#: Seconds for a point, of which none should end by it: a busy machine takes many minutes to compile some models.
+#: Seconds for a point, of which none should end by it: a busy machine takes many minutes to compile
+#: some models.
 LIMIT = 1200.0
 pytestmark = pytest.mark.timeout(1800)
 
@@ -33,7 +35,12 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> PointResult:
-    protocol = {"min_blocks": 1, "max_seconds": 1.0, "profile": True, "timeout": LIMIT} | changes.pop("measure", {})
+    protocol = {
+        "min_blocks": 1,
+        "max_seconds": 1.0,
+        "profile": True,
+        "timeout": LIMIT,
+    } | changes.pop("measure", {})
     point = {"model": MODELS[family], "optimizer": RMSPROP, "measure": protocol} | changes
     return families.measure(pool, point, framework, LIMIT)
 
@@ -41,14 +48,18 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     result = measure(pool, "jax", "fc", devices=2)
     assert result.outcome == "ok", result.reason
-    costs = model_of(MODELS["fc"]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS["fc"]).costs(
+        batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop"
+    )
     profile = result.answer.profile
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     assert "communication" in {row["category"] for row in profile.operation_types.rows()}
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_references_run_beside_the_blocks_of_each_framework(pool: WorkerPool, framework: str) -> None:
+def test_references_run_beside_the_blocks_of_each_framework(
+    pool: WorkerPool, framework: str
+) -> None:
     beside = {"reference": True, "min_blocks": 6, "block_seconds": 0.05, "profile": False}
     result = measure(pool, framework, "fc", measure=beside)
     assert result.outcome == "ok", result.reason
@@ -56,7 +67,11 @@ def test_references_run_beside_the_blocks_of_each_framework(pool: WorkerPool, fr
     assert [each.blocks for each in timing.references[:12]] == [-1] * 12
     assert timing.references[-1].blocks == len(timing.blocks)
     assert 0 < timing.beside < 0.3 * sum(timing.blocks)
-    assert timing.references[-1].seconds["dispatch"] < 1e-3 < 20 * timing.references[-1].seconds["arithmetic"]
+    assert (
+        timing.references[-1].seconds["dispatch"]
+        < 1e-3
+        < 20 * timing.references[-1].seconds["arithmetic"]
+    )
 
 
 CASES = [
@@ -67,13 +82,19 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "compile_mode", "family"), CASES, ids=["-".join(case) for case in CASES])
-def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, compile_mode: str, family: str) -> None:
+@pytest.mark.parametrize(
+    ("framework", "compile_mode", "family"), CASES, ids=["-".join(case) for case in CASES]
+)
+def test_tables_agree_with_analytic_costs(
+    pool: WorkerPool, framework: str, compile_mode: str, family: str
+) -> None:
     result = measure(pool, framework, family, compile=compile_mode)
     assert result.outcome == "ok", result.reason
     profile = result.answer.profile
     assert isinstance(profile, Profile), profile
-    costs = model_of(MODELS[family]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
+    costs = model_of(MODELS[family]).costs(
+        batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop"
+    )
     assert result.answer.measurement.parameters == costs.parameters
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     for name in ("operations", "operation_types"):
@@ -84,14 +105,28 @@ def test_tables_agree_with_analytic_costs(pool: WorkerPool, framework: str, comp
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 @pytest.mark.parametrize("family", ["fc", "residual", "lstm"])
-def test_steps_are_finite_in_every_precision(pool: WorkerPool, framework: str, family: str, precision: str) -> None:
-    result = measure(pool, framework, family, precision=precision, compile="eager" if framework == "torch" else "graph")
+def test_steps_are_finite_in_every_precision(
+    pool: WorkerPool, framework: str, family: str, precision: str
+) -> None:
+    result = measure(
+        pool,
+        framework,
+        family,
+        precision=precision,
+        compile="eager" if framework == "torch" else "graph",
+    )
     assert result.outcome == "ok", result.reason
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_exhausted_memory_is_an_outcome(pool: WorkerPool, framework: str) -> None:
-    huge = {"name": "fc", "layers": 1, "nodes": 2_000_000, "input_size": 2_000_000, "output_size": 2}
+    huge = {
+        "name": "fc",
+        "layers": 1,
+        "nodes": 2_000_000,
+        "input_size": 2_000_000,
+        "output_size": 2,
+    }
     result = measure(pool, framework, "fc", model=huge, compile="eager")
     assert result.outcome == "oom_host", result.reason
 
@@ -110,26 +145,40 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_without_protobuf_it_measures(framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_protobuf_it_measures(
+    framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JAX's trace cannot be read there, PyTorch's can."""
     monkeypatch.setenv("PYTHONPATH", str(without_protobuf))
     with WorkerPool() as workers:
-        result = measure(workers, framework, "fc", compile="graph" if framework == "jax" else "eager")
+        result = measure(
+            workers, framework, "fc", compile="graph" if framework == "jax" else "eager"
+        )
     assert result.outcome == "ok", result.reason
     assert result.answer.measurement.timing.blocks
     assert isinstance(result.answer.profile, NoProfile if framework == "jax" else Profile)
 
 
-@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("jax", "eager"), ("torch", "eager")])
-def test_one_step_compiles_and_the_next_does_not(pool: WorkerPool, framework: str, compile_mode: str) -> None:
-    compilation = measure(pool, framework, "fc", compile=compile_mode).answer.measurement.compilation
+@pytest.mark.parametrize(
+    ("framework", "compile_mode"), [("jax", "graph"), ("jax", "eager"), ("torch", "eager")]
+)
+def test_one_step_compiles_and_the_next_does_not(
+    pool: WorkerPool, framework: str, compile_mode: str
+) -> None:
+    compilation = measure(
+        pool, framework, "fc", compile=compile_mode
+    ).answer.measurement.compilation
     if framework == "torch":
         assert (compilation.programs, compilation.note) == ([0], None)
         return
     first, *later = compilation.programs
     assert later == [0]
     assert first == 1 if compile_mode == "graph" else first > 10
-    assert "jax.jit" in compilation.note if compile_mode == "graph" else "jax.disable_jit" in compilation.note
+    assert (
+        "jax.jit" in compilation.note
+        if compile_mode == "graph"
+        else "jax.disable_jit" in compilation.note
+    )
 
 
 def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
@@ -161,9 +210,15 @@ def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_pa
         "_compiled(torch.sin, 'graph', torch.device('cpu'), 'default')(torch.ones(64));"
         "print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
     )
-    own = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+    own = {
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    }
     environ = {**WorkerKey(sys.executable, "torch", None, "cpu", ()).environ(), **own}
-    done = subprocess.check_output([sys.executable, "-c", code], env=environ, cwd=tmp_path, text=True)
+    done = subprocess.check_output(
+        [sys.executable, "-c", code], env=environ, cwd=tmp_path, text=True
+    )
     of_point = {path.read_text() for path in Path(done.strip()).rglob("*.cpp")}
     of_all = {path.read_text() for path in tmp_path.rglob("*.cpp")} - of_point
     assert any("sin" in text for text in of_point)
@@ -172,9 +227,13 @@ def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_pa
     assert of_all
 
 
-@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
+@pytest.mark.parametrize(
+    ("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")]
+)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_programs_say_what_profiles_see(pool: WorkerPool, framework: str, compile_mode: str, precision: str) -> None:
+def test_programs_say_what_profiles_see(
+    pool: WorkerPool, framework: str, compile_mode: str, precision: str
+) -> None:
     answer = measure(pool, framework, "fc", compile=compile_mode, precision=precision).answer
     assert isinstance(answer.profile, Profile), answer.profile
     assert answer.measurement.product_types == pytest.approx(answer.profile.product_types, abs=0.02)
@@ -182,8 +241,12 @@ def test_programs_say_what_profiles_see(pool: WorkerPool, framework: str, compil
         assert answer.measurement.product_types == {precision: 1.0}
 
 
-@pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
-def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, compile_mode: str) -> None:
+@pytest.mark.parametrize(
+    ("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")]
+)
+def test_memory_is_that_of_a_plain_process(
+    pool: WorkerPool, framework: str, compile_mode: str
+) -> None:
     check_memory(pool, framework, compile_mode)
 
 
@@ -198,7 +261,9 @@ def test_messages_of_gloo_cross_hosts(address: str, store: Store) -> None:
             assert done.returncode == 0, done.stdout + done.stderr
     points = store.runs()
     assert [(point["outcome"], point.get("reason")) for point in points] == [("ok", None)] * 5
-    assert {store.values("params", point["run_id"])["framework.name"] for point in points} == {"torch"}
+    assert {store.values("params", point["run_id"])["framework.name"] for point in points} == {
+        "torch"
+    }
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
@@ -206,4 +271,6 @@ def test_what_a_framework_lacks_is_unavailable(pool: WorkerPool, framework: str)
     platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
     result = measure(pool, framework, "fc", platform=platform)
     assert (result.outcome, "not number" in str(result.reason)) == ("unavailable", True)
-    assert "set framework=litert or onnx" in str(measure(pool, framework, "fc", precision="int8_dynamic").reason)
+    assert "set framework=litert or onnx" in str(
+        measure(pool, framework, "fc", precision="int8_dynamic").reason
+    )

@@ -37,7 +37,13 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
     """A request for a small model fed by `data`."""
-    cnn = {"name": "residual", "blocks": [1, 1, 1], "filters": 4, "image_size": 32, "output_size": 5}
+    cnn = {
+        "name": "residual",
+        "blocks": [1, 1, 1],
+        "filters": 4,
+        "image_size": 32,
+        "output_size": 5,
+    }
     measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
     config = {"model": cnn, "mode": mode, "batch_size": batch_size, "seed": 3, "measure": measure}
     fed = {"data": {"name": "images", "threads": 2, **data}, "optimizer": {"learning_rate": 0.001}}
@@ -58,7 +64,9 @@ def batches(source: Feed, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def jpeg(colour: Sequence[int], height: int = 40, width: int = 60, kind: str = "jpeg") -> bytes:
     pixels = np.broadcast_to(np.array(colour, np.uint8), (height, width, 3))
-    return (tf.io.encode_png(pixels) if kind == "png" else tf.io.encode_jpeg(pixels, quality=95)).numpy()
+    return (
+        tf.io.encode_png(pixels) if kind == "png" else tf.io.encode_jpeg(pixels, quality=95)
+    ).numpy()
 
 
 @pytest.fixture
@@ -67,7 +75,12 @@ def folder(tmp_path: Path) -> Path:
     for label, colour in enumerate(COLOURS):
         for number in range(10):
             kind = "png" if number == 0 else "jpeg"
-            path = tmp_path / "set" / f"class-{label}" / f"{number}.{'png' if kind == 'png' else 'JPG'}"
+            path = (
+                tmp_path
+                / "set"
+                / f"class-{label}"
+                / f"{number}.{'png' if kind == 'png' else 'JPG'}"
+            )
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(jpeg(colour, kind=kind))
     return tmp_path / "set"
@@ -84,7 +97,8 @@ def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
     for file in range(2):
         with tf.io.TFRecordWriter(str(path / f"train-{file}")) as writer:
             for number in range(file, count, 2):
-                encoded, example = jpeg(COLOURS[number % 3]), tf.train.Example()
+                encoded = jpeg(COLOURS[number % 3])
+                example = tf.train.Example()
                 held = encoded[: len(encoded) // 2] if number in damaged else encoded
                 example.features.feature["image/encoded"].bytes_list.value.append(held)
                 example.features.feature["image/class/label"].int64_list.value.append(number % 3)
@@ -99,11 +113,16 @@ def cut_off(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", ["none", "encoded", "decoded"])
-@pytest.mark.parametrize(("kind", "augment"), [("folders", True), ("folders", False), ("records", True)])
-def test_labels_are_those_of_the_set(folder: Path, tmp_path: Path, kind: str, cache: str, augment: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "augment"), [("folders", True), ("folders", False), ("records", True)]
+)
+def test_labels_are_those_of_the_set(
+    folder: Path, tmp_path: Path, kind: str, cache: str, augment: bool
+) -> None:
     """Pictures in sub-folders, and records as of ImageNet."""
     path = folder if kind == "folders" else records(tmp_path / "records")
-    source, seen = feed(point(path=str(path), cache=cache, augment=augment)), set()
+    source = feed(point(path=str(path), cache=cache, augment=augment))
+    seen = set()
     for pictures, labels in batches(source, 12):
         assert pictures.shape == (8, SIZE, SIZE, 3)
         assert (pictures.dtype, labels.dtype) == (np.float32, np.int32)
@@ -129,13 +148,20 @@ def test_the_seed_decides_and_threads_do_not(folder: Path) -> None:
 
 
 def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
-    """A picture whose red rises to the right and whose green rises downwards shows where its window was."""
+    """A picture whose red rises to the right and whose green rises downwards shows where its window
+    was.
+    """
     ramp = np.zeros((200, 300, 3), np.uint8)
     ramp[..., 0] = np.linspace(0, 255, 300)[None, :]
     ramp[..., 1] = np.linspace(0, 255, 200)[:, None]
-    (tmp_path / "ramp.jpg").write_bytes(tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False).numpy())
+    (tmp_path / "ramp.jpg").write_bytes(
+        tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False).numpy()
+    )
     request = point(path=str(tmp_path / "ramp.jpg"), batch_size=100)
-    pictures = np.concatenate([images for images, _ in batches(feed(request), 4)]) * STANDARD_DEVIATION + MEAN
+    pictures = (
+        np.concatenate([images for images, _ in batches(feed(request), 4)]) * STANDARD_DEVIATION
+        + MEAN
+    )
     across = pictures[:, :, -1, 0].mean(axis=1) - pictures[:, :, 0, 0].mean(axis=1)
     down = pictures[:, -1, :, 1].mean(axis=1) - pictures[:, 0, :, 1].mean(axis=1)
     assert 0.4 < (across < 0).mean() < 0.6  # 400 draws: 0.5 +- 4 standard deviations
@@ -145,14 +171,20 @@ def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
     assert 0.7 < shares.max() < 1.1
     assert len(np.unique(shares.round(3))) > 100
     centre = (
-        batches(feed(request | {"data": request["data"] | {"augment": False}}), 1)[0][0] * STANDARD_DEVIATION + MEAN
+        batches(feed(request | {"data": request["data"] | {"augment": False}}), 1)[0][0]
+        * STANDARD_DEVIATION
+        + MEAN
     )
     assert np.ptp(centre, axis=0).max() < 1e-3
-    assert centre[0, :, 0, 0].mean() == pytest.approx(255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2, abs=4)
+    assert centre[0, :, 0, 0].mean() == pytest.approx(
+        255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2, abs=4
+    )
 
 
 def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None:
-    source = feed(point(path=str(folder)), ArraySpec((7, 4), "float32"), ArraySpec((7,), "int32", 5))
+    source = feed(
+        point(path=str(folder)), ArraySpec((7, 4), "float32"), ArraySpec((7,), "int32", 5)
+    )
     first, second = ([target.numpy() for target in source.take()[1]] for _ in range(2))
     assert [target.shape for target in first] == [(8, 7, 4), (8, 7)]
     assert all((one == other).all() for one, other in zip(first, second, strict=True))
@@ -163,10 +195,16 @@ def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None
     [
         (lambda path: None, "there is no such file or folder here"),
         (lambda path: path.mkdir(), "there are neither pictures"),
-        (lambda path: path.write_bytes(b"no record at all, but long enough for one"), "damaged, or of another format"),
+        (
+            lambda path: path.write_bytes(b"no record at all, but long enough for one"),
+            "damaged, or of another format",
+        ),
         (lambda path: path.write_bytes(b""), "not one batch of 8 could be made"),
         (cut_off, "damaged, or of another format"),
-        (lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")), "damaged, or of another format"),
+        (
+            lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")),
+            "damaged, or of another format",
+        ),
     ],
 )
 def test_what_is_no_input_is_said(tmp_path: Path, plant: Any, reason: str) -> None:
@@ -183,16 +221,20 @@ def test_generated_pictures_are_made_once(cache: Path) -> None:
     times = [file.stat().st_mtime_ns for file in files]
     assert generated.generated_images(options) == files
     assert [file.stat().st_mtime_ns for file in files] == times
-    pixels, size = 0, 0
+    pixels = 0
+    size = 0
     for entry in tf.data.TFRecordDataset([str(file) for file in files]):
         parsed = tf.train.Example.FromString(entry.numpy()).features.feature
         encoded = parsed["image/encoded"].bytes_list.value[0]
         shape = tf.io.decode_jpeg(encoded).shape
-        pixels, size = pixels + shape[0] * shape[1], size + len(encoded)
+        pixels = pixels + shape[0] * shape[1]
+        size = size + len(encoded)
         assert 0 <= parsed["image/class/label"].int64_list.value[0] < generated.CLASSES
     assert 0.5 < size / pixels < 0.7  # ImageNet: 110 kB at 500 x 375 are 0.59 bytes a pixel
     assert pixels / 12 == pytest.approx(500 * 375, rel=0.25)
-    assert [path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name] == []
+    assert [
+        path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name
+    ] == []
 
 
 @pytest.fixture(scope="module")
@@ -201,12 +243,20 @@ def planted() -> tuple[Any, dict[str, Any], BuiltModel]:
     workload = build(request["model"])
     framework = TensorFlow()
     framework.open_device(request["platform"])
-    return framework.make_step(workload, synthetic_batch(workload, 8, 0), request), request, workload
+    return (
+        framework.make_step(workload, synthetic_batch(workload, 8, 0), request),
+        request,
+        workload,
+    )
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.5])
-def test_waiting_is_the_planted_delay_alone(planted: Any, slow: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock on which a batch takes `slow` seconds and a step two; the fed step compiles nothing again."""
+def test_waiting_is_the_planted_delay_alone(
+    planted: Any, slow: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock on which a batch takes `slow` seconds and a step two; the fed step compiles
+    nothing again.
+    """
     step, request, workload = planted
     now = 0.0
 
@@ -214,7 +264,8 @@ def test_waiting_is_the_planted_delay_alone(planted: Any, slow: float, monkeypat
         nonlocal now
         now += seconds
 
-    fed, compiled = FedStep(step, Feed(request, workload, slow=lambda: passes(slow))), step.function
+    fed = FedStep(step, Feed(request, workload, slow=lambda: passes(slow)))
+    compiled = step.function
     step.run(1)
     monkeypatch.setattr(step, "function", lambda *arguments: (passes(2.0), compiled(*arguments))[1])
     monkeypatch.setattr(time, "perf_counter", lambda: now)
@@ -226,7 +277,8 @@ def test_waiting_is_the_planted_delay_alone(planted: Any, slow: float, monkeypat
 
 
 def test_who_asks_while_a_set_is_made_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, makers = threading.Event(), []
+    begun = threading.Event()
+    makers = []
 
     def write(folder: Path, *_: int) -> None:
         begun.set()

@@ -1,4 +1,6 @@
-"""What kernels compute in each framework, beside NumPy; `make test-frameworks` asks JAX and PyTorch too."""
+"""What kernels compute in each framework, beside NumPy; `make test-frameworks` asks JAX and PyTorch
+too.
+"""
 
 import importlib.util
 import json
@@ -17,7 +19,11 @@ MODES = {"tensorflow": "graph,xla,eager", "jax": "graph,eager", "torch": "eager,
 NAMES = [name for name in MODES if importlib.util.find_spec(name)]
 CELLS = ("vanilla", "lstm", "gru")
 DIRECTIONS = ("forward", "backward_input", "backward_weights")
-BATCH, SIZE, STRIDE, PADDING, FILTERS = 2, (9, 8), (2, 1), (1, 2), (3, 5, 4, 6)
+BATCH = 2
+SIZE = (9, 8)
+STRIDE = (2, 1)
+PADDING = (1, 2)
+FILTERS = (3, 5, 4, 6)
 RANDOM = np.random.default_rng(0)
 
 Values = Mapping[str, Any]
@@ -27,10 +33,14 @@ def normal(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape)
 
 
-IMAGES, WEIGHTS = normal(BATCH, *SIZE, 4), normal(*FILTERS)
+IMAGES = normal(BATCH, *SIZE, 4)
+WEIGHTS = normal(*FILTERS)
 OUTPUT = convolution(IMAGES, WEIGHTS, STRIDE, PADDING)
 COTANGENT = normal(*OUTPUT.shape)
-STATES = {name: normal(4, 2, 3) for name in ("inputs", "cotangent")} | {"state": normal(2, 3), "memory": normal(2, 3)}
+STATES = {name: normal(4, 2, 3) for name in ("inputs", "cotangent")} | {
+    "state": normal(2, 3),
+    "memory": normal(2, 3),
+}
 CELL_WEIGHTS = {"vanilla": normal(3, 3), "lstm": normal(3, 12), "gru": normal(3, 9)}
 
 
@@ -46,7 +56,11 @@ def known(name: str) -> Values:
 
 def backward_operands(name: str) -> list[np.ndarray]:
     kept = known(name)
-    keys = {"vanilla": ["outputs"], "lstm": ["gates", "memories"], "gru": ["gates", "states", "products"]}[name]
+    keys = {
+        "vanilla": ["outputs"],
+        "lstm": ["gates", "memories"],
+        "gru": ["gates", "states", "products"],
+    }[name]
     return [STATES["cotangent"], CELL_WEIGHTS[name], *(kept[key] for key in keys)]
 
 
@@ -55,23 +69,45 @@ def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
     found: dict[str, tuple[dict[str, Any], list[np.ndarray]]] = {}
     for a in (False, True):
         for b in (False, True):
-            left, right = normal(5, 7), normal(7, 6)
+            left = normal(5, 7)
+            right = normal(7, 6)
             options = {"name": "gemm", "m": 5, "n": 6, "k": 7, "transpose_a": a, "transpose_b": b}
             found[f"gemm {a} {b}"] = options, [left.T if a else left, right.T if b else right]
     for layout in ("NHWC", "NCHW"):
-        images, cotangent = (each if layout == "NHWC" else each.transpose(0, 3, 1, 2) for each in (IMAGES, COTANGENT))
+        images, cotangent = (
+            each if layout == "NHWC" else each.transpose(0, 3, 1, 2) for each in (IMAGES, COTANGENT)
+        )
         given = ([images, WEIGHTS], [cotangent, WEIGHTS], [images, cotangent])
         for direction, operands in zip(DIRECTIONS, given, strict=True):
-            options = {"name": "conv2d", "channels": 4, "height": 9, "width": 8, "filters": 6, "kernel": [3, 5]}
-            options |= {"stride": STRIDE, "padding": PADDING, "layout": layout, "direction": direction}
+            options = {
+                "name": "conv2d",
+                "channels": 4,
+                "height": 9,
+                "width": 8,
+                "filters": 6,
+                "kernel": [3, 5],
+            }
+            options |= {
+                "stride": STRIDE,
+                "padding": PADDING,
+                "layout": layout,
+                "direction": direction,
+            }
             found[f"conv2d {layout} {direction}"] = options, operands
     for name in CELLS:
         gates = normal(4, 2, CELL_WEIGHTS[name].shape[1])
         given = (arguments(name), backward_operands(name), [STATES["inputs"], gates])
         for direction, operands in zip(DIRECTIONS, given, strict=True):
-            options = {"name": "rnn_kernel", "cell": name, "hidden": 3, "steps": 4, "direction": direction}
+            options = {
+                "name": "rnn_kernel",
+                "cell": name,
+                "hidden": 3,
+                "steps": 4,
+                "direction": direction,
+            }
             found[f"rnn {name} {direction}"] = options, operands
-    counts, columns = np.array([2, 0, 1], np.int32), np.array([1, 3, 0], np.int32)
+    counts = np.array([2, 0, 1], np.int32)
+    columns = np.array([1, 3, 0], np.int32)
     sparse = {"name": "sparse_gemm", "m": 3, "n": 2, "k": 4, "density": 0.25}
     found["sparse"] = sparse, [counts, columns, normal(3), normal(4, 2)]
     found["chain"] = {"name": "elementwise", "elements": 5, "operations": 3}, [normal(5), normal(5)]
@@ -82,16 +118,27 @@ CASES = cases()
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Values]:
-    """A framework, and its results of all cases in all compile modes, computed in a process of its own."""
+def answers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Values]:
+    """A framework, and its results of all cases in all compile modes, computed in a process of its
+    own.
+    """
     folder = tmp_path_factory.mktemp(request.param)
     given: dict[str, Any] = {}
     for case, (options, operands) in CASES.items():
         given[f"{case}/model"] = json.dumps(options)
         for index, operand in enumerate(operands):
-            given[f"{case}/{index}"] = operand.astype(np.float32) if operand.dtype == np.float64 else operand
+            given[f"{case}/{index}"] = (
+                operand.astype(np.float32) if operand.dtype == np.float64 else operand
+            )
     np.savez(folder / "in.npz", **given)
-    run_module("kernel_results", request.param, [request.param, MODES[request.param], "in.npz", "out.npz"], folder)
+    run_module(
+        "kernel_results",
+        request.param,
+        [request.param, MODES[request.param], "in.npz", "out.npz"],
+        folder,
+    )
     with np.load(folder / "out.npz") as values:
         return request.param, dict(values)
 
@@ -99,12 +146,14 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def each(answers: tuple[str, Values], case: str) -> list[tuple[str, list[np.ndarray]]]:
     """Results of a case by compile mode.
 
-    TensorFlow's own convolutions on a CPU have channels last, XLA's both; XLA has no sparse product of TensorFlow's.
+    TensorFlow's own convolutions on a CPU have channels last, XLA's both; XLA has no sparse product
+    of TensorFlow's.
     """
     name, values = answers
     found = []
     for mode in MODES[name].split(","):
-        if error := values.get(f"{mode}/{case}/error"):
+        error = values.get(f"{mode}/{case}/error")
+        if error:
             lacking = "sparse" if mode == "xla" else "NCHW"
             assert name == "tensorflow", f"{name} {mode} {case}: {error}"
             assert lacking in case, f"{mode} {case}: {error}"
@@ -119,9 +168,12 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name.startswith("gemm")])
-def test_a_product_of_matrices_however_they_are_stored(answers: tuple[str, Values], case: str) -> None:
+def test_a_product_of_matrices_however_they_are_stored(
+    answers: tuple[str, Values], case: str
+) -> None:
     options, (left, right) = CASES[case]
-    left, right = left.T if options["transpose_a"] else left, right.T if options["transpose_b"] else right
+    left = left.T if options["transpose_a"] else left
+    right = right.T if options["transpose_b"] else right
     for _, (found,) in each(answers, case):
         close(found, left @ right)
 
@@ -182,14 +234,23 @@ def test_a_sparse_product_is_that_of_the_dense_matrix(answers: tuple[str, Values
         close(found, dense @ right)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("gemm", "conv2d NHWC"))])
-def test_the_program_that_runs_has_the_whole_product_in_it(answers: tuple[str, Values], case: str) -> None:
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.startswith(("gemm", "conv2d NHWC"))]
+)
+def test_the_program_that_runs_has_the_whole_product_in_it(
+    answers: tuple[str, Values], case: str
+) -> None:
     name, values = answers
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in CASES[case][0].items()}
+    options = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in CASES[case][0].items()
+    }
     model = asdict(FAMILIES[options["name"]].options(**options))
     batch = BATCH if options["name"] == "conv2d" else 1
     flops = (
-        model_of(model).costs(batch_size=batch, precision="float32", mode="inference", optimizer="sgd").flops_per_step
+        model_of(model)
+        .costs(batch_size=batch, precision="float32", mode="inference", optimizer="sgd")
+        .flops_per_step
     )
     counted = {mode: float(values[f"{mode}/{case}/flops"]) for mode in MODES[name].split(",")}
     stated = {mode: count for mode, count in counted.items() if count}

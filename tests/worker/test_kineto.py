@@ -16,9 +16,30 @@ from paradnn.worker.profile.shapes import Cost
 BEGIN = 4_393_164_472_468.0
 
 
-def call(name: str, start: float, length: float, number: int, dims: Any = (), kinds: Any = (), values: Any = ()) -> Any:
-    arguments = {"External id": number, "Input Dims": dims, "Input type": kinds, "Concrete Inputs": values}
-    return {"ph": "X", "cat": "cpu_op", "name": name, "tid": 1, "ts": BEGIN + start, "dur": length, "args": arguments}
+def call(
+    name: str,
+    start: float,
+    length: float,
+    number: int,
+    dims: Any = (),
+    kinds: Any = (),
+    values: Any = (),
+) -> Any:
+    arguments = {
+        "External id": number,
+        "Input Dims": dims,
+        "Input type": kinds,
+        "Concrete Inputs": values,
+    }
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "tid": 1,
+        "ts": BEGIN + start,
+        "dur": length,
+        "args": arguments,
+    }
 
 
 def kernel(name: str, start: float, length: float, number: int) -> Any:
@@ -26,12 +47,22 @@ def kernel(name: str, start: float, length: float, number: int) -> Any:
     return call(name, start, length, number) | {"cat": "kernel", "tid": 7, "args": arguments}
 
 
-WINDOW = {"ph": "X", "cat": "user_annotation", "name": "paradnn_steps", "tid": 1, "ts": BEGIN, "dur": 100.0, "args": {}}
+WINDOW = {
+    "ph": "X",
+    "cat": "user_annotation",
+    "name": "paradnn_steps",
+    "tid": 1,
+    "ts": BEGIN,
+    "dur": 100.0,
+    "args": {},
+}
 F = "float"
 CALLS = [
     call("aten::matmul", 0, 40, 1, [[8, 5], [5, 3]], [F, F], ["", ""]),
     call("aten::mm", 10, 30, 2, [[8, 5], [5, 3]], [F, F], ["", ""]),
-    call("aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [F, F], ["", ""]),  # within the product: part of it
+    call(
+        "aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [F, F], ["", ""]
+    ),  # within the product: part of it
     call("aten::add", 50, 20, 4, [[8, 3], [3], []], [F, F, "Scalar"], ["", "", "1"]),
 ]
 
@@ -50,15 +81,28 @@ def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
 
 def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
     table = rows(write(tmp_path, [WINDOW, *CALLS]))
-    assert set(table) == {"aten::matmul", "aten::mm(8x5, 5x3)", "aten::add(8x3, 3)", "(no operation)"}
+    assert set(table) == {
+        "aten::matmul",
+        "aten::mm(8x5, 5x3)",
+        "aten::add(8x3, 3)",
+        "(no operation)",
+    }
     product = table["aten::mm(8x5, 5x3)"]
     assert product["self_seconds"] == pytest.approx(30e-6)
-    assert (product["category"], product["flops"], product["bytes"]) == ("matmul", 2 * 8 * 5 * 3, 4 * (40 + 15 + 24))
+    assert (product["category"], product["flops"], product["bytes"]) == (
+        "matmul",
+        2 * 8 * 5 * 3,
+        4 * (40 + 15 + 24),
+    )
     caller = table["aten::matmul"]
     assert (caller["category"], caller["flops"]) == ("control", 0)
     assert caller["self_seconds"] == pytest.approx(10e-6)
     addition = table["aten::add(8x3, 3)"]
-    assert (addition["category"], addition["flops"], addition["bytes"]) == ("elementwise", 24, 4 * (24 + 3 + 24))
+    assert (addition["category"], addition["flops"], addition["bytes"]) == (
+        "elementwise",
+        24,
+        4 * (24 + 3 + 24),
+    )
     assert table["(no operation)"]["wall_seconds"] == pytest.approx(40e-6)
 
 
@@ -71,7 +115,12 @@ def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
         kernel("void triton_red_fused_sum_0(float*)", 80, 10, 99),
     ]
     table = rows(write(tmp_path, [WINDOW, *CALLS, *kernels]), on_device=True)
-    assert set(table) == {"aten::mm(8x5, 5x3)", "aten::add(8x3, 3)", "triton_red_fused_sum_0", "(no operation)"}
+    assert set(table) == {
+        "aten::mm(8x5, 5x3)",
+        "aten::add(8x3, 3)",
+        "triton_red_fused_sum_0",
+        "(no operation)",
+    }
     assert table["aten::mm(8x5, 5x3)"]["flops"] == 2 * 8 * 5 * 3
     assert table["aten::mm(8x5, 5x3)"]["self_seconds"] == pytest.approx(35e-6)
     assert table["aten::mm(8x5, 5x3)"]["count"] == 1
@@ -86,13 +135,22 @@ def arguments(dims: Any, kinds: Any, values: Any) -> Any:
 def test_costs_of_calls_by_hand() -> None:
     half = "c10::BFloat16"
     batched = aten_cost("aten::bmm", arguments([[4, 8, 5], [4, 5, 3]], [half, half], ["", ""]))
-    assert (batched.flops, batched.product_flops, batched.dtype) == (2 * 4 * 8 * 5 * 3, 2 * 4 * 8 * 5 * 3, "bfloat16")
+    assert (batched.flops, batched.product_flops, batched.dtype) == (
+        2 * 4 * 8 * 5 * 3,
+        2 * 4 * 8 * 5 * 3,
+        "bfloat16",
+    )
     assert batched.bytes == 2 * (160 + 60 + 96)
-    biased = aten_cost("aten::addmm", arguments([[3], [8, 5], [5, 3], [], []], [F, F, F, "Scalar", "Scalar"], [""] * 5))
+    biased = aten_cost(
+        "aten::addmm",
+        arguments([[3], [8, 5], [5, 3], [], []], [F, F, F, "Scalar", "Scalar"], [""] * 5),
+    )
     assert biased.product_flops == 2 * 8 * 5 * 3
     lists = ["TensorList", "TensorList", "Scalar"]
     shapes = [[5, 3], [3]]
-    several = aten_cost("aten::_foreach_add_", arguments([shapes, shapes, []], lists, ["", "", "1"]))
+    several = aten_cost(
+        "aten::_foreach_add_", arguments([shapes, shapes, []], lists, ["", "", "1"])
+    )
     assert (several.flops, several.bytes) == (18, 4 * 3 * 18)
     assert aten_cost("aten::sum", arguments([[8, 3]], [F], [""])).flops == 24
     assert aten_cost("aten::view", arguments([[8, 3]], [F], [""])).bytes == 0
@@ -100,14 +158,19 @@ def test_costs_of_calls_by_hand() -> None:
 
 
 def test_convolutions_by_hand() -> None:
-    """69 pixels, a kernel of 7 and a stride of 2 leave 32; the backward pass computes what its mask asks for."""
+    """69 pixels, a kernel of 7 and a stride of 2 leave 32; the backward pass computes what its mask
+    asks for.
+    """
     kinds = [F, F, "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"]
     values = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
     shapes = [[4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], []]
     forward = 2 * 4 * 8 * 32 * 32 * 49 * 3
     assert aten_cost("aten::convolution", arguments(shapes, kinds, values)).product_flops == forward
     padded = [*values[:4], "[1]", *values[5:]]
-    assert aten_cost("aten::convolution", arguments(shapes, kinds, padded)).product_flops == forward * 33**2 / 32**2
+    assert (
+        aten_cost("aten::convolution", arguments(shapes, kinds, padded)).product_flops
+        == forward * 33**2 / 32**2
+    )
     shapes = [[4, 8, 32, 32], [4, 3, 69, 69], [8, 3, 7, 7], [], [], [], [], [], [], [], []]
     kinds = [F, F, F, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", "ScalarList"]
     for mask, times in (("[False, True, False]", 1), ("[True, True, False]", 2)):
@@ -118,7 +181,11 @@ def test_convolutions_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("name", "category"),
-    [("implicit_convolve_sgemm", "convolution"), ("wrapped_convert", "data movement"), ("convert_reduce", "reduction")],
+    [
+        ("implicit_convolve_sgemm", "convolution"),
+        ("wrapped_convert", "data movement"),
+        ("convert_reduce", "reduction"),
+    ],
 )
 def test_a_kernel_that_converts_types_is_no_convolution(name: str, category: str) -> None:
     assert categorise("kernel", name) == category

@@ -1,5 +1,6 @@
-"""Training to a target with a model of plain NumPy: its sets, what is left of warming up, and the file that it is kept
-in: whole or not there, and only as often as writing is cheap."""
+"""Training to a target with a model of plain NumPy: its sets, what is left of warming up, and the
+file that it is kept in: whole or not there, and only as often as writing is cheap.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,16 +18,26 @@ from paradnn.worker.measure import NotFinite
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, set_file
-from paradnn.workloads.learn.training import Arrays, Checkpoint, Learner, fitted_examples, judge, read_arrays
+from paradnn.workloads.learn.training import (
+    Arrays,
+    Checkpoint,
+    Learner,
+    fitted_examples,
+    judge,
+    read_arrays,
+)
 
-FEATURES, CLASSES = 8, 4
+FEATURES = 8
+CLASSES = 4
 
 
 class Softmax:
     """Softmax regression by gradient descent, as a step that learns."""
 
     def __init__(self, rate: float = 0.5) -> None:
-        self.weights, self.rate, self.seen = np.zeros((FEATURES, CLASSES)), rate, []
+        self.weights = np.zeros((FEATURES, CLASSES))
+        self.rate = rate
+        self.seen = []
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float:
         for _ in range(steps):
@@ -35,7 +46,9 @@ class Softmax:
             scores = np.exp(inputs @ self.weights)
             shares = scores / scores.sum(axis=1, keepdims=True)
             loss = -np.log(shares[np.arange(len(classes)), classes]).mean()
-            self.weights = self.weights - self.rate * inputs.T @ (shares - np.eye(CLASSES)[classes]) / len(classes)
+            self.weights = self.weights - self.rate * inputs.T @ (
+                shares - np.eye(CLASSES)[classes]
+            ) / len(classes)
         return float(loss)
 
     def values(self) -> list[Any]:
@@ -62,7 +75,13 @@ def examples(seed: int = 0) -> Arrays:
 
 
 def learner(step: Any, **settings: Any) -> Learner:
-    usual = {"metric": "accuracy", "target": 0.8, "epochs": 40, "epochs_after": 0, "evaluate_inside": False}
+    usual = {
+        "metric": "accuracy",
+        "target": 0.8,
+        "epochs": 40,
+        "epochs_after": 0,
+        "evaluate_inside": False,
+    }
     point = {"batch_size": 32, "seed": 3, "learn": {**usual, **settings}}
     drawn = np.random.default_rng(9).standard_normal((32, FEATURES)).astype("float32")
     return Learner(step, examples(), point, ([drawn], [np.zeros(32, "int32")]))
@@ -77,7 +96,8 @@ def learnt(step: Any, **settings: Any) -> list[Epoch]:
 
 def test_the_judge_agrees_with_scikit_learn() -> None:
     random = np.random.default_rng(0)
-    logits, classes = random.standard_normal((300, 7)), random.integers(0, 7, 300)
+    logits = random.standard_normal((300, 7))
+    classes = random.integers(0, 7, 300)
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     known, losses = judge(logits, classes)
     assert known.mean() == accuracy_score(classes, logits.argmax(axis=1))
@@ -99,7 +119,8 @@ def test_an_epoch_takes_every_example_once_in_another_order_each_time() -> None:
 
 
 def test_what_it_saw_before_the_clock_leaves_nothing_behind() -> None:
-    fresh, warmed = Softmax(), Softmax()
+    fresh = Softmax()
+    warmed = Softmax()
     first = learner(warmed)
     first.run(5)
     assert warmed.weights.any()
@@ -119,7 +140,8 @@ def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:
 
 
 def test_every_digit_is_trained_with_or_held_out() -> None:
-    arrays, bunch = Digits().arrays(), load_digits()
+    arrays = Digits().arrays()
+    bunch = load_digits()
     assert [len(arrays[name]) for name in ("training", "heldout")] == list(Digits.known[:2])
     assert np.array_equal(arrays["heldout"][:, :, :, 0], bunch.images[4::5])
     assert np.array_equal(arrays["heldout_classes"], bunch.target[4::5])
@@ -148,7 +170,8 @@ def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
     path = set_file(Digits())
     assert set_file(Digits()) == path
     arrays = read_arrays(str(path))
-    flat, pictures = fitted_examples(arrays, (64,)), fitted_examples(arrays, (16, 16, 3))
+    flat = fitted_examples(arrays, (64,))
+    pictures = fitted_examples(arrays, (16, 16, 3))
     assert flat["training"].mean() == pytest.approx(0, abs=1e-5)
     assert flat["training"].std() == pytest.approx(1, abs=1e-5)
     # Each pixel is repeated twice each way, in three equal colours.
@@ -162,9 +185,13 @@ VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64"
 EPOCH = Epoch(1, 22, 1001.0, 2.0, 0.5, 0.2, 0.3, 0.5, None)
 
 
-def test_what_was_kept_comes_back_if_whole_and_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_kept_comes_back_if_whole_and_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "new" / "training.npz"
-    Checkpoint(str(path)).save([EPOCH, replace(EPOCH, number=2, train_loss=float("nan"))], lambda: VALUES)
+    Checkpoint(str(path)).save(
+        [EPOCH, replace(EPOCH, number=2, train_loss=float("nan"))], lambda: VALUES
+    )
     kept = Checkpoint(str(path)).load(VALUES)
     assert kept
     assert [entry.number for entry in kept[0]] == [1, 2]
@@ -207,7 +234,9 @@ def test_writing_takes_a_fiftieth_of_the_time_at_most(tmp_path: Path) -> None:
     assert written(), "an epoch of 49 writes is kept"
 
 
-def test_a_disk_that_takes_nothing_ends_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_takes_nothing_ends_no_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     checkpoint = Checkpoint(str(tmp_path / "file" / "training.npz"))
     for _ in range(2):

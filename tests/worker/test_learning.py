@@ -1,5 +1,7 @@
-"""What is timed is training: models learn a small real task through the worker's own step and hold what they learned on
-examples that they have not seen. (The fully connected one: tests/session/test_learning.py.)"""
+"""What is timed is training: models learn a small real task through the worker's own step and hold
+what they learned on examples that they have not seen. (The fully connected one:
+tests/session/test_learning.py.)
+"""
 
 import math
 from typing import Any
@@ -27,17 +29,23 @@ pytestmark = pytest.mark.usefixtures("as_written", "clean")
 
 
 def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:
-    return np.stack([codes[start : start + length] for start in range(0, len(codes) - length + 1, step)])
+    return np.stack(
+        [codes[start : start + length] for start in range(0, len(codes) - length + 1, step)]
+    )
 
 
-def fit(workload: BuiltModel, inputs: list[Any], targets: list[Any], steps: int, rate: float = 0.003) -> list[float]:
+def fit(
+    workload: BuiltModel, inputs: list[Any], targets: list[Any], steps: int, rate: float = 0.003
+) -> list[float]:
     """The losses of the first step and the last, of all examples each."""
     keras.utils.set_random_seed(1)
     rule = {"name": "adam", "learning_rate": rate, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
     point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": rule}
     step: Any = TensorFlow().make_step(workload, (inputs, targets), point)
-    # Batches of the host go in as tensors: TensorFlow takes longer over an array that a call of a function brings.
-    compiled, brought = step.function, set()
+    # Batches of the host go in as tensors: TensorFlow takes longer over an array that a call of a
+    # function brings.
+    compiled = step.function
+    brought = set()
     step.function = lambda *batch: (brought.update(map(tf.is_tensor, batch)), compiled(*batch))[1]
     losses = [step.feed(count, lambda: (inputs, targets)) for count in (1, steps)]
     assert brought == {True}
@@ -45,12 +53,15 @@ def fit(workload: BuiltModel, inputs: list[Any], targets: list[Any], steps: int,
 
 
 @pytest.mark.parametrize(("name", "steps", "rate"), [("gpt", 60, 0.003), ("lstm", 60, 0.02)])
-def test_a_language_model_learns_which_letter_comes_next(name: str, steps: int, rate: float) -> None:
+def test_a_language_model_learns_which_letter_comes_next(
+    name: str, steps: int, rate: float
+) -> None:
     """Better than the letters' frequencies tell, on the part of the text that it has not read."""
     length = 16
     sizes = {"layers": 1, "sequence_length": length, "vocab_size": len(LETTERS)}
     workload = build(MODELS[name] | sizes)
-    seen, unseen = windows(CODES[:SPLIT], length + 1, 5), windows(CODES[SPLIT:], length + 1, length)
+    seen = windows(CODES[:SPLIT], length + 1, 5)
+    unseen = windows(CODES[SPLIT:], length + 1, length)
     first, last = fit(workload, [seen[:, :-1]], [seen[:, 1:]], steps, rate)
     assert first == pytest.approx(math.log(len(LETTERS)), rel=0.1)
     assert last < 0.75 * first
@@ -60,16 +71,22 @@ def test_a_language_model_learns_which_letter_comes_next(name: str, steps: int, 
 
 
 def test_a_translation_model_learns_a_cipher() -> None:
-    """Each letter stands for another one: found by attending to the source, in words that it has not read."""
+    """Each letter stands for another one: found by attending to the source, in words that it has
+    not read.
+    """
     length = 10
-    workload = build(MODELS["transformer"] | {"sequence_length": length, "vocab_size": len(LETTERS) + 1})
+    workload = build(
+        MODELS["transformer"] | {"sequence_length": length, "vocab_size": len(LETTERS) + 1}
+    )
     cipher = np.random.default_rng(5).permutation(len(LETTERS)).astype("int32")
     begin = len(LETTERS)
 
     def pairs(codes: np.ndarray, step: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
         source = windows(codes, length, step)
         target = cipher[source]
-        shifted = np.concatenate([np.full((len(source), 1), begin, "int32"), target[:, :-1]], axis=1)
+        shifted = np.concatenate(
+            [np.full((len(source), 1), begin, "int32"), target[:, :-1]], axis=1
+        )
         return [source, shifted], [target]
 
     first, last = fit(workload, *pairs(CODES[:SPLIT], 5), 160)
@@ -81,7 +98,9 @@ def test_a_translation_model_learns_a_cipher() -> None:
 def test_a_convolutional_model_learns_to_read_digits() -> None:
     """scikit-learn's, 8 x 8 pixels, drawn four times as large; guessing gets a tenth right."""
     found = load_digits()
-    images = np.repeat((found.images / 8 - 1).astype("float32").repeat(4, 1).repeat(4, 2)[..., None], 3, axis=-1)
+    images = np.repeat(
+        (found.images / 8 - 1).astype("float32").repeat(4, 1).repeat(4, 2)[..., None], 3, axis=-1
+    )
     model = MODELS["residual"] | {"image_size": 32}
     workload = build(model)
     first, last = fit(workload, [images[:256]], [found.target[:256].astype("int32")], 25, 0.01)

@@ -1,4 +1,6 @@
-"""The protocol on a clock that the test turns, and series of block times: no real time decides anything."""
+"""The protocol on a clock that the test turns, and series of block times: no real time decides
+anything.
+"""
 
 import contextlib
 import math
@@ -17,13 +19,17 @@ from paradnn.core.messages import Timing
 from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, measure_steps
 from paradnn.worker.series import block_interval, find_change, median_interval, widened_interval
 
-PROTOCOL = Protocol(min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0)
+PROTOCOL = Protocol(
+    min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0
+)
 
 
 class Machine:
     """Runs steps in simulated time: `cost(n)` is the duration of the n-th step."""
 
-    def __init__(self, cost: Callable[[int], float], loss: Callable[[int], float] = lambda _: 1.0) -> None:
+    def __init__(
+        self, cost: Callable[[int], float], loss: Callable[[int], float] = lambda _: 1.0
+    ) -> None:
         self.now = 0.0
         self.steps = 0
         self.phases: list[str] = []
@@ -70,12 +76,15 @@ def test_a_machine_that_never_settles_is_said_not_to() -> None:
 
 
 class Noise:
-    """A watch that finds each attempt as disturbed as is planted, the last value ever after; `kept` is what counts."""
+    """A watch that finds each attempt as disturbed as is planted, the last value ever after; `kept`
+    is what counts.
+    """
 
     def __init__(self, machine: Machine, *taken: float) -> None:
         self.begun: list[float] = []
         self.kept = -1
-        self._machine, self._taken = machine, taken
+        self._machine = machine
+        self._taken = taken
 
     def start(self) -> None:
         self.begun.append(self._machine.now)
@@ -132,7 +141,9 @@ def test_a_loss_that_is_not_finite_ends_the_point() -> None:
 
 
 def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:
-    """The first attempt is disturbed, and slower; the second says nothing of a jump between the two."""
+    """The first attempt is disturbed, and slower; the second says nothing of a jump between the
+    two.
+    """
     machine = Machine(lambda _: 0.006)
     machine._cost = lambda _: 0.003 if len(noise.begun) > 1 else 0.006
     noise = Noise(machine, 0.5, 0.0)
@@ -143,17 +154,22 @@ def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:
 
 
 @pytest.mark.parametrize(("taken", "kept"), [((0.2, 0.6), 0), ((0.6, 0.2), 1), ((0.3, 0.3), 1)])
-def test_where_every_attempt_is_disturbed_the_least_disturbed_counts(taken: tuple[float, float], kept: int) -> None:
+def test_where_every_attempt_is_disturbed_the_least_disturbed_counts(
+    taken: tuple[float, float], kept: int
+) -> None:
     """It costs one attempt more, and every block is kept."""
     machine = Machine(lambda _: 0.003)
     result, noise = watched(machine, *taken)
     assert (len(noise.begun), noise.kept) == (2, kept)
     assert (len(result.discarded) > 0) == (kept == 0)
     assert result.repeated == pytest.approx(sum(result.blocks), rel=0.2)
-    per_block, trials = result.steps_per_block, sum(trial.steps for trial in result.calibration)
+    per_block = result.steps_per_block
+    trials = sum(trial.steps for trial in result.calibration)
     blocks = len(result.warmup) - 1 + len(result.blocks) + len(result.discarded)
     assert trials + per_block * blocks == machine.steps
-    short, once = watched(Machine(lambda _: 0.003), 0.5, protocol=replace(PROTOCOL, max_seconds=1.5))
+    short, once = watched(
+        Machine(lambda _: 0.003), 0.5, protocol=replace(PROTOCOL, max_seconds=1.5)
+    )
     assert (len(once.begun), short.repeated) == (1, 0.0)
 
 
@@ -168,11 +184,16 @@ def test_interval_is_the_narrowest_that_keeps_its_confidence(n: int) -> None:
 
 @pytest.mark.parametrize("n", [8, 25, 120])
 def test_an_interval_is_widened_as_an_ar1_is(n: int) -> None:
-    """By the correlation of the normal scores, as statsmodels has it, raised for what a short series hides."""
-    values = np.exp(0.01 * lfilter([1.0], [1.0, -0.6], np.random.default_rng(n).standard_normal(n))).tolist()
+    """By the correlation of the normal scores, as statsmodels has it, raised for what a short
+    series hides.
+    """
+    values = np.exp(
+        0.01 * lfilter([1.0], [1.0, -0.6], np.random.default_rng(n).standard_normal(n))
+    ).tolist()
     seen = acf(norm.ppf((rankdata(values) - 0.5) / n), nlags=1)[1]
     r = np.clip((n * seen + min(5, n / 4)) / (n - min(6, 0.3 * n)), 0, 1 - 0.3 / n)
-    middle, wider = np.median(values), math.sqrt((1 + r) / (1 - r))
+    middle = np.median(values)
+    wider = math.sqrt((1 + r) / (1 - r))
     expected = [middle * (end / middle) ** wider for end in median_interval(values) or ()]
     assert widened_interval(values) == pytest.approx(expected)
 
@@ -180,7 +201,9 @@ def test_an_interval_is_widened_as_an_ar1_is(n: int) -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n", [20, 48, 120])
 def test_few_series_of_correlated_values_get_an_interval_that_is_wrong(n: int, rho: float) -> None:
-    """6% at most, and of 48 values 3%; of 600 series three standard deviations are 3%. Independent ones have one."""
+    """6% at most, and of 48 values 3%; of 600 series three standard deviations are 3%. Independent
+    ones have one.
+    """
     found = coverage(n, f"ar {rho}", 600)
     assert found.wrong < (0.035 if n == 48 else 0.09)
     assert rho or (found.given > 0.94 and found.width < 1.6)
@@ -193,12 +216,16 @@ def test_a_line_is_fitted_as_numpy_does() -> None:
     rest = values - offset - slope * np.arange(30)
     assert change.at is None
     assert change.size * np.median(values) == pytest.approx(29 * slope)
-    assert change.explained == pytest.approx(1 - (rest**2).sum() / ((values - values.mean()) ** 2).sum())
+    assert change.explained == pytest.approx(
+        1 - (rest**2).sum() / ((values - values.mean()) ** 2).sum()
+    )
     assert change.matters
 
 
 def test_a_jump_is_found_where_it_is() -> None:
-    values = [2.0 + 0.001 * (index % 2) for index in range(14)] + [3.0 + 0.001 * (index % 2) for index in range(6)]
+    values = [2.0 + 0.001 * (index % 2) for index in range(14)] + [
+        3.0 + 0.001 * (index % 2) for index in range(6)
+    ]
     change = find_change(values)
     assert change.at == 14
     assert change.size * statistics.median(values) == pytest.approx(1.0)

@@ -1,5 +1,6 @@
-"""Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory of real steps; tokens
-from a cache against those of the whole model."""
+"""Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory
+of real steps; tokens from a cache against those of the whole model.
+"""
 
 import math
 from typing import Any
@@ -28,11 +29,13 @@ pytestmark = pytest.mark.usefixtures("clean")
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 FC = MODELS["fc"]
 SMALL_CNN = {"blocks": [1, 1], "filters": 4, "image_size": 16}
-SHORT = {name: MODELS[name] | {"layers": 2, "sequence_length": 5} for name in ("rnn", "lstm", "gru")}
+SHORT = {
+    name: MODELS[name] | {"layers": 2, "sequence_length": 5} for name in ("rnn", "lstm", "gru")
+}
 LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}
 LLAMA |= {"sequence_length": 10, "vocab_size": 50}
-# An expert takes 6 tokens of each of 4 examples, as many rows as the layers are wide: the profiler takes the one for
-# the other in a transposed product.
+# An expert takes 6 tokens of each of 4 examples, as many rows as the layers are wide: the profiler
+# takes the one for the other in a transposed product.
 MIXTURE = LLAMA | {"feed_forward": 24, "experts": 4, "active_experts": 2, "capacity": 1.2}
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
@@ -43,7 +46,15 @@ FAMILIES = [
     {"name": "gpt", "layers": 3, "width": 24, "heads": 3, "sequence_length": 10, "vocab_size": 50},
     LLAMA,
     MIXTURE,
-    {"name": "vit", "layers": 2, "width": 24, "heads": 4, "patch": 8, "image_size": 40, "output_size": 7},
+    {
+        "name": "vit",
+        "layers": 2,
+        "width": 24,
+        "heads": 4,
+        "patch": 8,
+        "image_size": 40,
+        "output_size": 7,
+    },
 ]
 STATED = FC | {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 1000}
 
@@ -53,22 +64,34 @@ def label(model: dict[str, Any]) -> str:
 
 
 def unrolled(model: dict[str, Any]) -> Any:
-    """The model, its recurrent layers unrolled: the profiler does not multiply a loop's body by its trips."""
+    """The model, its recurrent layers unrolled: the profiler does not multiply a loop's body by its
+    trips.
+    """
 
     def unroll(layer: Any) -> Any:
-        again = {"unroll": True} if isinstance(layer, keras.layers.RNN) else {}
+        if isinstance(layer, keras.layers.RNN):
+            again = {"unroll": True}
+        else:
+            again = {}
         return layer.__class__.from_config({**layer.get_config(), **again})
 
     built = build(model).model
     recurrent = any(isinstance(layer, keras.layers.RNN) for layer in built.layers)
-    return keras.models.clone_model(built, clone_function=unroll) if recurrent else built
+    if recurrent:
+        return keras.models.clone_model(built, clone_function=unroll)
+    return built
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, STATED], ids=label)
-def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
+def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(
+    model: dict[str, Any],
+) -> None:
     batch = 256 if model is STATED else 4
-    workload, network = build(model), unrolled(model)
-    inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, batch, 0))
+    workload = build(model)
+    network = unrolled(model)
+    inputs, targets = (
+        tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, batch, 0)
+    )
 
     def forward():
         return network(inputs if len(inputs) > 1 else inputs[0], training=True)
@@ -76,20 +99,27 @@ def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(model: 
     def backward():
         with tf.GradientTape() as tape:
             loss = workload.loss(targets, forward())
-        return [tf.convert_to_tensor(each) for each in tape.gradient(loss, network.trainable_variables)]
+        return [
+            tf.convert_to_tensor(each) for each in tape.gradient(loss, network.trainable_variables)
+        ]
 
     costs = model_of(model).costs(**{**STEP, "batch_size": batch})
     assert costs.parameters == sum(math.prod(v.shape) for v in workload.model.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == workload.model.count_params()
     assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
-    assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
+    assert (
+        counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
+    )
 
 
 ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
 #: Every kind of layer in each precision: a group of blocks has those of four.
 PRECISE = [
     *((model, "bfloat16") for model in (MODELS["residual"] | SMALL_CNN, SHORT["gru"])),
-    *((model, "float16") for model in (FC, MODELS["bottleneck"] | SMALL_CNN, SHORT["lstm"] | {"layers": 1})),
+    *(
+        (model, "float16")
+        for model in (FC, MODELS["bottleneck"] | SMALL_CNN, SHORT["lstm"] | {"layers": 1})
+    ),
     (MODELS["transformer"] | {"dropout": 0.1}, "float16"),
     (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
     (LLAMA, "bfloat16"),
@@ -100,7 +130,9 @@ PRECISE = [
 
 @pytest.mark.usefixtures("as_written")
 @pytest.mark.parametrize(
-    ("model", "precision"), PRECISE, ids=lambda value: label(value) if isinstance(value, dict) else value
+    ("model", "precision"),
+    PRECISE,
+    ids=lambda value: label(value) if isinstance(value, dict) else value,
 )
 def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: str) -> None:
     keras.config.set_dtype_policy(POLICIES[precision])
@@ -112,7 +144,11 @@ def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: s
     losses = [step.run(1) for _ in range(3)]
     assert all(math.isfinite(loss) for loss in losses)
     assert workload.model.output.dtype == "float32"
-    kernels = [layer for layer in workload.model.layers if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D))]
+    kernels = [
+        layer
+        for layer in workload.model.layers
+        if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D))
+    ]
     assert {layer.compute_dtype for layer in kernels} == {precision}
 
 
@@ -130,29 +166,49 @@ def test_a_training_step_is_a_hand_written_one() -> None:
     assert loss == pytest.approx(-np.log(shares[np.arange(6), y]).mean(), rel=1e-5)
     error = (shares - np.eye(4)[y]) / 6
     back = (error @ w1.T) * (hidden > 0)
-    expected = [w0 - 0.5 * x.T @ back, b0 - 0.5 * back.sum(0), w1 - 0.5 * hidden.T @ error, b1 - 0.5 * error.sum(0)]
+    expected = [
+        w0 - 0.5 * x.T @ back,
+        b0 - 0.5 * back.sum(0),
+        w1 - 0.5 * hidden.T @ error,
+        b1 - 0.5 * error.sum(0),
+    ]
     for variable, value in zip(workload.model.trainable_variables, expected, strict=True):
         np.testing.assert_allclose(variable.numpy(), value, atol=1e-5)
 
 
 def test_adam_is_that_of_its_paper() -> None:
     """Kingma and Ba 2015, algorithm 1 in the order of section 2's last paragraph, in NumPy."""
-    settings = {"name": "adam", "learning_rate": 0.1, "momentum": 0.8, "decay": 0.95, "epsilon": 1e-3}
+    settings = {
+        "name": "adam",
+        "learning_rate": 0.1,
+        "momentum": 0.8,
+        "decay": 0.95,
+        "epsilon": 1e-3,
+    }
     variable = keras.Variable(np.array([1.0, -2.0, 3.0], "float32"))
     optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [variable])
-    value, mean, square = variable.numpy().astype("float64"), np.zeros(3), np.zeros(3)
+    value = variable.numpy().astype("float64")
+    mean = np.zeros(3)
+    square = np.zeros(3)
     for step, gradient in enumerate(np.random.default_rng(0).standard_normal((4, 3)), start=1):
         optimizer.apply([tf.constant(gradient, "float32")], [variable])
-        mean, square = 0.8 * mean + 0.2 * gradient, 0.95 * square + 0.05 * gradient**2
+        mean = 0.8 * mean + 0.2 * gradient
+        square = 0.95 * square + 0.05 * gradient**2
         rate = 0.1 * np.sqrt(1 - 0.95**step) / (1 - 0.8**step)
         value -= rate * mean / (np.sqrt(square) + 1e-3)
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
-#: Batches from which on the activations, tens of megabytes each, are most of what a step needs; of attention sequences
-#: so short that scores are small beside the rest, and so long that they are most of what a step stores. A graph keeps
-#: more than XLA does, which compiles convolutions for long.
-TRANSFORMER = MODELS["transformer"] | {"width": 256, "feed_forward": 512, "sequence_length": 64, "vocab_size": 2000}
+#: Batches from which on the activations, tens of megabytes each, are most of what a step needs; of
+#: attention sequences so short that scores are small beside the rest, and so long that they are
+#: most of what a step stores. A graph keeps more than XLA does, which compiles convolutions for
+#: long.
+TRANSFORMER = MODELS["transformer"] | {
+    "width": 256,
+    "feed_forward": 512,
+    "sequence_length": 64,
+    "vocab_size": 2000,
+}
 WIDE = STATED | {"nodes": 128, "input_size": 64, "output_size": 16}
 BOTTLENECK = MODELS["bottleneck"] | SMALL_CNN | {"image_size": 64}
 LONG = MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}
@@ -165,17 +221,25 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("model", "batch", "compile_mode"), LARGE)
-def test_the_memory_bound_is_below_it(pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str) -> None:
-    """Between a batch and twice the batch what the framework, compiler and weights take does not count."""
-    peaks, bounds = [], []
+def test_the_memory_bound_is_below_it(
+    pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
+) -> None:
+    """Between a batch and twice the batch what the framework, compiler and weights take does not
+    count.
+    """
+    peaks = []
+    bounds = []
     for size in (batch, 2 * batch):
         result = measure(pool, point(model, size, compile_mode), seconds=350)
         assert result.outcome == "ok", result.reason
         peaks.append(result.answer.step_memory_bytes)
-        costs = model_of(model).costs(batch_size=size, precision="float32", mode="train", optimizer="rmsprop")
+        costs = model_of(model).costs(
+            batch_size=size, precision="float32", mode="train", optimizer="rmsprop"
+        )
         bounds.append(costs.memory_lower_bound_bytes)
     assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
-    measured, bound = peaks[1] - peaks[0], bounds[1] - bounds[0]
+    measured = peaks[1] - peaks[0]
+    bound = bounds[1] - bounds[0]
     if model["name"] in ("fc", "bottleneck"):
         assert bound > 80e6  # far above a page
         # The smaller batch may have had an arena more: a fifth was seen.
@@ -191,12 +255,16 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
         workload = build(model)
 
         def loss(targets: Any, outputs: Any) -> Any:
-            return tf.reduce_sum(tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32))
+            return tf.reduce_sum(
+                tf.cast(tf.strings.length(tf.strings.as_string(outputs)), tf.float32)
+            )
 
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
     monkeypatch.setattr("paradnn.worker.step.build", broken)
-    answer = PointRun(POINT | {"model": FC, "compile": "xla"}, TensorFlow(), lambda *_: None).answer()
+    answer = PointRun(
+        POINT | {"model": FC, "compile": "xla"}, TensorFlow(), lambda *_: None
+    ).answer()
     assert answer.outcome == "compile_error"
     assert answer.reason.startswith("compile: ")
     assert "\n" not in answer.reason
@@ -204,12 +272,20 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
 
 def point(model: dict[str, Any], batch: int, compile_mode: str) -> dict[str, Any]:
     protocol = {"min_blocks": 1, "max_seconds": 0.1}
-    return {"model": model, "batch_size": batch, "compile": compile_mode, "optimizer": RMSPROP, "measure": protocol}
+    return {
+        "model": model,
+        "batch_size": batch,
+        "compile": compile_mode,
+        "optimizer": RMSPROP,
+        "measure": protocol,
+    }
 
 
 def test_a_rate_rises_and_falls_as_its_course_says() -> None:
     def rates(shape: str) -> list[float]:
-        return [float(RateSchedule(0.1, shape, rise=4, steps=12)(step)) for step in (0, 3, 4, 8, 12, 20)]
+        return [
+            float(RateSchedule(0.1, shape, rise=4, steps=12)(step)) for step in (0, 3, 4, 8, 12, 20)
+        ]
 
     assert rates("constant") == pytest.approx([0.025, 0.1, 0.1, 0.1, 0.1, 0.1])
     assert rates("linear") == pytest.approx([0.025, 0.1, 0.1, 0.05, 0, 0], abs=1e-8)
@@ -219,7 +295,13 @@ def test_a_rate_rises_and_falls_as_its_course_says() -> None:
 
 def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
     for name, slots in (("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)):
-        settings = {"name": name, "learning_rate": 0.1, "momentum": 0.9, "decay": 0.9, "epsilon": 1.0}
+        settings = {
+            "name": name,
+            "learning_rate": 0.1,
+            "momentum": 0.9,
+            "decay": 0.9,
+            "epsilon": 1.0,
+        }
         variable = keras.Variable(np.zeros((7, 3), "float32"))
         optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [variable])
         assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots
@@ -229,11 +311,15 @@ def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
 GENERATED_TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize(("compile_mode", "model"), [("graph", GPT), ("xla", GPT), ("xla", GENERATED_LLAMA)])
+@pytest.mark.parametrize(
+    ("compile_mode", "model"), [("graph", GPT), ("xla", GPT), ("xla", GENERATED_LLAMA)]
+)
 def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str, Any]) -> None:
     found = generated(TensorFlow(), compile_mode, model)
     np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
-    np.testing.assert_allclose(found["cached/logits"], found["whole/logits"], atol=GENERATED_TOLERANCE)
+    np.testing.assert_allclose(
+        found["cached/logits"], found["whole/logits"], atol=GENERATED_TOLERANCE
+    )
     # Tokens that were all the same would show little.
     assert len(set(found["cached/tokens"].ravel().tolist())) >= 5
     assert np.abs(found["whole/logits"]).max() > 1
@@ -243,7 +329,9 @@ def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str,
 def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
     decoder = Decoder(model, BATCH, PROMPT, TOKENS, "graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
-    costs = model_of(model).costs(batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths)
+    costs = model_of(model).costs(
+        batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths
+    )
     first = model_of(model).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
     prompts = tf.zeros((BATCH, PROMPT), "int32")
     reading = tf.function(lambda: decoder.prefill.model(prompts)).get_concrete_function().graph
@@ -255,7 +343,11 @@ def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
 
 
 def test_what_disturbs_the_reading_of_prompts_is_watched(pool: WorkerPool) -> None:
-    asked = {"mode": "generate", "model": MODELS["gpt"], "generate": {"prompt": PROMPT, "tokens": TOKENS}}
+    asked = {
+        "mode": "generate",
+        "model": MODELS["gpt"],
+        "generate": {"prompt": PROMPT, "tokens": TOKENS},
+    }
     result = measure(pool, {**asked, "measure": {"max_seconds": 60.0}})
     assert result.outcome == "ok", result.reason
     assert len(result.answer.work.prefill.blocks) >= 10

@@ -1,4 +1,6 @@
-"""The operation breakdown: its parts against hand counts, the whole against TensorFlow's counter and analytic costs."""
+"""The operation breakdown: its parts against hand counts, the whole against TensorFlow's counter
+and analytic costs.
+"""
 
 import functools
 import math
@@ -25,16 +27,22 @@ from tests.worker.families import BATCH, RMSPROP
 from tests.worker.families import MODELS as FAMILIES
 
 #: A layer of those whose second is like the first: XLA compiles each for seconds.
-MODELS = {name: model | ({"layers": 1} if name in ("lstm", "gpt") else {}) for name, model in FAMILIES.items()}
+MODELS = {
+    name: model | ({"layers": 1} if name in ("lstm", "gpt") else {})
+    for name, model in FAMILIES.items()
+}
 #: Their products are counted as they run: only a compiler's fourth channel of an image is more.
 ATTENTION = {"gpt"}
-#: Whose costs TensorFlow's own counter confirms to the last product (tests/worker/test_models.py, test_real_models.py).
+#: Whose costs TensorFlow's own counter confirms to the last product (tests/worker/test_models.py,
+#: test_real_models.py).
 EXACT = {("graph", "residual"), ("graph", "gpt")}
 
 
 @functools.cache
 def profile(family: str, compile: str, precision: str = "float32", before: int = 2) -> Any:
-    """The tables of a real step, which ran so often before, and its traced function; each made once for all tests."""
+    """The tables of a real step, which ran so often before, and its traced function; each made once
+    for all tests.
+    """
     keras.config.set_dtype_policy(POLICIES[precision])
     framework = TensorFlow()
     workload = build(MODELS[family])
@@ -62,9 +70,17 @@ TABLES += [pytest.param("residual", "xla", "float32", marks=pytest.mark.long)]
 def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precision: str) -> None:
     """And the program says without a profile what one sees."""
     found, step = profile(family, compile, precision)
-    costs = model_of(MODELS[family]).costs(batch_size=BATCH, precision=precision, mode="train", optimizer="rmsprop")
-    # A compiler pads three channels to four, and a recurrence's first product is with zeros: docs/metrics.md.
-    tolerance = 0.01 if (compile, family) in EXACT else 0.02 if family in ATTENTION else 0.07
+    costs = model_of(MODELS[family]).costs(
+        batch_size=BATCH, precision=precision, mode="train", optimizer="rmsprop"
+    )
+    # A compiler pads three channels to four, and a recurrence's first product is with zeros:
+    # docs/metrics.md.
+    if (compile, family) in EXACT:
+        tolerance = 0.01
+    elif family in ATTENTION:
+        tolerance = 0.02
+    else:
+        tolerance = 0.07
     assert found.product_flops == pytest.approx(costs.flops_per_step, rel=tolerance)
     if family == "fc":
         assert found.product_flops == costs.flops_per_step
@@ -91,9 +107,14 @@ def test_fields_are_those_of_the_public_formats() -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for name, own in protos.CLASSES.items():
-        [by_oracle] = [getattr(m, name) for m in (xplane_pb2, hlo_pb2, xla_data_pb2) if hasattr(m, name)]
+        [by_oracle] = [
+            getattr(m, name) for m in (xplane_pb2, hlo_pb2, xla_data_pb2) if hasattr(m, name)
+        ]
         for field in own.DESCRIPTOR.fields:
-            assert by_oracle.DESCRIPTOR.fields_by_name[field.name].number == field.number, (name, field.name)
+            assert by_oracle.DESCRIPTOR.fields_by_name[field.name].number == field.number, (
+                name,
+                field.name,
+            )
 
 
 def test_time_is_divided_among_what_runs() -> None:
@@ -108,16 +129,31 @@ def test_time_is_divided_among_what_runs() -> None:
     ]
     usage, idle = attribute(events, 0.0, 10.0)
     explained = {name: used.wall_seconds for (name, _), used in usage.items()}
-    # a alone 1..2 and with c 2..3, alone 7..8; b with c 3..4; the loop alone 0..1 and 5..6, with c 4..5.
+    # a alone 1..2 and with c 2..3, alone 7..8; b with c 3..4; the loop alone 0..1 and 5..6, with c
+    # 4..5.
     assert explained == pytest.approx({"loop": 2.5, "a": 2.5, "b": 0.5, "c": 1.5})
-    assert {name: used.self_seconds for (name, _), used in usage.items()} == {"loop": 3, "a": 3, "b": 1, "c": 3}
-    assert {name: used.count for (name, _), used in usage.items()} == {"loop": 1, "a": 2, "b": 1, "c": 1}
+    assert {name: used.self_seconds for (name, _), used in usage.items()} == {
+        "loop": 3,
+        "a": 3,
+        "b": 1,
+        "c": 3,
+    }
+    assert {name: used.count for (name, _), used in usage.items()} == {
+        "loop": 1,
+        "a": 2,
+        "b": 1,
+        "c": 1,
+    }
     assert idle == 3.0
     assert idle + sum(explained.values()) == pytest.approx(10.0)
 
 
-def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Any:
-    """A plane laid out as the profilers of GPUs and TPUs do: one event a millisecond, half a millisecond long."""
+def planted_device(
+    name: str, line: str, events: list[tuple[str, dict[str, Any], dict[str, Any]]]
+) -> Any:
+    """A plane laid out as the profilers of GPUs and TPUs do: one event a millisecond, half a
+    millisecond long.
+    """
     plane = protos.XSpace().planes.add(name=name)
     lane = plane.lines.add(name=line, timestamp_ns=1_000_000)
     plane.lines.add(name="Steps").events.add(metadata_id=1, duration_ps=10**12)
@@ -133,7 +169,12 @@ def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any],
     for index, (label, metadata, values) in enumerate(events, start=1):
         plane.event_metadata[index].name = label
         fill(plane.event_metadata[index].stats, metadata)
-        fill(lane.events.add(metadata_id=index, offset_ps=index * 10**9, duration_ps=5 * 10**8).stats, values)
+        fill(
+            lane.events.add(
+                metadata_id=index, offset_ps=index * 10**9, duration_ps=5 * 10**8
+            ).stats,
+            values,
+        )
     return plane
 
 
@@ -145,7 +186,11 @@ def read_planted(plane: Any) -> Any:
 
 def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
     events: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        ("void gemm<float>(int)", {}, {"annotation": "model/dense/MatMul:MatMul#shape=(float[2,3])#"}),
+        (
+            "void gemm<float>(int)",
+            {},
+            {"annotation": "model/dense/MatMul:MatMul#shape=(float[2,3])#"},
+        ),
         ("loop_fusion_3", {}, {"hlo_op": "loop_fusion.3", "hlo_module": "step.7"}),
         ("MemcpyH2D", {}, {"memcpy_details": "size:4"}),
     ]
@@ -159,11 +204,18 @@ def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
 
 def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
     stats = {"hlo_category": "convolution fusion", "flops": 4000, "bytes_accessed": 500}
-    plane = planted_device("/device:TPU:0", "XLA Ops", [("%fusion.3 = f32[8]{0} fusion(...)", stats, {})])
+    plane = planted_device(
+        "/device:TPU:0", "XLA Ops", [("%fusion.3 = f32[8]{0} fusion(...)", stats, {})]
+    )
     kernels, stated = read_planted(plane)
     assert [(event.name, event.kind) for event in kernels] == [("fusion.3", "convolution fusion")]
     cost = stated["fusion.3", "convolution fusion"]
-    assert (cost.category, cost.flops, cost.bytes, cost.product_flops) == ("convolution", 4000, 500, 4000)
+    assert (cost.category, cost.flops, cost.bytes, cost.product_flops) == (
+        "convolution",
+        4000,
+        500,
+        4000,
+    )
 
 
 def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +225,21 @@ def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) ->
     def broken(name: str, kind: str) -> None:
         raise KeyError(name)
 
-    assert profile_steps(framework, step, 60.0, False, 100.0).unavailable.startswith("the profile may take 240 s")
+    assert profile_steps(framework, step, 60.0, False, 100.0).unavailable.startswith(
+        "the profile may take 240 s"
+    )
     monkeypatch.setattr(step, "kernel_cost", broken)
     assert profile_steps(framework, step, 1.0, False).unavailable.startswith("KeyError: ")
     assert list(Path().iterdir()) == []
 
 
 def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
-    for name, value in (("intel-rapl:0", 900), ("intel-rapl:1", 100), ("intel-rapl:0:0", 5), ("intel-rapl:2", 7)):
+    for name, value in (
+        ("intel-rapl:0", 900),
+        ("intel-rapl:1", 100),
+        ("intel-rapl:0:0", 5),
+        ("intel-rapl:2", 7),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "name").write_text("psys\n" if name == "intel-rapl:2" else "package\n")
@@ -191,7 +250,9 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     meter.start()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50000000\n")  # wrapped round at 1000 J
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("130000000\n")
-    (tmp_path / "intel-rapl:2" / "energy_uj").write_text("900000000\n")  # the whole board: the packages once more
+    (tmp_path / "intel-rapl:2" / "energy_uj").write_text(
+        "900000000\n"
+    )  # the whole board: the packages once more
     joules = meter.joules()
     assert math.isclose(joules, 150 + 30)
     none = meters.open_meter("cpu", 0, tmp_path / "nowhere")
@@ -201,22 +262,38 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     assert meters.open_meter("tpu", 0).source.startswith("unavailable: ")
 
 
-@pytest.mark.parametrize(("given", "board"), [(None, 1), ("3,5", 5), ("GPU-a,GPU-b", "GPU-b"), ("3", None)])
-def test_energy_is_of_the_board_that_the_framework_sees(given: str | None, board: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "board"), [(None, 1), ("3,5", 5), ("GPU-a,GPU-b", "GPU-b"), ("3", None)]
+)
+def test_energy_is_of_the_board_that_the_framework_sees(
+    given: str | None, board: Any, monkeypatch: Any
+) -> None:
     """The second of those that are given; NVML, which sees all boards of the host, is planted."""
     asked: list[Any] = []
     planted = {"nvmlInit": lambda: None, "nvmlDeviceGetTotalEnergyConsumption": lambda _: 0}
-    planted |= dict.fromkeys(("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID"), asked.append)
+    planted |= dict.fromkeys(
+        ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID"), asked.append
+    )
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**planted))
     others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     monkeypatch.setattr(os, "environ", others | ({"CUDA_VISIBLE_DEVICES": given} if given else {}))
-    assert (meters.open_meter("gpu", 1).source == "nvml", asked) == (board is not None, [board] * (board is not None))
+    assert (meters.open_meter("gpu", 1).source == "nvml", asked) == (
+        board is not None,
+        [board] * (board is not None),
+    )
 
 
 def test_kernels_of_one_launch_are_one_execution() -> None:
-    """A product that is split and summed runs two kernels; the same kernel again is the next product."""
+    """A product that is split and summed runs two kernels; the same kernel again is the next
+    product.
+    """
     stats = {"hlo_op": "while.2::dot.1", "hlo_module": "step.7"}
-    kernels = [("gemm", {}, stats), ("splitKreduce", {}, stats), ("gemm", {}, stats), ("splitKreduce", {}, stats)]
+    kernels = [
+        ("gemm", {}, stats),
+        ("splitKreduce", {}, stats),
+        ("gemm", {}, stats),
+        ("splitKreduce", {}, stats),
+    ]
     plane = planted_device("/device:GPU:0", "Stream #13(Compute)", kernels)
     again = plane.lines.add(name="XLA Ops", timestamp_ns=1_000_000)
     again.events.add(metadata_id=1, offset_ps=10**9, duration_ps=5 * 10**8)

@@ -15,16 +15,26 @@ from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 
 
-@pytest.mark.parametrize(("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)])
-def test_holes_of_dilation_are_no_work(size: int, stride: int, padding: int, outputs: int, dilation: int) -> None:
-    """Against the positions themselves: every `dilation`-th place holds a number, on and on beyond the edges."""
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)]
+)
+def test_holes_of_dilation_are_no_work(
+    size: int, stride: int, padding: int, outputs: int, dilation: int
+) -> None:
+    """Against the positions themselves: every `dilation`-th place holds a number, on and on beyond
+    the edges.
+    """
     places = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
-    assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(place % dilation == 0 for place in places)
+    assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(
+        place % dilation == 0 for place in places
+    )
 
 
 def _other(a: tf.Tensor, b: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
     """Two branches whose products have the same name."""
-    return tf.cond(flag > 0, lambda: tf.reduce_sum(tf.matmul(a, b)), lambda: tf.reduce_sum(tf.matmul(b, a)))
+    return tf.cond(
+        flag > 0, lambda: tf.reduce_sum(tf.matmul(a, b)), lambda: tf.reduce_sum(tf.matmul(b, a))
+    )
 
 
 def _called(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -60,7 +70,9 @@ def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
 
 
 def test_groups_of_the_batch_are_counted_once() -> None:
-    """The gradient of a depthwise filter, before the compiler rewrites it: as many products as the forward pass has."""
+    """The gradient of a depthwise filter, before the compiler rewrites it: as many products as the
+    forward pass has.
+    """
 
     @tf.function(jit_compile=True)
     def gradient(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
@@ -71,16 +83,22 @@ def test_groups_of_the_batch_are_counted_once() -> None:
 
     module = protos.HloProto().hlo_module
     arguments = tf.ones([2, 8, 8, 4]), tf.ones([3, 3, 4, 1])
-    module.ParseFromString(gradient.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized"))
+    module.ParseFromString(
+        gradient.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
+    )
     costs = HloCosts([module])
-    [name] = [i.name for c in module.computations for i in c.instructions if i.batch_group_count > 1]
+    [name] = [
+        i.name for c in module.computations for i in c.instructions if i.batch_group_count > 1
+    ]
     assert costs.cost(name, module.name).product_flops == 2 * 2 * 8 * 8 * 4 * 9
 
 
 def _products(module: Any) -> float:
     """Product FLOPs of a module's convolutions."""
     costs = HloCosts([module])
-    found = [i.name for c in module.computations for i in c.instructions if i.opcode == "convolution"]
+    found = [
+        i.name for c in module.computations for i in c.instructions if i.opcode == "convolution"
+    ]
     return sum(costs.cost(name, module.name).product_flops for name in found)
 
 
@@ -104,17 +122,23 @@ def test_a_fusion_moves_its_inputs_and_outputs_and_computes_what_is_within() -> 
 
 def _module(function: Any, *arguments: Any) -> Any:
     proto = protos.HloProto()
-    proto.ParseFromString(function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo_proto_serialized"))
+    proto.ParseFromString(
+        function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo_proto_serialized")
+    )
     return proto.hlo_module
 
 
 def test_fused_attention_on_a_gpu_counts_its_products() -> None:
-    """cuDNN's calls in a compiled program, by hand: 2 x 8 queries, 16 keys, 4 heads of 32; four products backward."""
+    """cuDNN's calls in a compiled program, by hand: 2 x 8 queries, 16 keys, 4 heads of 32; four
+    products backward.
+    """
     module = protos.HloProto().hlo_module
     module.name = "step"
     computation = module.computations.add(id=1)
     for number, tokens in ((1, 8), (2, 16), (3, 16)):
-        entry = computation.instructions.add(name=f"operand.{number}", opcode="parameter", id=number)
+        entry = computation.instructions.add(
+            name=f"operand.{number}", opcode="parameter", id=number
+        )
         entry.shape.element_type = 16
         entry.shape.dimensions.extend([2, tokens, 4, 32])
     for number, target in ((4, "__cudnn$fmhaSoftmax"), (5, "__cudnn$fmhaSoftmaxBackward")):
@@ -130,7 +154,8 @@ def test_fused_attention_on_a_gpu_counts_its_products() -> None:
 def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
     """oneDNN's kernel on some processors: `WithBias` is no operation of the graph."""
     with tf.Graph().as_default() as graph:
-        image, gradient = tf.ones([8, 32, 32, 3]), tf.ones([8, 4, 4, 32])
+        image = tf.ones([8, 32, 32, 3])
+        gradient = tf.ones([8, 4, 4, 32])
         tf.raw_ops.Conv2DBackpropFilter(
             input=image,
             filter_sizes=[8, 8, 3, 32],
@@ -142,13 +167,24 @@ def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
     costs = GraphCosts(graph.as_graph_def(add_shapes=True))
     for kind in ("Conv2DBackpropFilter", "_MklNativeConv2DBackpropFilterWithBias"):
         cost = costs.cost("g", kind)
-        assert (cost.category, cost.product_flops) == ("convolution", 2 * 8 * 4 * 4 * 32 * 8 * 8 * 3)
+        assert (cost.category, cost.product_flops) == (
+            "convolution",
+            2 * 8 * 4 * 4 * 32 * 8 * 8 * 3,
+        )
 
 
 def test_what_has_no_known_size_has_no_known_cost() -> None:
     with tf.Graph().as_default() as graph:
-        images, rows = (tf.compat.v1.placeholder(tf.float32, [None, *sizes]) for sizes in ((8, 8, 3), (4,)))
-        tf.raw_ops.Conv2D(input=images, filter=tf.ones([3, 3, 3, 4]), strides=[1] * 4, padding="SAME", name="forward")
+        images, rows = (
+            tf.compat.v1.placeholder(tf.float32, [None, *sizes]) for sizes in ((8, 8, 3), (4,))
+        )
+        tf.raw_ops.Conv2D(
+            input=images,
+            filter=tf.ones([3, 3, 3, 4]),
+            strides=[1] * 4,
+            padding="SAME",
+            name="forward",
+        )
         tf.raw_ops.MatMul(a=rows, b=rows, transpose_a=True, name="gradient")
     costs = GraphCosts(graph.as_graph_def(add_shapes=True))
     for name, kind in (("forward", "Conv2D"), ("gradient", "MatMul")):
@@ -157,7 +193,9 @@ def test_what_has_no_known_size_has_no_known_cost() -> None:
 
 
 def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
-    """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for each."""
+    """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for
+    each.
+    """
     convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
     module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
     assert _products(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4

@@ -63,8 +63,9 @@ class Graph:
         return [tensor]
 
     def makers(self, tensor: Any) -> list[Any]:
-        """The stored tensors that a rectifier reads: normalisation and addition happen where it reads, and channels of
-        zeros are never stored."""
+        """The stored tensors that a rectifier reads: normalisation and addition happen where it
+        reads, and channels of zeros are never stored.
+        """
         operation, inputs, _ = self.calls[id(tensor)]
         if isinstance(operation, (layers.BatchNormalization, layers.Add, Pad, *VIEWS)):
             return [maker for each in inputs for maker in self.makers(each)]
@@ -82,9 +83,14 @@ def elements(tensors: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_parameters_and_activations_are_those_of_keras_layers(workloads: dict[str, BuiltModel], name: str) -> None:
-    """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built model's graph."""
-    built, costs = workloads[name].model, model_of(IMAGES[name]).costs(**STEP)
+def test_parameters_and_activations_are_those_of_keras_layers(
+    workloads: dict[str, BuiltModel], name: str
+) -> None:
+    """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built
+    model's graph.
+    """
+    built = workloads[name].model
+    costs = model_of(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
     graph = Graph(built)
@@ -94,7 +100,9 @@ def test_parameters_and_activations_are_those_of_keras_layers(workloads: dict[st
             read += elements(graph.sources(inputs[0]))
             written += elements([output])
             # The gradient of a mean needs no input.
-            averaged = all(isinstance(each, MEANS) for each in graph.readers.get(id(output), [None]))
+            averaged = all(
+                isinstance(each, MEANS) for each in graph.readers.get(id(output), [None])
+            )
             kept += 0 if averaged else elements([output])
         elif rectifies(operation) and not isinstance(graph.calls[id(inputs[0])][0], PRODUCTS):
             read += elements(graph.makers(inputs[0]))
@@ -103,7 +111,9 @@ def test_parameters_and_activations_are_those_of_keras_layers(workloads: dict[st
             read += elements(graph.sources(inputs[0]))
             written += elements([output])
             kept += elements([output])
-        elif isinstance(operation, layers.Add) and not any(map(rectifies, graph.readers[id(output)])):
+        elif isinstance(operation, layers.Add) and not any(
+            map(rectifies, graph.readers[id(output)])
+        ):
             read += elements(graph.sources(inputs[1]))  # where the other one is made
     inference = model_of(IMAGES[name]).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
@@ -112,10 +122,17 @@ def test_parameters_and_activations_are_those_of_keras_layers(workloads: dict[st
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, BuiltModel], name: str) -> None:
-    """Of the forward pass; of the whole step too, but for those whose gradients take longest to trace."""
-    workload, costs = workloads[name], model_of(IMAGES[name]).costs(**STEP)
-    inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0))
+def test_flops_are_those_of_tensorflows_counter(
+    workloads: dict[str, BuiltModel], name: str
+) -> None:
+    """Of the forward pass; of the whole step too, but for those whose gradients take longest to
+    trace.
+    """
+    workload = workloads[name]
+    costs = model_of(IMAGES[name]).costs(**STEP)
+    inputs, targets = (
+        tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0)
+    )
 
     def forward():
         return workload.loss(targets, workload.model(inputs[0], training=True))
@@ -125,7 +142,10 @@ def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, BuiltModel]
             loss = forward()
         return tape.gradient(loss, workload.model.trainable_variables)
 
-    body = forward if name in ("resnet50", "densenet121", "resnet56") else backward
+    if name in ("resnet50", "densenet121", "resnet56"):
+        body = forward
+    else:
+        body = backward
     graph = tf.function(body).get_concrete_function().graph
     assert counted_flops(graph, forward=True) == costs.forward_flops
     assert product_flops(graph) == (costs.backward_flops if body is backward else 0)
@@ -143,16 +163,25 @@ def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) 
     inputs, targets = synthetic_batch(workload, 2, 0)
     assert math.isfinite(float(workload.loss(targets, workload.model(inputs[0], training=True))))
     assert {tensor.dtype for tensor in workload.model.outputs} == {"float32"}
-    kernels = [layer for layer in workload.model.layers if isinstance(layer, (layers.Dense, layers.Conv2D))]
+    kernels = [
+        layer for layer in workload.model.layers if isinstance(layer, (layers.Dense, layers.Conv2D))
+    ]
     assert {layer.compute_dtype for layer in kernels} == {precision}
     if name == "mobilenet":  # of the others a step is slow to begin
-        settings = {"mode": "train", "compile": "eager", "precision": precision, "optimizer": RMSPROP}
+        settings = {
+            "mode": "train",
+            "compile": "eager",
+            "precision": precision,
+            "optimizer": RMSPROP,
+        }
         step = TensorFlow().make_step(workload, (inputs, targets), settings)
         assert all(math.isfinite(step.run(1)) for _ in range(3))
 
 
 def test_the_detection_loss_is_the_papers() -> None:
-    """Against equations 5 of the focal loss and 3 of Fast R-CNN's smooth L1, written out one anchor after the other."""
+    """Against equations 5 of the focal loss and 3 of Fast R-CNN's smooth L1, written out one anchor
+    after the other.
+    """
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (2, 5, 3)).astype("float32")
     boxes, found = (generator.normal(0, 2, (2, 5, 4)).astype("float32") for _ in range(2))
@@ -169,7 +198,11 @@ def test_the_detection_loss_is_the_papers() -> None:
         if wanted[place] > 0:
             apart = np.abs(found[place] - boxes[place])
             total += sum(0.5 * d * d if d < 1 else d - 0.5 for d in apart)
-    loss = detection_loss([tf.constant(wanted), tf.constant(boxes)], [tf.constant(logits), tf.constant(found)])
+    loss = detection_loss(
+        [tf.constant(wanted), tf.constant(boxes)], [tf.constant(logits), tf.constant(found)]
+    )
     assert float(loss) == pytest.approx(total / 3, rel=1e-5)
-    nothing = detection_loss([tf.zeros([2, 5], "int32"), boxes], [tf.constant(logits), tf.constant(found)])
+    nothing = detection_loss(
+        [tf.zeros([2, 5], "int32"), boxes], [tf.constant(logits), tf.constant(found)]
+    )
     assert math.isfinite(float(nothing))

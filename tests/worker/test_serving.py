@@ -1,4 +1,6 @@
-"""Queries and what is said of them, on a clock that the test turns, beside SciPy and MLPerf's LoadGen."""
+"""Queries and what is said of them, on a clock that the test turns, beside SciPy and MLPerf's
+LoadGen.
+"""
 
 import math
 import re
@@ -42,7 +44,9 @@ class Schedule:
     """Queries that come at given times, as a generator that is never late issues them."""
 
     def __init__(self, clock: Clock, times: Sequence[int]) -> None:
-        self._clock, self._times, self._next = clock, times, 0
+        self._clock = clock
+        self._times = times
+        self._next = 0
 
     @property
     def ended(self) -> bool:
@@ -55,13 +59,22 @@ class Schedule:
         return [(due, due) for due in self._times[first : self._next]]
 
     def wait(self, until: int | None) -> None:
-        moments = [moment for moment in (until, None if self.ended else self._times[self._next]) if moment is not None]
+        moments = [
+            moment
+            for moment in (until, None if self.ended else self._times[self._next])
+            if moment is not None
+        ]
         self._clock.now = max(self._clock.now, min(moments))
 
 
-def served(times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int) -> ServedQueries:
-    """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch takes, ns."""
-    clock, batches = Clock(), 0
+def served(
+    times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int
+) -> ServedQueries:
+    """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch
+    takes, ns.
+    """
+    clock = Clock()
+    batches = 0
 
     def run(queries: int) -> None:
         nonlocal batches
@@ -74,13 +87,14 @@ def served(times: Sequence[int], service: Callable[[int, int], int], batch: int 
 def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
     """M/D/1 (Pollaczek, Khinchine): the mean wait is load / (1 - load) / 2 services.
 
-    The server's waits are those of Lindley's recursion to the nanosecond; the recursion then runs on more queries than
-    the server, since at high loads neighbours wait alike.
+    The server's waits are those of Lindley's recursion to the nanosecond; the recursion then runs
+    on more queries than the server, since at high loads neighbours wait alike.
     """
     times = np.array(arrivals(1_000, LOADGEN_SEED, 0, 2_000_000))
     for load in (0.3, 0.5, 0.7, 0.9):
         fixed = round(load * MS)
-        # W_n = max(0, W_{n-1} + S - A_n), as the distance of a walk from the lowest that it has been.
+        # W_n = max(0, W_{n-1} + S - A_n), as the distance of a walk from the lowest that it has
+        # been.
         walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
         waits = walk - np.minimum.accumulate(walk)
         assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
@@ -100,7 +114,9 @@ def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
 def test_a_rate_that_cannot_be_served_ends_when_a_query_has_waited_too_long() -> None:
     server = served(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, patience=500 * MS)
     assert server.outcome == "overload"
-    assert 50 < len(server.log) < 200  # half of what comes is served, and the wait grows by 5 ms a query
+    assert (
+        50 < len(server.log) < 200
+    )  # half of what comes is served, and the wait grows by 5 ms a query
     assert server.waiting > 30
 
 
@@ -129,7 +145,8 @@ def test_the_schedule_is_seeded_and_of_independent_gaps() -> None:
 
 
 def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> None:
-    clock, taken = Clock(), bytearray()
+    clock = Clock()
+    taken = bytearray()
 
     def sleep(seconds: float) -> None:
         clock.now += round(seconds * 1e9) + 50_000  # woken late
@@ -156,13 +173,19 @@ def test_no_batch_begins_once_the_time_is_up() -> None:
     assert served([0, 10_000 * MS], lambda *_: MS, until=50 * MS).outcome == "timeout"
 
 
-LASTING = {"single_stream": {"min_seconds": 9000.0}, "offline": {"min_seconds": 0.0, "min_queries": 1_000_000}}
+LASTING = {
+    "single_stream": {"min_seconds": 9000.0},
+    "offline": {"min_seconds": 0.0, "min_queries": 1_000_000},
+}
 LASTING["server"] = {"rate": 200.0, "min_seconds": 60.0, "latency_ms": 1000.0, "percentile": 99.0}
 
 
 @pytest.mark.parametrize(("scenario", "keys"), LASTING.items())
-def test_a_load_that_is_cut_is_kept(scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, batches = time.monotonic_ns, 0
+def test_a_load_that_is_cut_is_kept(
+    scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.monotonic_ns
+    batches = 0
 
     def run(_: int) -> None:
         nonlocal batches
@@ -178,10 +201,13 @@ def test_a_load_that_is_cut_is_kept(scenario: str, keys: dict[str, object], monk
     assert ending.value.load.joules is None
 
 
-#: Up to where every rate holds; above which rate runs of full length fail; how many probes there is time for; within
-#: what the found rate must lie.
+#: Up to where every rate holds; above which rate runs of full length fail; how many probes there is
+#: time for; within what the found rate must lie.
 SEARCHES = [
-    *((peak, math.inf, 100, (peak / 1.05, peak)) for peak in (5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0)),
+    *(
+        (peak, math.inf, 100, (peak / 1.05, peak))
+        for peak in (5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0)
+    ),
     (800.0, 600.0, 100, (480.0, 600.0)),
     (800.0, math.inf, 2, (0.0, 800.0)),
     (0.0, math.inf, 100, (0.0, 0.0)),
@@ -189,14 +215,18 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize(("peak", "unlucky", "most", "between"), SEARCHES)
-def test_a_search_brackets_the_peak(peak: float, unlucky: float, most: int, between: tuple[float, float]) -> None:
+def test_a_search_brackets_the_peak(
+    peak: float, unlucky: float, most: int, between: tuple[float, float]
+) -> None:
     probes: list[float] = []
 
     def probe(rate: float) -> bool:
         probes.append(rate)
         return rate <= peak
 
-    found = find_peak(probe, lambda rate: (rate <= unlucky, rate), 1_000.0, 0.05, lambda _: len(probes) < most)
+    found = find_peak(
+        probe, lambda rate: (rate <= unlucky, rate), 1_000.0, 0.05, lambda _: len(probes) < most
+    )
     assert between[0] <= (found.rate or 0.0) <= between[1]
     assert found.held is (peak > 0)
     assert len(probes) <= (16 if peak else most)
@@ -215,7 +245,8 @@ def test_as_many_queries_pass_as_the_binomial_says(late: int, share: float) -> N
 def test_quantiles_lie_between_their_ranks_with_95_percent() -> None:
     for count, share in ((60, 0.5), (200, 0.9), (1_000, 0.99)):
         low, high = quantile_ranks(count, share)
-        # The quantile is between values `low` and `high`, from 0, where low + 1 .. high values are below it.
+        # The quantile is between values `low` and `high`, from 0, where low + 1 .. high values are
+        # below it.
         covered = stats.binom.cdf(high, count, share) - stats.binom.cdf(low, count, share)
         assert 0.95 <= covered < 0.985
     assert quantile_ranks(100, 0.99)[1] is None  # no value is surely above it
@@ -223,9 +254,12 @@ def test_quantiles_lie_between_their_ranks_with_95_percent() -> None:
 
 @pytest.mark.parametrize("alike", [1, 20])
 def test_events_that_come_together_are_worth_fewer(alike: int) -> None:
-    """As the sample variances of 8, 16 and 32 parts say, each with Student's quantile for the normal one."""
+    """As the sample variances of 8, 16 and 32 parts say, each with Student's quantile for the
+    normal one.
+    """
     events = np.repeat(np.random.default_rng(0).random(1280 // alike) < 0.3, alike)
-    share, found = events.mean(), [1.0]
+    share = events.mean()
+    found = [1.0]
     for count in (8, 16, 32):
         student = stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975)
         counts = events.reshape(count, -1).sum(axis=1)
@@ -250,7 +284,8 @@ def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
 def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
     fewest = LimitWatch(*LIMIT).fewest
     assert fewest == fewest_to_pass(0, 0.99, 0.999)
-    # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would show.
+    # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would
+    # show.
     assert probe(100, [500] * 10_000) == (True, fewest)
     assert probe(1_000, [500] * 10_000) == (True, 2_001)
     assert probe(1_000, [2_000_000] * 10_000) == (False, 2_001)
@@ -258,9 +293,14 @@ def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
 
 
 def test_probes_seldom_err_however_often_they_look() -> None:
-    """1.2% of all queries are late, where 1% may be: hardly one of a hundred probes says that the limit holds."""
+    """1.2% of all queries are late, where 1% may be: hardly one of a hundred probes says that the
+    limit holds.
+    """
     random = np.random.default_rng(2)
-    verdicts = [probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist())[0] for _ in range(300)]
+    verdicts = [
+        probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist())[0]
+        for _ in range(300)
+    ]
     assert verdicts.count(True) <= 6
 
 
@@ -273,7 +313,11 @@ def test_queries_that_are_needed_and_latencies_that_are_discarded_are_loadgens()
 
     assert told("Need to process at least", "SingleStream", 50) == fewest_to_pass(1, 0.9, 0.99) + 1
     for queries in (100, 1_000, 5_000):
-        most = max(late for late in range(1, queries) if fewest_to_pass(late, 0.9, 0.99) + late <= queries)
+        most = max(
+            late for late in range(1, queries) if fewest_to_pass(late, 0.9, 0.99) + late <= queries
+        )
         assert told("Would discard", "SingleStream", queries) == most - 1
     late = {"server_target_qps": 1e5, "server_target_latency_ns": 0}
-    assert told("Would need to run at least", "Server", 200, **late) == fewest_to_pass(200, 0.99, 0.99)
+    assert told("Would need to run at least", "Server", 200, **late) == fewest_to_pass(
+        200, 0.99, 0.99
+    )

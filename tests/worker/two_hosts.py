@@ -1,4 +1,6 @@
-"""This machine as two hosts: a server of processes that the points of a command have there, as they would elsewhere."""
+"""This machine as two hosts: a server of processes that the points of a command have there, as they
+would elsewhere.
+"""
 
 import os
 import socket
@@ -24,7 +26,10 @@ def has_ipv6() -> bool:
 
 
 #: Of the second host, each of which has processes on one core.
-ADDRESSES = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
+ADDRESSES = [
+    "127.0.0.1",
+    pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
+]
 #: What makes points on two hosts as short as they can be.
 QUICK = [*SHORT, "hosts=2", "platform.threads=1"]
 
@@ -33,7 +38,12 @@ QUICK = [*SHORT, "hosts=2", "platform.threads=1"]
 def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of processes, and where its first line says that it listens; it ends by itself."""
     command = [sys.executable, "-m", "paradnn.worker.host", "--with-stdin", "--host", address]
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, KEY: SECRET}, "text": True}
+    options = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "env": {**os.environ, KEY: SECRET},
+        "text": True,
+    }
     with started(command, cwd=ROOT, **options) as server:
         said = server.stdout.readline()
         assert said.startswith("listening on "), said

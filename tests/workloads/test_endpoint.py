@@ -1,4 +1,6 @@
-"""A served model is asked by the OpenAI protocol; a server of this file's own answers, with times that it is told."""
+"""A served model is asked by the OpenAI protocol; a server of this file's own answers, with times
+that it is told.
+"""
 
 import json
 import threading
@@ -16,7 +18,9 @@ from paradnn.workloads.endpoint import Client, Endpoint, EndpointRequest, Reques
 from tests.conftest import Store, run, succeeded
 from tests.processes import PATIENCE
 
-FIRST, EACH, TOKENS = 0.03, 0.002, 5
+FIRST = 0.03
+EACH = 0.002
+TOKENS = 5
 INSTEAD = yaml.safe_load(Path(__file__).with_name("instead.yaml").read_text())
 #: A server may answer so many requests before it begins with that, of a model called later-...
 SANE = 10
@@ -34,9 +38,12 @@ class _Answers(BaseHTTPRequestHandler):
         self._whole(200, b'{"data": [{"id": "tiny"}]}')
 
     def do_POST(self) -> None:
-        begun, asked = time.monotonic(), json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        begun = time.monotonic()
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
-            self.server.seen.append({**asked, "key": self.headers.get("Authorization"), "path": self.path})
+            self.server.seen.append(
+                {**asked, "key": self.headers.get("Authorization"), "path": self.path}
+            )
             self.server.peers.add(self.client_address)
             count = sum(entry["model"] == asked["model"] for entry in self.server.seen)
         later, _, kind = asked["model"].rpartition("-")
@@ -45,7 +52,8 @@ class _Answers(BaseHTTPRequestHandler):
             time.sleep(0.6 if kind == "late" else 0.0)
             self.close_connection = True
             return
-        if (status := INSTEAD.get(kind, (0,))[0]) > 0:
+        status = INSTEAD.get(kind, (0,))[0]
+        if status > 0:
             self._whole(status, INSTEAD[kind][1].encode())
             return
         self.send_response(200)
@@ -56,7 +64,10 @@ class _Answers(BaseHTTPRequestHandler):
             time.sleep(0.05)
         for number in range(1000 if kind == "endless" else asked["max_tokens"]):
             time.sleep(max(0.0, begun + FIRST + number * EACH - time.monotonic()))
-            part = {"text": "x"} if self.path.endswith("/v1/completions") else {"delta": {"content": "x"}}
+            if self.path.endswith("/v1/completions"):
+                part = {"text": "x"}
+            else:
+                part = {"delta": {"content": "x"}}
             self._event(json.dumps({"choices": [part]}))
             if kind == "broken":
                 self.close_connection = True
@@ -84,7 +95,9 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.lock, self.seen, self.peers = threading.Lock(), list[dict[str, Any]](), set[Any]()
+        self.lock = threading.Lock()
+        self.seen = list[dict[str, Any]]()
+        self.peers = set[Any]()
 
     def handle_error(self, *_: object) -> None:
         """Who asks may hang up."""
@@ -113,7 +126,9 @@ def options(server: _Server) -> dict[str, Any]:
     return {"url": server.url, "output_tokens": TOKENS, "input_tokens": 7, "patience": 20.0}
 
 
-def test_a_request_says_when_its_tokens_came_and_how_many(server: _Server, options: dict[str, Any]) -> None:
+def test_a_request_says_when_its_tokens_came_and_how_many(
+    server: _Server, options: dict[str, Any]
+) -> None:
     client = Client(Endpoint(**options))
     asked = client.loop(1, 0.0, 3)
     assert client.model == "tiny"
@@ -128,14 +143,18 @@ def test_a_request_says_when_its_tokens_came_and_how_many(server: _Server, optio
     assert len(server.peers) == 1, "a thread keeps its connection"
 
 
-def test_texts_and_a_key_are_sent(server: _Server, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_and_a_key_are_sent(
+    server: _Server, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
     asked = Client(Endpoint(**options, api="completions", key_variable="MY_KEY")).loop(1, 0.0, 1)
     assert asked[0].tokens == TOKENS
     assert (server.seen[0]["key"], server.seen[0]["path"]) == ("Bearer secret", "/v1/completions")
 
 
-def test_an_open_loop_asks_as_scheduled_whether_or_not_others_are_answered(options: dict[str, Any]) -> None:
+def test_an_open_loop_asks_as_scheduled_whether_or_not_others_are_answered(
+    options: dict[str, Any],
+) -> None:
     asked = Client(Endpoint(**options)).loop(1, 0.3, 30, rate=200.0)
     assert len(asked) >= 30
     assert asked[-1].due - asked[0].due >= 0.3e9
@@ -148,7 +167,11 @@ def test_an_open_loop_asks_as_scheduled_whether_or_not_others_are_answered(optio
 def test_limits_say_what_is_in_time() -> None:
     request = EndpointRequest(0, 1_000_000, 20_000_000, 60_000_000, 3, 5)
     held = [{"first_token_ms": 20.0}, {"token_ms": 10.0}, {"request_ms": 60.0, "token_ms": 10.0}]
-    missed = [{"first_token_ms": 19.9}, {"token_ms": 9.9}, {"request_ms": 59.9}]  # from when it was due, not sent
+    missed = [
+        {"first_token_ms": 19.9},
+        {"token_ms": 9.9},
+        {"request_ms": 59.9},
+    ]  # from when it was due, not sent
     for limits in held + missed:
         assert Endpoint(**limits).in_time(request) is (limits in held), limits
     assert not Endpoint().in_time(EndpointRequest(0, 0, 1, 1, problem="gone"))
@@ -164,12 +187,19 @@ def test_requests_are_read_back_and_nonsense_is_refused() -> None:
 
 @pytest.mark.framework
 def test_a_sweep_over_an_endpoint_is_recorded_with_intervals(server: _Server, store: Store) -> None:
-    sweep = [f"endpoint.url={server.url}", "endpoint.concurrency=1,3", f"endpoint.output_tokens={TOKENS}"]
+    sweep = [
+        f"endpoint.url={server.url}",
+        "endpoint.concurrency=1,3",
+        f"endpoint.output_tokens={TOKENS}",
+    ]
     sweep += ["endpoint.min_seconds=0.1", "endpoint.min_queries=24", "endpoint.first_token_ms=1e5"]
     short = ["measure=quick", "measure.processes=2", "measure.warmup_seconds=0.05"]
     done = succeeded(["paradnn.train", "-m", "model=endpoint", *sweep, *short], store)
     assert "ms to the first token" in done.stdout
-    runs = {store.values("params", each["run_id"])["endpoint.concurrency"]: each for each in store.runs()}
+    runs = {
+        store.values("params", each["run_id"])["endpoint.concurrency"]: each
+        for each in store.runs()
+    }
     assert {key: (tags["outcome"], tags["endpoint_model"]) for key, tags in runs.items()} == {
         "1": ("ok", "tiny"),
         "3": ("ok", "tiny"),
@@ -177,8 +207,14 @@ def test_a_sweep_over_an_endpoint_is_recorded_with_intervals(server: _Server, st
     for concurrency, tags in runs.items():
         metrics = store.values("latest_metrics", tags["run_id"])
         assert metrics["queries"] >= 48
-        assert (metrics["output_tokens"], metrics["failed_queries"], metrics["in_time_fraction"]) == (TOKENS, 0, 1)
-        low, first, high = (metrics[f"time_to_first_token{end}_ms"] for end in ("_low", "", "_high"))
+        assert (
+            metrics["output_tokens"],
+            metrics["failed_queries"],
+            metrics["in_time_fraction"],
+        ) == (TOKENS, 0, 1)
+        low, first, high = (
+            metrics[f"time_to_first_token{end}_ms"] for end in ("_low", "", "_high")
+        )
         assert first >= FIRST * 1e3
         assert low <= first <= high
         assert metrics["time_per_output_token_ms"] > 0
@@ -186,42 +222,80 @@ def test_a_sweep_over_an_endpoint_is_recorded_with_intervals(server: _Server, st
         assert 0 < metrics["queries_per_second"] <= most
         assert metrics["tokens_per_second"] == pytest.approx(TOKENS * metrics["queries_per_second"])
         assert (
-            "Answers: first token after" in tags["mlflow.note.content"] or "Answers of" in tags["mlflow.note.content"]
+            "Answers: first token after" in tags["mlflow.note.content"]
+            or "Answers of" in tags["mlflow.note.content"]
         )
 
 
 @pytest.mark.framework
 @pytest.mark.parametrize("loop", ["concurrency=4", "rate=200"])
-def test_whatever_a_server_does_instead_is_an_outcome_that_says_so(server: _Server, store: Store, loop: str) -> None:
+def test_whatever_a_server_does_instead_is_an_outcome_that_says_so(
+    server: _Server, store: Store, loop: str
+) -> None:
     server.seen.clear()
     models = ",".join(f"{when}{kind}" for when in ("", "later-") for kind in INSTEAD)
-    sweep = [f"endpoint.url={server.url}", f"endpoint.{loop}", f"endpoint.model={models}", "endpoint.patience=0.3"]
-    sweep += ["endpoint.min_seconds=0.1", "endpoint.min_queries=24", f"endpoint.output_tokens={TOKENS}"]
+    sweep = [
+        f"endpoint.url={server.url}",
+        f"endpoint.{loop}",
+        f"endpoint.model={models}",
+        "endpoint.patience=0.3",
+    ]
+    sweep += [
+        "endpoint.min_seconds=0.1",
+        "endpoint.min_queries=24",
+        f"endpoint.output_tokens={TOKENS}",
+    ]
     begun = time.monotonic()
     sweep += ["measure=quick", "measure.warmup_seconds=0", "measure.timeout=4"]
     done = run(["paradnn.train", "-m", "model=endpoint", *sweep], store)
     assert time.monotonic() - begun < PATIENCE, "no server is waited for without end"
     assert "Traceback" not in done.stdout + done.stderr
     for tags in store.runs():
-        later, _, kind = str(store.values("params", tags["run_id"])["endpoint.model"]).rpartition("-")
+        later, _, kind = str(store.values("params", tags["run_id"])["endpoint.model"]).rpartition(
+            "-"
+        )
         if "ms late; ask for less" in tags.get("reason", ""):
             continue  # a busy machine wakes who asks too late
         assert tags["outcome"] == ("ok" if later else "unavailable"), (later, kind, tags)
-        assert INSTEAD[kind][2] in tags["request_problem" if later else "reason"], (later, kind, tags)
+        assert INSTEAD[kind][2] in tags["request_problem" if later else "reason"], (
+            later,
+            kind,
+            tags,
+        )
         metrics = store.values("latest_metrics", tags["run_id"])
         assert not later or min(metrics["queries"], metrics["failed_queries"]) >= 1
     assert len(store.runs()) == 2 * len(INSTEAD)
-    done = run(["paradnn.train", "model=endpoint", "endpoint.url=http://127.0.0.1:9/v1", "measure=quick"], store)
+    done = run(
+        ["paradnn.train", "model=endpoint", "endpoint.url=http://127.0.0.1:9/v1", "measure=quick"],
+        store,
+    )
     assert "Connection refused; start the server" in done.stderr + done.stdout
 
 
 @pytest.mark.framework
 def test_two_endpoints_are_compared(server: _Server, store: Store, tmp_path: Path) -> None:
-    sides = [f"endpoint.url={server.url}", f"endpoint.url={server.url.replace('127.0.0.1', 'localhost')}"]
-    short = ["model=endpoint", "endpoint.output_tokens=2", "endpoint.min_seconds=0", "endpoint.min_queries=3"]
+    sides = [
+        f"endpoint.url={server.url}",
+        f"endpoint.url={server.url.replace('127.0.0.1', 'localhost')}",
+    ]
+    short = [
+        "model=endpoint",
+        "endpoint.output_tokens=2",
+        "endpoint.min_seconds=0",
+        "endpoint.min_queries=3",
+    ]
     limits = ["--rounds", "5", "--most", "5", "--json", str(tmp_path / "found.json")]
     done = run(
-        ["paradnn.compare.__main__", *limits, *sides, "--", *short, "measure=quick", "measure.warmup_seconds=0"], store
+        [
+            "paradnn.compare.__main__",
+            *limits,
+            *sides,
+            "--",
+            *short,
+            "measure=quick",
+            "measure.warmup_seconds=0",
+        ],
+        store,
     )
     assert done.returncode in (0, 1), done.stderr
     found = json.loads((tmp_path / "found.json").read_text())

@@ -1,5 +1,6 @@
-"""A family and a kind of work, each in one file of another package, are in everything that theirs are in; nothing
-outside its folder names a kind of work."""
+"""A family and a kind of work, each in one file of another package, are in everything that theirs
+are in; nothing outside its folder names a kind of work.
+"""
 
 import json
 import re
@@ -16,7 +17,8 @@ from paradnn.config.point import read_point
 from paradnn.core.workload import WORKLOADS
 from tests.conftest import ROOT, SHORT, Store, environment
 
-#: Runs commands one after the other in a process that finds the packages; prints exit codes and texts.
+#: Runs commands one after the other in a process that finds the packages; prints exit codes and
+#: texts.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -31,7 +33,9 @@ print(json.dumps(said))
 """
 SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
 _TYPED = yaml.safe_load(Path(__file__).with_name("plugin.yaml").read_text())
-COMMANDS = [shlex.split(words.format(sweep=shlex.join(SWEEP), short=shlex.join(SHORT))) for words in _TYPED]
+COMMANDS = [
+    shlex.split(words.format(sweep=shlex.join(SWEEP), short=shlex.join(SHORT))) for words in _TYPED
+]
 
 
 @pytest.mark.framework
@@ -39,22 +43,31 @@ def test_a_family_and_a_kind_of_work_of_other_packages_are_in_everything(store: 
     folders = ":".join(str(ROOT / "tests" / room / "plugin") for room in ("families", "workloads"))
     command = [sys.executable, "-c", PROGRAM, str(store.folder), json.dumps(COMMANDS)]
     environ = environment(store, PYTHONPATH=folders)
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert [each[0] for each in said] == [0] * 10 + [2] * 4
-    told, model, task, key, name, swept, planned, known, counted, roofed = (each[1] for each in said[:10])
+    told, model, task, key, name, swept, planned, known, counted, roofed = (
+        each[1] for each in said[:10]
+    )
     assert "Keys of model=plane\n  model.wings=8 " in told
     assert "Keys of task=tally\n  tally.steps=5 " in told
     # However wide the terminal is.
-    assert " ".join(model.split()) == "plane One hidden layer between four features and two classes. model.wings=8"
+    assert (
+        " ".join(model.split())
+        == "plane One hidden layer between four features and two classes. model.wings=8"
+    )
     assert task.split(maxsplit=1) == ["tally", "Forward passes, one by one.\n"]
     assert (key, name) == ("model.wings=\n", "task=tally\n")
     runs = {store.values("params", each["run_id"])["model.wings"]: each for each in store.runs()}
-    assert {wings: (tags["outcome"], tags["tallied"]) for wings, tags in runs.items()} == dict.fromkeys(
-        "25", ("ok", "7")
-    )
-    metrics = {wings: store.values("latest_metrics", tags["run_id"]) for wings, tags in runs.items()}
+    assert {
+        wings: (tags["outcome"], tags["tallied"]) for wings, tags in runs.items()
+    } == dict.fromkeys("25", ("ok", "7"))
+    metrics = {
+        wings: store.values("latest_metrics", tags["run_id"]) for wings, tags in runs.items()
+    }
     # (4 + 1) x wings + (wings + 1) x 2; a batch of 32, which comes with the model.
     assert {wings: found["parameters"] for wings, found in metrics.items()} == {"2": 16, "5": 37}
     assert metrics["5"]["flops_per_step"] == 2 * 32 * (4 * 5 + 5 * 2)

@@ -1,5 +1,6 @@
-"""Models from outside as workloads: Keras models, PyTorch modules and exported programs, JAX functions, ONNX files. For
-workers alone."""
+"""Models from outside as workloads: Keras models, PyTorch modules and exported programs, JAX
+functions, ONNX files. For workers alone.
+"""
 
 import io
 import json
@@ -27,26 +28,38 @@ _PLAIN = re.compile(
 _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
 
 
-def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "auto") -> BuiltModel:
-    """What a function made as a workload: a model, or it with an example of its input, a batch of at least one. A JAX
-    function f(parameters, inputs) stands before its parameters. `shape` is that of an input without the batch; `output`
-    says what the outputs are compared with. Raises Unavailable where it is none, or its shapes are not known."""
+def as_workload(
+    made: Any, name: str, shape: Sequence[int] = (), output: str = "auto"
+) -> BuiltModel:
+    """What a function made as a workload: a model, or it with an example of its input, a batch of
+    at least one. A JAX function f(parameters, inputs) stands before its parameters. `shape` is that
+    of an input without the batch; `output` says what the outputs are compared with. Raises
+    Unavailable where it is none, or its shapes are not known.
+    """
     parts = list(made) if isinstance(made, tuple) else [made]
 
     def require(wanted: str, what: str) -> None:
-        if (backend := keras.backend.backend()) != wanted:
-            raise Unavailable(f"{name} returns {what}, which runs in framework={wanted}, not in {backend}")
+        backend = keras.backend.backend()
+        if backend != wanted:
+            raise Unavailable(
+                f"{name} returns {what}, which runs in framework={wanted}, not in {backend}"
+            )
 
     if isinstance(parts[0], keras.Model):
-        model, rest = parts[0], parts[1:]
+        model = parts[0]
+        rest = parts[1:]
     elif "torch" in sys.modules and isinstance(parts[0], sys.modules["torch"].nn.Module):
         require("torch", "a torch.nn.Module")
-        model, rest = _torch_model(parts[0]), parts[1:]
+        model = _torch_model(parts[0])
+        rest = parts[1:]
     elif callable(parts[0]) and len(parts) > 1:
         require("jax", "a JAX function")
         function = parts[0]
-        layer = keras.layers.JaxLayer(lambda params, inputs: function(params, inputs), params=parts[1], dtype="float32")
-        model, rest = keras.Sequential([layer]), parts[2:]
+        layer = keras.layers.JaxLayer(
+            lambda params, inputs: function(params, inputs), params=parts[1], dtype="float32"
+        )
+        model = keras.Sequential([layer])
+        rest = parts[2:]
     else:
         found = "nothing" if made is None else type(parts[0]).__name__
         raise Unavailable(f"{name} returns {found}: {_RETURNS}")
@@ -57,11 +70,18 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
         return BuiltModel(model, inputs)
     spec = tuple(int(size) for size in outputs[0].shape[1:])
     classes = output == "classes" or (output == "auto" and len(spec) > 0 and spec[-1] > 1)
-    target = ArraySpec(spec[:-1], "int32", spec[-1]) if classes else ArraySpec(spec, "float32")
+    if classes:
+        target = ArraySpec(spec[:-1], "int32", spec[-1])
+    else:
+        target = ArraySpec(spec, "float32")
 
     def loss(targets: Sequence[Any], outputs: Any) -> Any:
-        found = ops.cast(keras.tree.flatten(outputs)[0], "float32")  # it ends in whatever type it has
-        return cross_entropy(targets, found) if classes else ops.mean(ops.square(found - targets[0]))
+        found = ops.cast(
+            keras.tree.flatten(outputs)[0], "float32"
+        )  # it ends in whatever type it has
+        if classes:
+            return cross_entropy(targets, found)
+        return ops.mean(ops.square(found - targets[0]))
 
     return BuiltModel(model, inputs, (target,), loss)
 
@@ -91,37 +111,63 @@ def _torch_model(module: Any) -> keras.Model:
     return model
 
 
-def _inputs(model: keras.Model, example: Any, shape: Sequence[int], name: str) -> tuple[ArraySpec, ...]:
+def _inputs(
+    model: keras.Model, example: Any, shape: Sequence[int], name: str
+) -> tuple[ArraySpec, ...]:
     """What a batch holds: by the shape that is asked for, an example, or the model's own inputs."""
     if example is not None:
-        arrays = [np.asarray(array) for array in (example if isinstance(example, list | tuple) else [example])]
+        arrays = [
+            np.asarray(array)
+            for array in (example if isinstance(example, list | tuple) else [example])
+        ]
         if not all(array.ndim for array in arrays):
-            raise Unavailable(f"{name} returns a number for an example: return a batch of inputs, of one at least")
-        return tuple(_spec(array.shape[1:], array.dtype, int(array.max(initial=1)) + 1) for array in arrays)
+            raise Unavailable(
+                f"{name} returns a number for an example: return a batch of inputs, of one at least"
+            )
+        return tuple(
+            _spec(array.shape[1:], array.dtype, int(array.max(initial=1)) + 1) for array in arrays
+        )
     own = getattr(model, "inputs", None) or []
     if shape and len(own) <= 1:
         return (_spec(tuple(shape), own[0].dtype if own else "float32", _words(model)),)
     if not own or any(size is None for each in own for size in each.shape[1:]):
-        reason = "is not known" if not own else f"is open: {[tuple(each.shape[1:]) for each in own]}"
-        raise Unavailable(f"the input shape of {name} {reason}; set model.input_shape, or return an example too")
+        if not own:
+            reason = "is not known"
+        else:
+            reason = f"is open: {[tuple(each.shape[1:]) for each in own]}"
+        raise Unavailable(
+            f"the input shape of {name} {reason}; set model.input_shape, or return an example too"
+        )
     return tuple(_spec(tuple(each.shape[1:]), each.dtype, _words(model)) for each in own)
 
 
 def _spec(shape: tuple[int, ...], dtype: Any, high: int) -> ArraySpec:
-    floating = np.dtype(str(dtype)).kind not in "iub" if str(dtype) != "bfloat16" else True
-    return ArraySpec(tuple(shape), "float32") if floating else ArraySpec(tuple(shape), "int32", high)
+    if str(dtype) != "bfloat16":
+        floating = np.dtype(str(dtype)).kind not in "iub"
+    else:
+        floating = True
+    if floating:
+        return ArraySpec(tuple(shape), "float32")
+    return ArraySpec(tuple(shape), "int32", high)
 
 
 def _words(model: keras.Model) -> int:
     """The least vocabulary of the model's embeddings: what its whole numbers are below."""
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
-    return min((layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)), default=2)
+    if hasattr(model, "_flatten_layers"):
+        layers = model._flatten_layers()
+    else:
+        layers = ()
+    return min(
+        (layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)),
+        default=2,
+    )
 
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """Where a model is expected: a graph, and its weights for their number. types: of its inputs, as NumPy calls them.
-    fixed: the one batch that it has, None for any."""
+    """Where a model is expected: a graph, and its weights for their number. types: of its inputs,
+    as NumPy calls them. fixed: the one batch that it has, None for any.
+    """
 
     graph: Any
     types: tuple[Any, ...]
@@ -131,71 +177,106 @@ class OnnxGraph:
 
 
 def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
-    """The graph with its inputs; `shape` stands for dimensions that a single input leaves open. Raises Unavailable."""
+    """The graph with its inputs; `shape` stands for dimensions that a single input leaves open.
+    Raises Unavailable.
+    """
     with refused("onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"):
         import onnx
-    with refused(f"{path.name} is no ONNX model", Exception):  # of protobuf, which has no class in common for them
+    with refused(
+        f"{path.name} is no ONNX model", Exception
+    ):  # of protobuf, which has no class in common for them
         model = onnx.load(path)
     known = {entry.name for entry in model.graph.initializer}
     inputs = [entry for entry in model.graph.input if entry.name not in known]
     if not inputs:
         raise Unavailable(f"{path.name} is no ONNX model: it has no inputs")
-    types = tuple(onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type) for entry in inputs)
+    types = tuple(
+        onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type) for entry in inputs
+    )
     sizes = [[size.dim_value for size in entry.type.tensor_type.shape.dim] for entry in inputs]
     specs = []
     for each, kind in zip(sizes, types, strict=True):
         own = tuple(shape) if shape and len(inputs) == 1 else tuple(each[1:])
         if not each or not all(own):
-            raise Unavailable(f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch")
+            raise Unavailable(
+                f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch"
+            )
         specs.append(ArraySpec(own, "float32") if kind.kind == "f" else ArraySpec(own, "int32", 2))
-    weights = tuple(SimpleNamespace(shape=entry.dims) for entry in model.graph.initializer if entry.data_type == 1)
+    weights = tuple(
+        SimpleNamespace(shape=entry.dims)
+        for entry in model.graph.initializer
+        if entry.data_type == 1
+    )
     graph: Any = OnnxGraph(model, types, sizes[0][0] or None, weights)
     return BuiltModel(graph, tuple(specs))
 
 
 def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
-    """A program of `torch.export.save`, for inference; `shape` stands for dimensions that its only input leaves open.
-    Raises Unavailable for a file that is none, pickled tensors, and a batch that it was not exported for."""
+    """A program of `torch.export.save`, for inference; `shape` stands for dimensions that its only
+    input leaves open. Raises Unavailable for a file that is none, pickled tensors, and a batch that
+    it was not exported for.
+    """
     import torch
 
     reason = f"{path.name} is no program that this PyTorch loads ({torch.__version__})"
     with refused(reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError):
         program = torch.export.load(_plain_archive(path))
     wanted = set(program.graph_signature.user_inputs)
-    tensors = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in wanted]
-    sizes = [[size if isinstance(size, int) else None for size in tensor.shape] for tensor in tensors]
+    tensors = [
+        node.meta["val"]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in wanted
+    ]
+    sizes = [
+        [size if isinstance(size, int) else None for size in tensor.shape] for tensor in tensors
+    ]
     specs = []
     for each, tensor in zip(sizes, tensors, strict=True):
         own = tuple(shape) if shape and len(sizes) == 1 else tuple(each[1:])
         if not each or None in own:
-            raise Unavailable(f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch")
-        specs.append(_spec(tuple(size or 0 for size in own), str(tensor.dtype).removeprefix("torch."), 2))
+            raise Unavailable(
+                f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch"
+            )
+        specs.append(
+            _spec(tuple(size or 0 for size in own), str(tensor.dtype).removeprefix("torch."), 2)
+        )
     module: Any = program.module()
-    module.train = lambda mode=True: module  # it was exported in one of both ways, and knows no other
+    module.train = lambda mode=True: (
+        module
+    )  # it was exported in one of both ways, and knows no other
 
     def fits(arrays: list[Any]) -> list[Any]:
         for array, (batch, *_) in zip(arrays, sizes, strict=True):
             if batch not in (None, array.shape[0]):
-                raise Unavailable(f"{path.name} was exported for a batch of {batch}: set batch_size={batch}")
+                raise Unavailable(
+                    f"{path.name} was exported for a batch of {batch}: set batch_size={batch}"
+                )
         return arrays
 
     return BuiltModel(_torch_model(module), tuple(specs), prepare=fits)
 
 
 def _plain_archive(path: Path) -> io.BytesIO:
-    """A copy of the archive with nothing in it that PyTorch would unpickle: what is checked here is what is loaded.
-    Raises Unavailable where weights or constants are pickled."""
-    copy, samples = io.BytesIO(), []
+    """A copy of the archive with nothing in it that PyTorch would unpickle: what is checked here is
+    what is loaded. Raises Unavailable where weights or constants are pickled.
+    """
+    copy = io.BytesIO()
+    samples = []
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as plain:
         for name in dict.fromkeys(archive.namelist()):
             if name.endswith("_config.json") and any(
-                entry.get("use_pickle") for entry in json.loads(archive.read(name)).get("config", {}).values()
+                entry.get("use_pickle")
+                for entry in json.loads(archive.read(name)).get("config", {}).values()
             ):
-                raise Unavailable(f"{path.name} holds pickled tensors ({name}): export it with plain ones")
+                raise Unavailable(
+                    f"{path.name} holds pickled tensors ({name}): export it with plain ones"
+                )
             if _PLAIN.fullmatch(name):
                 plain.writestr(name, archive.read(name))
                 samples += [name] if "/models/" in name else []
         for name in samples:  # example inputs, which are pickled: none
-            plain.writestr(re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name), b"")
+            plain.writestr(
+                re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name), b""
+            )
     copy.seek(0)
     return copy

@@ -10,8 +10,13 @@ from jax.experimental.sparse import BCOO
 
 from paradnn.families.kernels import Conv2d
 
-sigmoid, tanh, relu, sparse_matmul = jax.nn.sigmoid, jnp.tanh, jax.nn.relu, operator.matmul
-sign, reshape, concatenate = jnp.sign, jnp.reshape, jnp.concatenate
+sigmoid = jax.nn.sigmoid
+tanh = jnp.tanh
+relu = jax.nn.relu
+sparse_matmul = operator.matmul
+sign = jnp.sign
+reshape = jnp.reshape
+concatenate = jnp.concatenate
 
 
 def cast(values: Any, dtype: str) -> Any:
@@ -19,7 +24,9 @@ def cast(values: Any, dtype: str) -> Any:
 
 
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-    return jax.lax.dot_general(a, b, (((0 if transpose_a else 1,), (1 if transpose_b else 0,)), ((), ())))
+    return jax.lax.dot_general(
+        a, b, (((0 if transpose_a else 1,), (1 if transpose_b else 0,)), ((), ()))
+    )
 
 
 def images(values: Any, layout: str) -> Any:
@@ -32,25 +39,40 @@ filters = images
 def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
     padding = [(pad, pad) for pad in kernel.padding]
     numbers = (kernel.layout, "HWIO", kernel.layout)
-    return jax.lax.conv_general_dilated(images, filters, kernel.stride, padding, dimension_numbers=numbers)
+    return jax.lax.conv_general_dilated(
+        images, filters, kernel.stride, padding, dimension_numbers=numbers
+    )
 
 
 def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
     images = jax.ShapeDtypeStruct(kernel.images(gradient.shape[0]), gradient.dtype)
-    backward = jax.linear_transpose(lambda images: convolution_forward(images, filters, kernel), images)
+    backward = jax.linear_transpose(
+        lambda images: convolution_forward(images, filters, kernel), images
+    )
     return backward(gradient)[0]
 
 
 def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
     filters = jax.ShapeDtypeStruct(kernel.filter_shape, gradient.dtype)
-    backward = jax.linear_transpose(lambda filters: convolution_forward(images, filters, kernel), filters)
+    backward = jax.linear_transpose(
+        lambda filters: convolution_forward(images, filters, kernel), filters
+    )
     return backward(gradient)[0]
 
 
-def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
+def scan(
+    step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False
+) -> Any:
     return jax.lax.scan(step, state, sequences, reverse=reverse)
 
 
 def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
-    rows = jnp.repeat(jnp.arange(shape[0], dtype=columns.dtype), counts, total_repeat_length=columns.size)
-    return BCOO((values, jnp.stack([rows, columns], 1)), shape=shape, indices_sorted=True, unique_indices=True)
+    rows = jnp.repeat(
+        jnp.arange(shape[0], dtype=columns.dtype), counts, total_repeat_length=columns.size
+    )
+    return BCOO(
+        (values, jnp.stack([rows, columns], 1)),
+        shape=shape,
+        indices_sorted=True,
+        unique_indices=True,
+    )

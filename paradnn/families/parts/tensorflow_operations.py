@@ -7,9 +7,15 @@ import tensorflow as tf
 
 from paradnn.families.kernels import Conv2d
 
-cast, matmul, sigmoid, tanh, relu = tf.cast, tf.matmul, tf.sigmoid, tf.tanh, tf.nn.relu
+cast = tf.cast
+matmul = tf.matmul
+sigmoid = tf.sigmoid
+tanh = tf.tanh
+relu = tf.nn.relu
 sparse_matmul = tf.sparse.sparse_dense_matmul
-sign, reshape, concatenate = tf.sign, tf.reshape, tf.concat
+sign = tf.sign
+reshape = tf.reshape
+concatenate = tf.concat
 
 
 def images(values: Any, layout: str) -> Any:
@@ -24,13 +30,19 @@ def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
 
 
 def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
-    sizes, options = list(kernel.images(gradient.shape[0])), _options(kernel)
-    return tf.raw_ops.Conv2DBackpropInput(input_sizes=sizes, filter=filters, out_backprop=gradient, **options)
+    sizes = list(kernel.images(gradient.shape[0]))
+    options = _options(kernel)
+    return tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=sizes, filter=filters, out_backprop=gradient, **options
+    )
 
 
 def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
-    sizes, options = list(kernel.filter_shape), _options(kernel)
-    return tf.raw_ops.Conv2DBackpropFilter(input=images, filter_sizes=sizes, out_backprop=gradient, **options)
+    sizes = list(kernel.filter_shape)
+    options = _options(kernel)
+    return tf.raw_ops.Conv2DBackpropFilter(
+        input=images, filter_sizes=sizes, out_backprop=gradient, **options
+    )
 
 
 def _options(kernel: Conv2d) -> dict[str, Any]:
@@ -41,20 +53,32 @@ def _options(kernel: Conv2d) -> dict[str, Any]:
     options = {"strides": [steps[axis] for axis in order], "data_format": kernel.layout}
     if not any(kernel.padding):
         return {**options, "padding": "VALID"}
-    return {**options, "padding": "EXPLICIT", "explicit_paddings": [side for axis in order for side in around[axis]]}
+    return {
+        **options,
+        "padding": "EXPLICIT",
+        "explicit_paddings": [side for axis in order for side in around[axis]],
+    }
 
 
-def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
+def scan(
+    step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False
+) -> Any:
     length = sequences[0].shape[0]
     # What a step gives is only known once there is one.
     specimen = (
-        tf.function(step).get_concrete_function(state, tuple(each[0] for each in sequences)).structured_outputs[1]
+        tf.function(step)
+        .get_concrete_function(state, tuple(each[0] for each in sequences))
+        .structured_outputs[1]
     )
-    arrays = tuple(tf.TensorArray(spec.dtype, length, element_shape=spec.shape) for spec in specimen)
+    arrays = tuple(
+        tf.TensorArray(spec.dtype, length, element_shape=spec.shape) for spec in specimen
+    )
 
     def body(index: Any, state: Any, arrays: Any) -> Any:
         state, outputs = step(state, tuple(each[index] for each in sequences))
-        arrays = tuple(array.write(index, output) for array, output in zip(arrays, outputs, strict=True))
+        arrays = tuple(
+            array.write(index, output) for array, output in zip(arrays, outputs, strict=True)
+        )
         return index - 1 if reverse else index + 1, state, arrays
 
     _, state, arrays = tf.while_loop(

@@ -9,8 +9,13 @@ import torch
 
 from paradnn.families.kernels import Conv2d
 
-sigmoid, tanh, relu, sparse_matmul = torch.sigmoid, torch.tanh, torch.relu, operator.matmul
-sign, reshape, concatenate = torch.sign, torch.reshape, torch.cat
+sigmoid = torch.sigmoid
+tanh = torch.tanh
+relu = torch.relu
+sparse_matmul = operator.matmul
+sign = torch.sign
+reshape = torch.reshape
+concatenate = torch.cat
 
 
 def cast(values: Any, dtype: str) -> Any:
@@ -27,7 +32,10 @@ def images(values: Any, layout: str) -> Any:
 
 
 def filters(values: Any, layout: str) -> Any:
-    order = torch.channels_last if layout == "NHWC" else torch.contiguous_format
+    if layout == "NHWC":
+        order = torch.channels_last
+    else:
+        order = torch.contiguous_format
     return values.permute(3, 2, 0, 1).contiguous(memory_format=order)
 
 
@@ -42,7 +50,9 @@ def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> A
 
 def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
     height, width, channels, count = kernel.filter_shape
-    return _backward(gradient, images, _nothing(gradient, (count, channels, height, width)), kernel, 1)
+    return _backward(
+        gradient, images, _nothing(gradient, (count, channels, height, width)), kernel, 1
+    )
 
 
 def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, which: int) -> Any:
@@ -56,7 +66,9 @@ def _nothing(like: Any, shape: Sequence[int]) -> Any:
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
 
 
-def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
+def scan(
+    step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False
+) -> Any:
     found: list[tuple[Any, ...]] = []
     places = range(sequences[0].shape[0])
     for index in reversed(places) if reverse else places:

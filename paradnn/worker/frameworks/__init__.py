@@ -1,7 +1,8 @@
 """What differs between the frameworks below Keras, behind one interface.
 
-Each module implements `Framework` under the name FRAMEWORK: how devices are found, batches placed, a training or
-inference step compiled, the device synchronised and errors classified. Everything else in the worker is written once.
+Each module implements `Framework` under the name FRAMEWORK: how devices are found, batches placed,
+a training or inference step compiled, the device synchronised and errors classified. Everything
+else in the worker is written once.
 """
 
 from __future__ import annotations
@@ -27,22 +28,26 @@ if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is repor
     from paradnn.families.built import BuiltModel
     from paradnn.worker.affinity import DeviceLayout
 
-#: What Keras imports where it is installed, for parts that no point uses: a third of the processor time of a worker's
-#: start, and 150 MB.
+#: What Keras imports where it is installed, for parts that no point uses: a third of the processor
+#: time of a worker's start, and 150 MB.
 _NEEDLESS = ("IPython", "matplotlib", "pandas", "sklearn")
 #: Inputs and targets.
 Batch = tuple[Sequence[Any], Sequence[Any]]
 
 
 class Step:
-    """A compiled step with its batch in place; here is what a step says that compiles nothing and hides its kernels."""
+    """A compiled step with its batch in place; here is what a step says that compiles nothing and
+    hides its kernels.
+    """
 
     def run(self, steps: int) -> float | None:
         """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
         raise NotImplementedError
 
     def compilations(self) -> int:
-        """How often something was compiled so far in this process; an attempt that failed took its time too."""
+        """How often something was compiled so far in this process; an attempt that failed took its
+        time too.
+        """
         return 0
 
     def compile_note(self) -> str | None:
@@ -62,7 +67,9 @@ class Step:
         return Cost(kind, "other")
 
     def calibrate(self, examples: Any) -> None:
-        """Let what is quantised be calibrated on `examples`, not on the step's own batch; before it first runs."""
+        """Let what is quantised be calibrated on `examples`, not on the step's own batch; before it
+        first runs.
+        """
 
     # Of frameworks whose steps can learn:
 
@@ -90,7 +97,8 @@ class Framework(ABC):
     """One framework; nothing of it touches a device before `open_device`."""
 
     name: str
-    #: The values of `compile` under which a matrix product is another program: each has ceilings of its own.
+    #: The values of `compile` under which a matrix product is another program: each has ceilings of
+    #: its own.
     compile_modes: tuple[str, ...]
 
     @abstractmethod
@@ -105,13 +113,21 @@ class Framework(ABC):
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         """The step of `point`, its batch on the device; nothing is compiled yet."""
 
-    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
-        """A function that runs a kernel so many times and waits; see `paradnn.worker.peak_rates` for the names."""
+    def make_kernel(
+        self, name: str, size: int, precision: str, compile: str
+    ) -> Callable[[int], None]:
+        """A function that runs a kernel so many times and waits; see `paradnn.worker.peak_rates`
+        for the names.
+        """
         raise NotImplementedError
 
     @abstractmethod
-    def trace(self, folder: Path) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
-        """Profile into `folder`; what the function gives marks the steps that count. Raises Unavailable."""
+    def trace(
+        self, folder: Path
+    ) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
+        """Profile into `folder`; what the function gives marks the steps that count. Raises
+        Unavailable.
+        """
 
     def read_trace(self, folder: Path) -> Trace:
         """What `trace` wrote into `folder`; ValueError where it cannot be read."""

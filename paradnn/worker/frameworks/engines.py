@@ -1,10 +1,12 @@
-"""Engines that serve models: LiteRT, ONNX Runtime, OpenVINO. A Keras model is built by TensorFlow and converted.
+"""Engines that serve models: LiteRT, ONNX Runtime, OpenVINO. A Keras model is built by TensorFlow
+and converted.
 
-What is measured is the engine's own call on a batch that stays where it is. The model is built in float32 with a fixed
-batch size, and `precision` is the artefact's: int8_dynamic has weights in 8 bits and activations quantised as they
-come, int8 both, calibrated on batches of the point's own inputs. No export is trusted: an artefact that says something
-else than Keras by more than its precision explains is no measurement. A profile is of a second session of the same
-artefact, since an engine decides when it loads one whether it notes the times of operations.
+What is measured is the engine's own call on a batch that stays where it is. The model is built in
+float32 with a fixed batch size, and `precision` is the artefact's: int8_dynamic has weights in 8
+bits and activations quantised as they come, int8 both, calibrated on batches of the point's own
+inputs. No export is trusted: an artefact that says something else than Keras by more than its
+precision explains is no measurement. A profile is of a second session of the same artefact, since
+an engine decides when it loads one whether it notes the times of operations.
 """
 
 from __future__ import annotations
@@ -38,15 +40,17 @@ except ModuleNotFoundError:  # where artefacts come made (`MadeSource`) nothing 
 
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8
-#: How far an artefact's outputs may be from Keras', as a share of the largest: beyond it they are another model's.
+#: How far an artefact's outputs may be from Keras', as a share of the largest: beyond it they are
+#: another model's.
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.25, "int8_dynamic": 0.25}
 
 
 @dataclass(frozen=True)
 class Session:
-    """An artefact, loaded, with its inputs in place: one step, its outputs, the type in which it computes by its own
-    word, where it was loaded for a profile what all steps but the first spent their time on, and where it has copied
-    the inputs what copies them again."""
+    """An artefact, loaded, with its inputs in place: one step, its outputs, the type in which it
+    computes by its own word, where it was loaded for a profile what all steps but the first spent
+    their time on, and where it has copied the inputs what copies them again.
+    """
 
     run: Callable[[], Any]
     outputs: Callable[[], Sequence[Any]]
@@ -64,13 +68,20 @@ class Source:
         model = workload.model
         self.examples: Any = None
         if not hasattr(model, "layers"):
-            raise Unavailable("an engine runs models, not single operations or generations: use framework=tensorflow")
+            raise Unavailable(
+                "an engine runs models, not single operations or generations: use framework=tensorflow"
+            )
         self.batch = [np.array(array, order="C") for array in batch]
         self.threads = threads
-        specs = [tf.TensorSpec(array.shape, array.dtype, name=f"input_{n}") for n, array in enumerate(self.batch)]
+        specs = [
+            tf.TensorSpec(array.shape, array.dtype, name=f"input_{n}")
+            for n, array in enumerate(self.batch)
+        ]
 
         def forward(*inputs: tf.Tensor) -> Any:
-            outputs = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
+            outputs = tf.nest.flatten(
+                model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+            )
             # What hands an input through unchanged converts to no operation.
             return [tf.identity(output, name=f"output_{n}") for n, output in enumerate(outputs)]
 
@@ -85,7 +96,9 @@ class Source:
         return [output.numpy() for output in self.function(*self.batch)]
 
     def calibration(self) -> Iterator[list[np.ndarray[Any, Any]]]:
-        """Batches to calibrate on: of the examples that were given, over again where few, else of the step's values."""
+        """Batches to calibrate on: of the examples that were given, over again where few, else of
+        the step's values.
+        """
         size = len(self.batch[0])
         for number in range(CALIBRATION):
             if self.examples is None:
@@ -96,14 +109,22 @@ class Source:
 
 
 class OnnxSource(Source):
-    """A model that comes as ONNX, and the batch it is measured on; ONNX Runtime says what is expected of it."""
+    """A model that comes as ONNX, and the batch it is measured on; ONNX Runtime says what is
+    expected of it.
+    """
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         given: Any = workload.model
         if given.fixed not in (None, len(batch[0])):
-            raise Unavailable(f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}")
-        self.batch = [np.array(array, kind, order="C") for array, kind in zip(batch, given.types, strict=True)]
-        self.threads, self.graph, self.examples = threads, given.graph, None
+            raise Unavailable(
+                f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}"
+            )
+        self.batch = [
+            np.array(array, kind, order="C") for array, kind in zip(batch, given.types, strict=True)
+        ]
+        self.threads = threads
+        self.graph = given.graph
+        self.examples = None
 
     def frozen(self, **settings: bool) -> Any:
         raise Unavailable("this engine reads no ONNX file: set framework=onnxruntime or openvino")
@@ -111,21 +132,30 @@ class OnnxSource(Source):
     def expected(self) -> list[np.ndarray[Any, Any]]:
         with refused("onnxruntime, which checks the outputs, is not installed", ImportError):
             import onnxruntime
-        session = onnxruntime.InferenceSession(self.graph.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            self.graph.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
         names = [entry.name for entry in session.get_inputs()]
-        return [np.asarray(found) for found in session.run(None, dict(zip(names, self.batch, strict=True)))]
+        return [
+            np.asarray(found)
+            for found in session.run(None, dict(zip(names, self.batch, strict=True)))
+        ]
 
 
 class MadeSource(Source):
-    """An artefact that another machine converted, with the batch it is measured on and what Keras said of that."""
+    """An artefact that another machine converted, with the batch it is measured on and what Keras
+    said of that.
+    """
 
     def __init__(self, file: Path, threads: int | None) -> None:
         with np.load(file, allow_pickle=False) as held:
             arrays = dict(held)
-        self.artefact, self.parameters = arrays["artefact"].tobytes(), arrays["parameters"]
+        self.artefact = arrays["artefact"].tobytes()
+        self.parameters = arrays["parameters"]
         self.batch = [array for name, array in arrays.items() if name.startswith("input")]
         self.outputs = [array for name, array in arrays.items() if name.startswith("output")]
-        self.threads, self.examples = threads, None
+        self.threads = threads
+        self.examples = None
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
         return self.outputs
@@ -143,20 +173,28 @@ class Engine(TensorFlow):
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         if platform["name"] != "cpu":
-            raise Unavailable(f"framework={self.name} is measured on a cpu, not on a {platform['name']}")
+            raise Unavailable(
+                f"framework={self.name} is measured on a cpu, not on a {platform['name']}"
+            )
         super().open_device(platform)
         self._threads = platform["threads"]
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["mode"] != "inference":
-            reason = "runs forward passes alone: set mode=inference, or framework=tensorflow to train"
+            reason = (
+                "runs forward passes alone: set mode=inference, or framework=tensorflow to train"
+            )
             raise Unavailable(f"framework={self.name} {reason}")
         if point["compile"] != "graph":
             raise Unavailable(f"framework={self.name} has one way to compile: set compile=graph")
         precision = point["precision"]
         if precision not in (known := ("float32", *self.precisions)):
-            raise Unavailable(f"framework={self.name} has no precision={precision}: set one of {', '.join(known)}")
-        source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(workload, batch[0], self._threads)
+            raise Unavailable(
+                f"framework={self.name} has no precision={precision}: set one of {', '.join(known)}"
+            )
+        source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(
+            workload, batch[0], self._threads
+        )
         self._step = EngineStep(self, source, precision)
         if "keep" in point:
             self._step.run(1)
@@ -164,7 +202,9 @@ class Engine(TensorFlow):
         return self._step
 
     def made_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
-        """A model that another machine converted, which is known by the sizes of its arrays alone, and its step."""
+        """A model that another machine converted, which is known by the sizes of its arrays alone,
+        and its step.
+        """
         made = MadeSource(Path(point["artefact"]), self._threads)
         self._step = EngineStep(self, made, point["precision"])
         trained, fixed = ([np.broadcast_to(0.0, count)] for count in made.parameters)
@@ -175,21 +215,34 @@ class Engine(TensorFlow):
         """The artefact. Raises Unavailable."""
         raise NotImplementedError
 
-    def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
-        """The artefact in the engine, which with a folder for its `traces` notes the times of operations. Raises
-        Unavailable with the engine's own words where it cannot."""
+    def load(
+        self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
+    ) -> Session:
+        """The artefact in the engine, which with a folder for its `traces` notes the times of
+        operations. Raises Unavailable with the engine's own words where it cannot.
+        """
         raise NotImplementedError
 
     @contextlib.contextmanager
     def refusing(self, *errors: type[Exception], precision: str = "float32") -> Iterator[None]:
-        """Unavailable where one of these is raised, with the line of it that names an operation, or its first."""
+        """Unavailable where one of these is raised, with the line of it that names an operation, or
+        its first.
+        """
         try:
             yield
         except errors as error:
-            said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            said = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+                type(error).__name__
+            ]
             # OpenVINO begins with where in its own source that is.
-            lines = [line for line in said if not line.startswith(("Exception from", "Check '"))] or said
-            named = [line.rpartition("error: ")[2] for line in lines if "error: " in line or "No conversion" in line]
+            lines = [
+                line for line in said if not line.startswith(("Exception from", "Check '"))
+            ] or said
+            named = [
+                line.rpartition("error: ")[2]
+                for line in lines
+                if "error: " in line or "No conversion" in line
+            ]
             reason = f"{self.title} cannot run this model: {[*named, *lines][0][:200]}"
             raise Unavailable(f"{reason}{_remedy(precision)}") from error
 
@@ -203,12 +256,16 @@ class Engine(TensorFlow):
 
 
 class EngineStep(Step):
-    """See `paradnn.worker.frameworks.Step`: converted and loaded when it first runs, as others compile then."""
+    """See `paradnn.worker.frameworks.Step`: converted and loaded when it first runs, as others
+    compile then.
+    """
 
     profile: Session
 
     def __init__(self, engine: Engine, source: Source, precision: str) -> None:
-        self._engine, self._source, self._precision = engine, source, precision
+        self._engine = engine
+        self._source = source
+        self._precision = precision
         self._session: Session | None = None
         self._artefact = b""
         self._conversion: Conversion | None = None
@@ -221,38 +278,49 @@ class EngineStep(Step):
 
     def _open(self) -> Session:
         begun = time.perf_counter()
-        self._artefact = self._source.artefact or self._engine.convert(self._source, self._precision)
+        self._artefact = self._source.artefact or self._engine.convert(
+            self._source, self._precision
+        )
         session = self._engine.load(self._artefact, self._source, self._precision)
         seconds = time.perf_counter() - begun
         session.run()
         error = largest_error(session.outputs(), self._source.expected())
         if not error <= (most := _TOLERANCE[self._precision]):
             differs = f"differs from Keras' by {error:.2g} of the largest output, over {most:g}"
-            raise Unavailable(f"what {self._engine.title} computes {differs}{_remedy(self._precision)}")
+            raise Unavailable(
+                f"what {self._engine.title} computes {differs}{_remedy(self._precision)}"
+            )
         self._conversion = Conversion(seconds, float(len(self._artefact)), error)
         self._session = session
         return session
 
     def save(self, file: Path, workload: BuiltModel) -> None:
-        """Keep the artefact, the batch and what Keras says of it for another machine (`MadeSource`)."""
+        """Keep the artefact, the batch and what Keras says of it for another machine
+        (`MadeSource`).
+        """
         arrays: dict[str, Any] = {f"input_{n}": array for n, array in enumerate(self._source.batch)}
         arrays |= {f"output_{n}": array for n, array in enumerate(self._source.expected())}
         weights = workload.model.trainable_variables, workload.model.non_trainable_variables
         parameters = [sum(math.prod(each.shape) for each in part) for part in weights]
-        np.savez(file, artefact=np.frombuffer(self._artefact, np.uint8), parameters=parameters, **arrays)
+        np.savez(
+            file, artefact=np.frombuffer(self._artefact, np.uint8), parameters=parameters, **arrays
+        )
 
     @contextlib.contextmanager
     def profiled(self, folder: Path) -> Iterator[None]:
         """Meanwhile it runs in a session that notes the times of operations."""
         plain = self._session
-        self._session = self.profile = self._engine.load(self._artefact, self._source, self._precision, folder)
+        self._session = self.profile = self._engine.load(
+            self._artefact, self._source, self._precision, folder
+        )
         try:
             yield
         finally:
             self._session = plain
 
     def calibrate(self, examples: Any) -> None:
-        # What is timed, and compared with Keras, is of the kind that it is calibrated on: others would be cut off.
+        # What is timed, and compared with Keras, is of the kind that it is calibrated on: others
+        # would be cut off.
         self._source.examples, [place] = examples, self._source.batch
         np.copyto(place, examples[np.arange(len(place)) % len(examples)])
 
@@ -268,7 +336,9 @@ class EngineStep(Step):
         return int(self._session is not None)
 
     def compile_note(self) -> str | None:
-        return f"computes in {self._session.computes}" if self._session and self._session.computes else None
+        if self._session and self._session.computes:
+            return f"computes in {self._session.computes}"
+        return None
 
     def conversion(self) -> Conversion | None:
         return self._conversion
@@ -280,7 +350,9 @@ def _remedy(precision: str) -> str:
 
 
 def largest_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference between outputs, as a share of the largest expected one; infinite where shapes differ."""
+    """The largest difference between outputs, as a share of the largest expected one; infinite
+    where shapes differ.
+    """
     if [np.shape(one) for one in found] != [np.shape(one) for one in expected]:
         return float("inf")
     pairs = list(zip(found, expected, strict=True))
@@ -295,21 +367,27 @@ def onnx_model(source: Source) -> Any:
     """The model as ONNX, by tf2onnx where it does not come as such."""
     if isinstance(source, OnnxSource):
         return source.graph
-    with refused("tf2onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"):
+    with refused(
+        "tf2onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"
+    ):
         import tf2onnx
     from onnx import helper
 
     def complement(context: Any, node: Any, name: str, args: Any) -> None:
         """Erfc(x), which ONNX lacks, as 1 - Erf(x)."""
-        dtype, shape = context.get_dtype(node.output[0]), context.get_shape(node.output[0])
+        dtype = context.get_dtype(node.output[0])
+        shape = context.get_shape(node.output[0])
         outputs, [inner] = list(node.output), list(node.input)
         context.remove_node(node.name)
         error = context.make_node("Erf", [inner], dtypes=[dtype], shapes=[shape])
         one = context.make_const(f"{name}_one", np.ones((), helper.tensor_dtype_to_np_dtype(dtype)))
-        context.make_node("Sub", [one.output[0], error.output[0]], outputs=outputs, dtypes=[dtype], shapes=[shape])
+        context.make_node(
+            "Sub", [one.output[0], error.output[0]], outputs=outputs, dtypes=[dtype], shapes=[shape]
+        )
 
     handlers: dict[str, Any] = {"Erfc": (complement, [])}
-    # Of a function it would make inputs of constants that the model captured; loops stay whole, as it knows them.
+    # Of a function it would make inputs of constants that the model captured; loops stay whole, as
+    # it knows them.
     frozen = source.frozen(lower_control_flow=False, aggressive_inlining=True)
     model, _ = tf2onnx.convert.from_graph_def(
         frozen.graph.as_graph_def(add_shapes=True),
@@ -322,22 +400,32 @@ def onnx_model(source: Source) -> Any:
 
 
 def operation_cost(kind: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    """The cost of an operation of ONNX or OpenVINO by its name and shapes. Weights that an engine keeps in an order of
-    its own are no input any more: a matrix product needs none for its FLOPs, a convolution without them has none."""
+    """The cost of an operation of ONNX or OpenVINO by its name and shapes. Weights that an engine
+    keeps in an order of its own are no input any more: a matrix product needs none for its FLOPs, a
+    convolution without them has none.
+    """
     category = categorise("onnx", kind)
     if category not in PRODUCTS or not inputs or not outputs:
         return plain_cost(kind, category, inputs, outputs)
-    image, output, flops = inputs[0].dimensions, outputs[0].dimensions, None
-    if gates := {"LSTM": 4, "GRU": 3, "RNN": 1}.get(kind):  # ONNX's; examples and positions lead
+    image = inputs[0].dimensions
+    output = outputs[0].dimensions
+    flops = None
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}.get(kind)
+    if gates:  # ONNX's; examples and positions lead
         width = output[-1]
         flops = product_flops((*image[:-1], gates * width), image[-1] + width)
-    elif kind.startswith("RNN"):  # OpenVINO's, whose last inputs are the weights of inputs and state, and the biases
+    elif kind.startswith(
+        "RNN"
+    ):  # OpenVINO's, whose last inputs are the weights of inputs and state, and the biases
         flops = product_flops(image[:-1], sum(shape.elements for shape in inputs[-3:-1]))
     elif "Attention" in kind and len(inputs) > 1:
         flops = attention_flops(inputs[0], inputs[1].dimensions[-2])
     elif category == "matmul":
         flops = product_flops(output, image[-1])
-    elif weights := [shape.dimensions for shape in inputs[1:] if len(shape.dimensions) >= len(output)]:
-        # Of a group's weights there are as many dimensions as of the output, or the group before them.
+    elif weights := [
+        shape.dimensions for shape in inputs[1:] if len(shape.dimensions) >= len(output)
+    ]:
+        # Of a group's weights there are as many dimensions as of the output, or the group before
+        # them.
         flops = product_flops(output, math.prod(weights[0][1 - len(output) :]))
     return Cost(kind, category, flops, None, flops or 0.0, inputs[0].dtype)

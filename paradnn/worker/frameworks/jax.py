@@ -1,8 +1,8 @@
 """JAX: one jitted step over Keras' stateless calls, its state donated, synchronised once a block.
 
-Weights, moving statistics and the optimizer's variables go in and come out of one compiled program that overwrites
-them in place. JAX compiles with XLA alone, so `compile=graph` and `compile=xla` are the same program; `eager` runs
-each operation by itself (`jax.disable_jit`).
+Weights, moving statistics and the optimizer's variables go in and come out of one compiled program
+that overwrites them in place. JAX compiles with XLA alone, so `compile=graph` and `compile=xla` are
+the same program; `eager` runs each operation by itself (`jax.disable_jit`).
 """
 
 import contextlib
@@ -43,28 +43,37 @@ class Jax(Framework):
         self._devices: Sequence[Any] = ()
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index = platform["name"], int(platform["index"])
+        kind = platform["name"]
+        index = int(platform["index"])
         try:
             devices = jax.devices(kind)
         except RuntimeError as error:
             line = str(error).splitlines()[0]
             raise Unavailable(f"JAX {jax.__version__} has no {kind} device: {line}") from error
         if index >= len(devices):
-            raise Unavailable(f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), not number {index}")
+            raise Unavailable(
+                f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), not number {index}"
+            )
         self._device = devices[index]
         self._devices = [self._device]
         # Keras' variables and the batch go where the process' default device is.
         jax.config.update("jax_default_device", self._device)
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        inputs, targets = ([jax.device_put(array, self._device) for array in arrays] for arrays in batch)
+        inputs, targets = (
+            [jax.device_put(array, self._device) for array in arrays] for arrays in batch
+        )
         inputs = workload.prepare(inputs)
         optimizer = None
         if point["mode"] == "train":
             optimizer = make_optimizer(point, workload.model.trainable_variables)
-        return JaxStep(workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager")
+        return JaxStep(
+            workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager"
+        )
 
-    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
+    def make_kernel(
+        self, name: str, size: int, precision: str, compile: str
+    ) -> Callable[[int], None]:
         if name == "matmul":
             keys = jax.random.split(jax.random.key(0))
             operands = [jax.random.normal(key, (size, size)).astype(precision) for key in keys]
@@ -81,7 +90,8 @@ class Jax(Framework):
             return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
 
         function = jax.jit(add, donate_argnums=0)
-        state, values = [jnp.zeros(size, precision)], jnp.ones(size, precision)
+        state = [jnp.zeros(size, precision)]
+        values = jnp.ones(size, precision)
 
         def run_add(times: int) -> None:
             for _ in range(times):
@@ -113,13 +123,17 @@ class Jax(Framework):
     def out_of_memory(self, error: BaseException) -> str | None:
         if not isinstance(error, RuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
             return None
-        return "oom_host" if self._device is None or self._device.platform == "cpu" else "oom_device"
+        if self._device is None or self._device.platform == "cpu":
+            return "oom_host"
+        return "oom_device"
 
 
 class JaxStep(Step):
-    """A compiled step, with the state that it hands from call to call, on `device`, a device or a sharding: state that
-    is not committed to one makes the first step a program of its own, and the second is compiled again. `outputs` is
-    the sharding of what comes out; None: that of what goes in."""
+    """A compiled step, with the state that it hands from call to call, on `device`, a device or a
+    sharding: state that is not committed to one makes the first step a program of its own, and the
+    second is compiled again. `outputs` is the sharding of what comes out; None: that of what goes
+    in.
+    """
 
     def __init__(
         self,
@@ -131,19 +145,26 @@ class JaxStep(Step):
         eager: bool,
         outputs: Any = None,
     ) -> None:
-        self._device, self._eager = device, eager
+        self._device = device
+        self._eager = eager
         self._forward = _inference_step(workload)
-        self._training, self._carrying = optimizer is not None, workload.carried is not None
-        self._variables = [workload.model.trainable_variables, workload.model.non_trainable_variables]
+        self._training = optimizer is not None
+        self._carrying = workload.carried is not None
+        self._variables = [
+            workload.model.trainable_variables,
+            workload.model.non_trainable_variables,
+        ]
         self._constants: tuple[Any, ...] = (inputs,)
         donated: tuple[int, ...] = ()
         if self._carrying:
-            self.function, donated = _inference_step(workload, carrying=True), (1,)
+            self.function = _inference_step(workload, carrying=True)
+            donated = (1,)
         elif optimizer is None:
             self.function = self._forward
         else:
             self._variables.append(optimizer.variables)
-            self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
+            self.function = _training_step(workload, optimizer)
+            self._constants = (inputs, targets)
             donated = (0, 1, 2)
         self._state: Any = self._placed() if workload.carried is None else workload.carried
         if self._carrying and not self._state:
@@ -181,7 +202,9 @@ class JaxStep(Step):
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         with self._mode():
-            return np.asarray(self._forward(*self._state[:2], jax.device_put(list(inputs), self._device)))
+            return np.asarray(
+                self._forward(*self._state[:2], jax.device_put(list(inputs), self._device))
+            )
 
     def values(self) -> list[Any]:
         # Copies, since the next step overwrites these in place.
@@ -200,7 +223,10 @@ class JaxStep(Step):
     def _placed(self) -> Any:
         """The values of the Keras variables, group by group, where the state is."""
         device = self._device
-        return tuple([jax.device_put(variable.value, device) for variable in group] for group in self._variables)
+        return tuple(
+            [jax.device_put(variable.value, device) for variable in group]
+            for group in self._variables
+        )
 
     def compilations(self) -> int:
         return _compiled["programs"]
@@ -210,7 +236,9 @@ class JaxStep(Step):
             return "jax.disable_jit: each operation is a program of its own, compiled when it first runs"
         programs = self.function._cache_size()
         note = "jax.jit: graph and xla are the same program"
-        return note if programs == 1 else f"{note}; it was compiled {programs} times"
+        if programs == 1:
+            return note
+        return f"{note}; it was compiled {programs} times"
 
     def products(self) -> Sequence[Cost]:
         if self._eager:
@@ -220,14 +248,22 @@ class JaxStep(Step):
         except ModuleNotFoundError:  # the worker needs protobuf for nothing else
             return ()
         # JAX finds the program that it has compiled for these arguments.
-        executable = self.function.lower(*self._state, *self._constants).compile().runtime_executable()
-        modules = [HloModuleProto.FromString(m.as_serialized_hlo_module_proto()) for m in executable.hlo_modules()]
+        executable = (
+            self.function.lower(*self._state, *self._constants).compile().runtime_executable()
+        )
+        modules = [
+            HloModuleProto.FromString(m.as_serialized_hlo_module_proto())
+            for m in executable.hlo_modules()
+        ]
         return HloCosts(modules).products()
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
-    """(weights, other variables, optimizer's variables, inputs, targets) -> the first three updated, and the loss."""
-    model, loss_of = workload.model, workload.loss
+    """(weights, other variables, optimizer's variables, inputs, targets) -> the first three
+    updated, and the loss.
+    """
+    model = workload.model
+    loss_of = workload.loss
 
     def train_step(weights: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:
         def compute(weights: Any) -> Any:
@@ -235,7 +271,9 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
             outputs, updated = model.stateless_call(weights, others, batch, training=True)
             loss = loss_of(targets, outputs)
             # The scale is one of the optimizer's variables.
-            with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, slots, strict=True))):
+            with keras.StatelessScope(
+                state_mapping=list(zip(optimizer.variables, slots, strict=True))
+            ):
                 return optimizer.scale_loss(loss), (loss, updated)
 
         gradients, (loss, updated) = jax.grad(compute, has_aux=True)(weights)
@@ -246,7 +284,9 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
 
 
 def _inference_step(workload: BuiltModel, carrying: bool = False) -> Any:
-    """(weights, other variables, inputs) -> outputs; `carrying`: and the other variables as they are then."""
+    """(weights, other variables, inputs) -> outputs; `carrying`: and the other variables as they
+    are then.
+    """
     model = workload.model
 
     def inference_step(weights: Any, others: Any, inputs: Any) -> Any:
@@ -266,9 +306,10 @@ jax.monitoring.register_event_duration_secs_listener(_count)
 FRAMEWORK = Jax
 
 
-# Over several devices of one process: the same jitted step, its batch sharded and its state on every device. XLA's
-# partitioner makes one program for all devices out of it and puts in the all-reduces. It keeps the meaning of the step,
-# so batch statistics are those of the whole batch, as on one device.
+# Over several devices of one process: the same jitted step, its batch sharded and its state on
+# every device. XLA's partitioner makes one program for all devices out of it and puts in the
+# all-reduces. It keeps the meaning of the step, so batch statistics are those of the whole batch,
+# as on one device.
 
 _AXIS = "batch"
 
@@ -282,11 +323,14 @@ class DistributedJax(Jax):
         self._mesh: Any = None
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index, wanted = platform["name"], int(platform["index"]), self._layout.devices
+        kind = platform["name"]
+        index = int(platform["index"])
+        wanted = self._layout.devices
         if kind == "cpu":
             bind(self._layout.cores)
-            # One pool serves all devices of the CPU; the variable is what XLA sizes it by. A device that waits for the
-            # others in an all-reduce holds a thread: with none to spare the others never get there.
+            # One pool serves all devices of the CPU; the variable is what XLA sizes it by. A device
+            # that waits for the others in an all-reduce holds a thread: with none to spare the
+            # others never get there.
             os.environ["NPROC"] = str(wanted * (self._layout.threads + 1))
             jax.config.update("jax_num_cpu_devices", index + wanted)
         super().open_device(platform)
@@ -303,7 +347,8 @@ class DistributedJax(Jax):
         sharded = jax.sharding.NamedSharding(self._mesh, along(_AXIS))
         everywhere = jax.sharding.NamedSharding(self._mesh, along())
         inputs, targets = ([jax.device_put(array, sharded) for array in arrays] for arrays in batch)
-        optimizer, variables = None, list(workload.model.variables)
+        optimizer = None
+        variables = list(workload.model.variables)
         if point["mode"] == "train":
             optimizer = make_optimizer(point, workload.model.trainable_variables)
             variables += optimizer.variables
@@ -311,7 +356,9 @@ class DistributedJax(Jax):
             variable.assign(jax.device_put(variable.value, everywhere))
         outputs = sharded if optimizer is None else everywhere
         eager = point["compile"] == "eager"
-        return JaxStep(workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs)
+        return JaxStep(
+            workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs
+        )
 
 
 DISTRIBUTED = DistributedJax

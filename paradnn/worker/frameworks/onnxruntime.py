@@ -1,4 +1,6 @@
-"""ONNX Runtime on its CPU provider: the model as ONNX by tf2onnx, quantised by ONNX Runtime's own tools."""
+"""ONNX Runtime on its CPU provider: the model as ONNX by tf2onnx, quantised by ONNX Runtime's own
+tools.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,30 @@ _DTYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 class OnnxRuntime(Engine):
     """See `paradnn.worker.frameworks.Framework`."""
 
-    name, title = "onnxruntime", "ONNX Runtime"
+    name = "onnxruntime"
+    title = "ONNX Runtime"
     precisions = ("int8_dynamic", "int8")
 
     def convert(self, source: Source, precision: str) -> bytes:
         model = onnx_model(source)
-        return model.SerializeToString() if precision == "float32" else quantised(model, source, precision)
+        if precision == "float32":
+            return model.SerializeToString()
+        return quantised(model, source, precision)
 
-    def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
+    def load(
+        self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
+    ) -> Session:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         if source.threads:
             options.intra_op_num_threads = source.threads
         if traces:
-            options.enable_profiling, options.profile_file_prefix = True, str(traces / "onnxruntime")
+            options.enable_profiling = True
+            options.profile_file_prefix = str(traces / "onnxruntime")
         with self.refusing(Exception):  # its exceptions share no class of their own
-            session = onnxruntime.InferenceSession(artefact, options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(
+                artefact, options, providers=["CPUExecutionProvider"]
+            )
         # Bound once: neither inputs nor outputs are copied in a step.
         bound = session.io_binding()
         for entry, array in zip(session.get_inputs(), source.batch, strict=True):
@@ -47,33 +57,53 @@ class OnnxRuntime(Engine):
         for entry in session.get_outputs():
             bound.bind_output(entry.name)
         run = functools.partial(session.run_with_iobinding, bound)
-        return Session(run, bound.copy_outputs_to_cpu, trace=lambda: read_profile(Path(session.end_profiling())))
+        return Session(
+            run,
+            bound.copy_outputs_to_cpu,
+            trace=lambda: read_profile(Path(session.end_profiling())),
+        )
 
 
 def read_profile(file: Path) -> Trace:
-    """ONNX Runtime's own trace (Chrome's format, microseconds) from the end of the first run on; the operations within
-    a loop are told beside it."""
+    """ONNX Runtime's own trace (Chrome's format, microseconds) from the end of the first run on;
+    the operations within a loop are told beside it.
+    """
     events = json.loads(file.read_bytes())
-    runs = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "model_run"]
+    runs = [
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event["name"] == "model_run"
+    ]
     origin = runs[0][1]
     trace = Trace((runs[-1][1] - origin) * 1e-6, file=file)
     for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time") or event["ts"] < origin:
+        if (
+            event.get("cat") != "Node"
+            or not event["name"].endswith("_kernel_time")
+            or event["ts"] < origin
+        ):
             continue
         told = event["args"]
         inputs, outputs = (_shapes(told[f"{side}_type_shape"]) for side in ("input", "output"))
         kind = told["op_name"]
-        shown = (", ".join("x".join(map(str, one.dimensions)) or "1" for one in side) for side in (inputs, outputs))
+        shown = (
+            ", ".join("x".join(map(str, one.dimensions)) or "1" for one in side)
+            for side in (inputs, outputs)
+        )
         name = f"{kind}({' -> '.join(shown)})"
         trace.stated.setdefault((name, kind), operation_cost(kind, inputs, outputs))
         start = (event["ts"] - origin) * 1e-6
-        trace.events.append(Event(str(event["tid"]), name, kind, start, start + event["dur"] * 1e-6))
+        trace.events.append(
+            Event(str(event["tid"]), name, kind, start, start + event["dur"] * 1e-6)
+        )
     return trace
 
 
 def _shapes(told: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
     """Types and dimensions as the trace has them, [{"float": [8, 256]}]."""
-    return [Shape(_DTYPES.get(kind, kind), tuple(shape)) for one in told for kind, shape in one.items()]
+    return [
+        Shape(_DTYPES.get(kind, kind), tuple(shape)) for one in told for kind, shape in one.items()
+    ]
 
 
 def quantised(model: Any, source: Source, precision: str) -> bytes:
@@ -85,15 +115,22 @@ def quantised(model: Any, source: Source, precision: str) -> bytes:
     names = [entry.name for entry in model.graph.input]
     batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
-        before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
+        before = Path(folder) / "before.onnx"
+        after = Path(folder) / "after.onnx"
         before.write_bytes(model.SerializeToString())
-        with refused("ONNX Runtime cannot quantise this model", Exception):  # whatever its tools meet in it
+        with refused(
+            "ONNX Runtime cannot quantise this model", Exception
+        ):  # whatever its tools meet in it
             if precision == "int8_dynamic":
                 quantize_dynamic(before, after, weight_type=QuantType.QInt8)
             else:
                 reader: Any = SimpleNamespace(get_next=lambda: next(batches, None))
-                # OpenVINO computes nonsense from activations with a zero point of their own (errors of 1.7 for 0.013).
-                form: Any = {"quant_format": QuantFormat.QDQ, "extra_options": {"ActivationSymmetric": True}}
+                # OpenVINO computes nonsense from activations with a zero point of their own (errors
+                # of 1.7 for 0.013).
+                form: Any = {
+                    "quant_format": QuantFormat.QDQ,
+                    "extra_options": {"ActivationSymmetric": True},
+                }
                 quantize_static(before, after, reader, weight_type=QuantType.QInt8, **form)
         return after.read_bytes()
 

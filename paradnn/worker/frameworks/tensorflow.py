@@ -1,6 +1,7 @@
 """TensorFlow: one compiled step, called in a plain loop, synchronised once a block.
 
-Keras' own `fit` reads the loss back at every step and so waits for the device each time; the loop here does not.
+Keras' own `fit` reads the loss back at every step and so waits for the device each time; the loop
+here does not.
 """
 
 import contextlib
@@ -42,19 +43,24 @@ class TensorFlow(Framework):
         self._compiled = False
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index = _kind_of(platform), int(platform["index"])
+        kind = _kind_of(platform)
+        index = int(platform["index"])
         if platform["threads"]:
             tf.config.threading.set_intra_op_parallelism_threads(int(platform["threads"]))
         devices = tf.config.list_physical_devices(kind)
         if index >= len(devices):
-            raise Unavailable(f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}")
+            raise Unavailable(
+                f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}"
+            )
         if kind == "GPU":
             _show_gpus(devices[index : index + 1])
         self._opened = [f"{kind}:0"]
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         self._compiled = point["compile"] == "xla"
-        inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
+        inputs, targets = (
+            [tf.identity(tf.constant(array)) for array in arrays] for arrays in batch
+        )
         inputs = workload.prepare(inputs)
         variables: list[Any] = []
         arguments: tuple[Any, ...] = (*inputs, *targets)
@@ -64,17 +70,22 @@ class TensorFlow(Framework):
             function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
             variables = [*workload.model.variables, *optimizer.variables]
         else:
-            # A CPU's tensors can be looked at where they are; the number would cost 10 us in a graph.
+            # A CPU's tensors can be looked at where they are; the number would cost 10 us in a
+            # graph.
             number = compiled and not (point["compile"] == "graph" and self._on_cpu)
-            function, arguments = inference_step(workload, number), tuple(inputs)
+            function = inference_step(workload, number)
+            arguments = tuple(inputs)
         forward = inference_step(workload, compiled)
         if compiled:
             function, forward = (
-                tf.function(each, jit_compile=point["compile"] == "xla" or None) for each in (function, forward)
+                tf.function(each, jit_compile=point["compile"] == "xla" or None)
+                for each in (function, forward)
             )
         return TensorFlowStep(function, arguments, point, variables, forward)
 
-    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
+    def make_kernel(
+        self, name: str, size: int, precision: str, compile: str
+    ) -> Callable[[int], None]:
         if name == "matmul":
             arguments = [tf.cast(tf.random.normal([size, size]), precision) for _ in range(2)]
 
@@ -83,7 +94,8 @@ class TensorFlow(Framework):
                 # A number of it, and all, so that no less is computed.
                 return product[0, 0], product
         else:
-            total, arguments = tf.Variable(tf.zeros([size], precision)), [tf.ones([size], precision)]
+            total = tf.Variable(tf.zeros([size], precision))
+            arguments = [tf.ones([size], precision)]
 
             def kernel(*operands: tf.Tensor) -> Any:
                 for _ in range(REPEATS):  # in place: two arrays are read and one is written
@@ -110,7 +122,9 @@ class TensorFlow(Framework):
     def read_trace(self, folder: Path) -> Trace:
         trace = super().read_trace(folder)
         if self._compiled and not trace.ran:
-            raise Unavailable(f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled")
+            raise Unavailable(
+                f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled"
+            )
         return trace
 
     @property
@@ -120,18 +134,24 @@ class TensorFlow(Framework):
     def peak_device_memory(self) -> int | None:
         if self._on_cpu:
             return None
-        return sum(int(tf.config.experimental.get_memory_info(name)["peak"]) for name in self._opened)
+        return sum(
+            int(tf.config.experimental.get_memory_info(name)["peak"]) for name in self._opened
+        )
 
     def out_of_memory(self, error: BaseException) -> str | None:
         # XLA on a GPU reports exhausted memory as an internal error.
-        inner = isinstance(error, (tf.errors.OpError, RuntimeError)) and "RESOURCE_EXHAUSTED" in str(error)
+        inner = isinstance(
+            error, (tf.errors.OpError, RuntimeError)
+        ) and "RESOURCE_EXHAUSTED" in str(error)
         if not inner and not isinstance(error, tf.errors.ResourceExhaustedError):
             return None
         return "oom_host" if self._on_cpu else "oom_device"
 
 
 class TensorFlowStep(Step):
-    """A function over a batch that stays on the device, of flat arguments: nested ones take longer to pass."""
+    """A function over a batch that stays on the device, of flat arguments: nested ones take longer
+    to pass.
+    """
 
     def __init__(
         self,
@@ -142,12 +162,15 @@ class TensorFlowStep(Step):
         forward: Any = None,
     ) -> None:
         self.function = function
-        self._variables, self._forward = variables, forward
+        self._variables = variables
+        self._forward = forward
         self.arguments = arguments
-        self._training, self._compile = point["mode"] == "train", point["compile"]
+        self._training = point["mode"] == "train"
+        self._compile = point["compile"]
 
     def run(self, steps: int) -> float | None:
-        function, arguments = self.function, self.arguments
+        function = self.function
+        arguments = self.arguments
         for _ in range(steps):
             output = function(*arguments)
         value = wait_for(output)
@@ -156,7 +179,9 @@ class TensorFlowStep(Step):
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         for _ in range(steps):
-            output = function(*map(tf.constant, itertools.chain.from_iterable(take())))  # arrays: 50 us more
+            output = function(
+                *map(tf.constant, itertools.chain.from_iterable(take()))
+            )  # arrays: 50 us more
         value = wait_for(output)
         return float(value) if self._training else None
 
@@ -173,10 +198,14 @@ class TensorFlowStep(Step):
 
     def compile_note(self) -> str | None:
         traced = self.compilations()
-        return f"tf.function was traced {traced} times" if traced > 1 else None
+        if traced > 1:
+            return f"tf.function was traced {traced} times"
+        return None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        return self._costs.cost(name, kind) if self._compile == "graph" else Cost(kind, categorise("tensorflow", kind))
+        if self._compile == "graph":
+            return self._costs.cost(name, kind)
+        return Cost(kind, categorise("tensorflow", kind))
 
     def products(self) -> Sequence[Cost]:
         if self._compile == "graph":
@@ -198,23 +227,31 @@ def _kind_of(platform: Mapping[str, Any]) -> str:
 
 
 def _show_gpus(devices: Sequence[Any]) -> None:
-    """Everything goes where it is visible; without growth all memory is taken at once, and no peak can be measured."""
+    """Everything goes where it is visible; without growth all memory is taken at once, and no peak
+    can be measured.
+    """
     tf.config.set_visible_devices(devices, "GPU")
     for device in devices:
         tf.config.experimental.set_memory_growth(device, True)
 
 
 def _forget_what_is_cheap() -> None:
-    """The next call of any function prepares it again, as for the first time: TensorFlow's profiler leaves out
-    operations that take less than some microseconds by the average of their last 80 runs or so. An option of the
-    optimiser is part of what a prepared function is known by; this one says what holds anyhow, or nothing."""
+    """The next call of any function prepares it again, as for the first time: TensorFlow's profiler
+    leaves out operations that take less than some microseconds by the average of their last 80 runs
+    or so. An option of the optimiser is part of what a prepared function is known by; this one says
+    what holds anyhow, or nothing.
+    """
     stated = tf.config.optimizer.get_experimental_options().get("debug_stripper")
-    tf.config.optimizer.set_experimental_options({"debug_stripper": None if stated is False else False})
+    tf.config.optimizer.set_experimental_options(
+        {"debug_stripper": None if stated is False else False}
+    )
 
 
 @contextlib.contextmanager
 def _profiler(folder: Path) -> Iterator[None]:
-    """TensorFlow's profiler, without Python events: they would be most of the trace and most of the slowdown."""
+    """TensorFlow's profiler, without Python events: they would be most of the trace and most of the
+    slowdown.
+    """
     levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     try:
         tf.profiler.experimental.start(str(folder), levels)
@@ -241,9 +278,10 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
 
 
 def wait_for(output: Any) -> Any:
-    """The first tensor of `output` as a NumPy value: reading it waits for all that its device's stream has queued.
-    What is compiled returns a number first, unless it runs on a CPU, whose tensors are looked at in place: to take one
-    out of a tensor here takes longer than many a step."""
+    """The first tensor of `output` as a NumPy value: reading it waits for all that its device's
+    stream has queued. What is compiled returns a number first, unless it runs on a CPU, whose
+    tensors are looked at in place: to take one out of a tensor here takes longer than many a step.
+    """
     first = output[0] if isinstance(output, tuple) else output
     try:
         return np.asarray(memoryview(first))
@@ -251,20 +289,29 @@ def wait_for(output: Any) -> Any:
         return first.numpy()
 
 
-def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer, dense: bool, devices: int = 1) -> Any:
-    """Forward, gradients and update on one of `devices`. `dense`: an embedding's gradient as a whole matrix, not as
-    slices, which Keras' optimizers add up by an operation that XLA cannot compile."""
-    model, loss_of = workload.model, workload.loss
-    variables, count = model.trainable_variables, len(workload.inputs)
+def _training_step(
+    workload: BuiltModel, optimizer: keras.optimizers.Optimizer, dense: bool, devices: int = 1
+) -> Any:
+    """Forward, gradients and update on one of `devices`. `dense`: an embedding's gradient as a
+    whole matrix, not as slices, which Keras' optimizers add up by an operation that XLA cannot
+    compile.
+    """
+    model = workload.model
+    loss_of = workload.loss
+    variables = model.trainable_variables
+    count = len(workload.inputs)
 
     def train_step(*batch: tf.Tensor) -> tf.Tensor:
-        inputs, targets = list(batch[:count]), list(batch[count:])
+        inputs = list(batch[:count])
+        targets = list(batch[count:])
         with tf.GradientTape() as tape:
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
             loss = loss_of(targets, outputs)
             scaled = optimizer.scale_loss(loss if devices == 1 else loss / devices)
         gradients = tape.gradient(scaled, variables)
-        optimizer.apply([tf.convert_to_tensor(each) for each in gradients] if dense else gradients, variables)
+        optimizer.apply(
+            [tf.convert_to_tensor(each) for each in gradients] if dense else gradients, variables
+        )
         return loss
 
     return train_step
@@ -276,8 +323,12 @@ def inference_step(workload: BuiltModel, number: bool) -> Any:
 
     def step(*inputs: tf.Tensor) -> Any:
         # All of them: what is not returned is not computed.
-        outputs = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
-        return (outputs[0][(0,) * outputs[0].shape.rank], *outputs) if number else tuple(outputs)
+        outputs = tf.nest.flatten(
+            model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+        )
+        if number:
+            return (outputs[0][(0,) * outputs[0].shape.rank], *outputs)
+        return tuple(outputs)
 
     return step
 
@@ -285,9 +336,10 @@ def inference_step(workload: BuiltModel, number: bool) -> Any:
 FRAMEWORK = TensorFlow
 
 
-# Over several devices: one compiled step under tf.distribute's MirroredStrategy, gradients all-reduced. Each replica
-# has its shard of the batch in place, its own batch statistics (tf.distribute's way), and the same weights after every
-# update: Keras' optimizers sum the gradients over replicas, of losses divided by their number.
+# Over several devices: one compiled step under tf.distribute's MirroredStrategy, gradients
+# all-reduced. Each replica has its shard of the batch in place, its own batch statistics
+# (tf.distribute's way), and the same weights after every update: Keras' optimizers sum the
+# gradients over replicas, of losses divided by their number.
 
 
 class DistributedTensorFlow(TensorFlow):
@@ -299,11 +351,19 @@ class DistributedTensorFlow(TensorFlow):
         self._strategy: Any = None
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index, layout = _kind_of(platform), int(platform["index"]), self._layout
-        there, wanted = tf.config.list_physical_devices(kind), layout.devices
+        kind = _kind_of(platform)
+        index = int(platform["index"])
+        layout = self._layout
+        there = tf.config.list_physical_devices(kind)
+        wanted = layout.devices
         if index + (wanted if kind == "GPU" else 1) > len(there):
-            asked = f"{wanted} from number {index} on" if kind == "GPU" else f"number {index}"
-            raise Unavailable(f"TensorFlow {tf.__version__} sees {len(there)} {kind} device(s), not {asked}")
+            if kind == "GPU":
+                asked = f"{wanted} from number {index} on"
+            else:
+                asked = f"number {index}"
+            raise Unavailable(
+                f"TensorFlow {tf.__version__} sees {len(there)} {kind} device(s), not {asked}"
+            )
         if kind == "GPU":
             _show_gpus(there[index : index + wanted])
         else:  # logical devices of the one CPU, each with a pool of its own of as many threads as it has cores
@@ -312,7 +372,9 @@ class DistributedTensorFlow(TensorFlow):
             os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
             tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
             tf.config.threading.set_inter_op_parallelism_threads(wanted * layout.threads)
-            tf.config.set_logical_device_configuration(there[0], [tf.config.LogicalDeviceConfiguration()] * wanted)
+            tf.config.set_logical_device_configuration(
+                there[0], [tf.config.LogicalDeviceConfiguration()] * wanted
+            )
         self._opened = [f"{kind}:{number}" for number in range(wanted)]
         self._strategy = tf.distribute.MirroredStrategy(self._opened)
 
@@ -322,7 +384,9 @@ class DistributedTensorFlow(TensorFlow):
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["compile"] == "xla":
-            raise Unavailable("TensorFlow has no compile=xla over several devices: set compile=graph or framework=jax")
+            raise Unavailable(
+                "TensorFlow has no compile=xla over several devices: set compile=graph or framework=jax"
+            )
         inputs, targets = ([self._place(array) for array in arrays] for arrays in batch)
         arguments: tuple[Any, ...] = (*inputs, *targets)
         if point["mode"] == "train":
@@ -330,7 +394,8 @@ class DistributedTensorFlow(TensorFlow):
                 optimizer = make_optimizer(point, workload.model.trainable_variables)
             replica = _training_step(workload, optimizer, True, self._layout.devices)
         else:
-            replica, arguments = inference_step(workload, point["compile"] != "eager"), tuple(inputs)
+            replica = inference_step(workload, point["compile"] != "eager")
+            arguments = tuple(inputs)
         strategy = self._strategy
 
         def step(*shards: Any) -> Any:
@@ -364,7 +429,9 @@ class _DistributedStep(TensorFlowStep):
         # Every device is waited for; the mean of the shards' losses.
         shards = self.strategy.experimental_local_results(tf.nest.flatten(output)[0])
         values = [wait_for(shard) for shard in shards]
-        return sum(map(float, values)) / len(values) if self._training else None
+        if self._training:
+            return sum(map(float, values)) / len(values)
+        return None
 
     def products(self) -> Sequence[Cost]:
         # Replicas are called from the graph in a way that hides their shapes.

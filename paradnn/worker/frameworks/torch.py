@@ -1,8 +1,9 @@
 """PyTorch: forward pass, gradients and update in a plain loop, the loss read once a block.
 
-`compile=eager` is PyTorch as it comes: Keras' optimizers update whole lists of tensors, an operation for each list.
-`compile=graph` is `torch.compile`: the loss of a batch is one compiled function, forward and backward, and the update
-another, in which the operations on a weight are fused. There is no XLA.
+`compile=eager` is PyTorch as it comes: Keras' optimizers update whole lists of tensors, an
+operation for each list. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
+function, forward and backward, and the update another, in which the operations on a weight are
+fused. There is no XLA.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Read when PyTorch is imported. Asking NVML for devices leaves CUDA untouched, which a fork would not survive; nor
-# would a pool of compiling processes.
+# Read when PyTorch is imported. Asking NVML for devices leaves CUDA untouched, which a fork would
+# not survive; nor would a pool of compiling processes.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
@@ -63,12 +64,15 @@ class _Products(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add what one call multiplies; the second tensor is an operand of every product, the first may be a bias."""
+        """Add what one call multiplies; the second tensor is an operand of every product, the first
+        may be a bias.
+        """
         packet = getattr(func, "_overloadpacket", None)
         if packet in flop_registry:
             tensors = [value for value in (*args, result) if isinstance(value, torch.Tensor)]
             dtype = str(tensors[min(1, len(tensors) - 1)].dtype).removeprefix("torch.")
-            flops, kind = float(flop_registry[packet](*args, **kwargs, out_val=result)), str(packet)
+            flops = float(flop_registry[packet](*args, **kwargs, out_val=result))
+            kind = str(packet)
             category = "convolution" if "convolution" in kind else "matmul"
             # A bias comes first and is a vector; attention and gradients are several products.
             operands = tuple(int(each.numel()) for each in tensors if each.ndim > 1)[-3:]
@@ -87,7 +91,9 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
         try:
             for node in graph.nodes:
                 if node.op == "call_function":
-                    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
+                    args, kwargs = torch.fx.node.map_arg(
+                        (node.args, node.kwargs), lambda each: each.meta.get("val")
+                    )
                     products.count(node.target, args, kwargs, node.meta.get("val"))
         except Exception:  # no graph goes uncompiled because it was looked at
             traceback.print_exc()
@@ -97,7 +103,8 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
         return "paradnn products"
 
 
-# The compiler would stop at what it makes there, and leave most of a model uncompiled: it is one operation to it.
+# The compiler would stop at what it makes there, and leave most of a model uncompiled: it is one
+# operation to it.
 torch.compiler.allow_in_graph(keras.ops.pad)
 _COMPILERS = ("g++", "clang++", "c++")
 #: The first line of a reason that torch.compile names: the rest is advice.
@@ -114,26 +121,34 @@ class Torch(Framework):
         self._device = torch.device("cpu")
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index = platform["name"], int(platform["index"])
+        kind = platform["name"]
+        index = int(platform["index"])
         if platform["threads"]:
             torch.set_num_threads(int(platform["threads"]))
         if kind == "cpu":
             if index:
-                raise Unavailable(f"PyTorch {torch.__version__} sees 1 cpu device, not number {index}")
+                raise Unavailable(
+                    f"PyTorch {torch.__version__} sees 1 cpu device, not number {index}"
+                )
             return
         if kind != "gpu":
             raise Unavailable(f"PyTorch {torch.__version__} has no {kind} here")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:
-            raise Unavailable(f"PyTorch {torch.__version__} sees {count} gpu device(s), not number {index}")
+            raise Unavailable(
+                f"PyTorch {torch.__version__} sees {count} gpu device(s), not number {index}"
+            )
         # Keras places its variables on "cuda", which is the current device.
         torch.cuda.set_device(index)
         self._device = torch.device("cuda", index)
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
+        inputs, targets = (
+            [torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch
+        )
         inputs = workload.prepare(inputs)
-        model, loss_of = workload.model, workload.loss
+        model = workload.model
+        loss_of = workload.loss
 
         def compiled(function: Any) -> Any:
             if point["compile"] == "eager":
@@ -152,7 +167,10 @@ class Torch(Framework):
             optimizer.apply(gradients, variables)
 
         # Loss scaling decides on the host at every step, between what could be compiled.
-        update = update if point["precision"] == "float16" else compiled(update)
+        if point["precision"] == "float16":
+            update = update
+        else:
+            update = compiled(update)
         parameters = [variable.value for variable in variables]
 
         def train_step(batch: Any) -> Any:
@@ -167,15 +185,19 @@ class Torch(Framework):
         learned = [*model.variables, *optimizer.variables]
         return _Step(train_step, (inputs, targets), self._device, point, learned, forward)
 
-    def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
-        dtype, device = getattr(torch, precision), self._device
+    def make_kernel(
+        self, name: str, size: int, precision: str, compile: str
+    ) -> Callable[[int], None]:
+        dtype = getattr(torch, precision)
+        device = self._device
         if name == "matmul":
             left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
 
             def call() -> None:
                 torch.mm(left, right)
         else:
-            total, values = torch.zeros(size, dtype=dtype, device=device), torch.ones(size, dtype=dtype, device=device)
+            total = torch.zeros(size, dtype=dtype, device=device)
+            values = torch.ones(size, dtype=dtype, device=device)
 
             def call() -> None:
                 for _ in range(REPEATS):
@@ -201,17 +223,27 @@ class Torch(Framework):
         return read_kineto(folder, on_device=self._device.type == "cuda")
 
     def peak_device_memory(self) -> int | None:
-        return int(torch.cuda.max_memory_allocated(self._device)) if self._device.type == "cuda" else None
+        if self._device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self._device))
+        return None
 
     def out_of_memory(self, error: BaseException) -> str | None:
         text = str(error)
-        if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in text or "_ALLOC_FAILED" in text:
+        if (
+            isinstance(error, torch.OutOfMemoryError)
+            or "CUDA out of memory" in text
+            or "_ALLOC_FAILED" in text
+        ):
             return "oom_device"
-        return "oom_host" if isinstance(error, RuntimeError) and "can't allocate memory" in text else None
+        if isinstance(error, RuntimeError) and "can't allocate memory" in text:
+            return "oom_host"
+        return None
 
 
 class _Step(Step):
-    """A function over a batch that stays on the device, in place of which others are put where it is fed."""
+    """A function over a batch that stays on the device, in place of which others are put where it
+    is fed.
+    """
 
     def __init__(
         self,
@@ -222,14 +254,19 @@ class _Step(Step):
         variables: Sequence[Any] = (),
         forward: Any = None,
     ) -> None:
-        self.function, self._batches, self._device = function, batches, device
-        self._variables, self._forward = variables, forward
+        self.function = function
+        self._batches = batches
+        self._device = device
+        self._variables = variables
+        self._forward = forward
         inputs = batches[0]
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
-        self._training, self._compiled = point["mode"] == "train", point["compile"] != "eager"
+        self._training = point["mode"] == "train"
+        self._compiled = point["compile"] != "eager"
 
     def run(self, steps: int) -> float | None:
-        function, batch = self.function, self._batch
+        function = self.function
+        batch = self._batch
         if self._training:
             for _ in range(steps):
                 loss = function(batch)
@@ -256,7 +293,13 @@ class _Step(Step):
     def outputs(self, inputs: Sequence[Any]) -> Any:
         arrays = [torch.from_numpy(array).to(self._device) for array in inputs]
         with torch.no_grad():
-            return self._forward(arrays[0] if len(arrays) == 1 else arrays).detach().float().cpu().numpy()
+            return (
+                self._forward(arrays[0] if len(arrays) == 1 else arrays)
+                .detach()
+                .float()
+                .cpu()
+                .numpy()
+            )
 
     def compilations(self) -> int:
         # Of frames: what cannot be compiled, or no more often, took its time too.
@@ -265,13 +308,22 @@ class _Step(Step):
     def compile_note(self) -> str | None:
         if not self._compiled:
             return None
-        # What torch.compile counted: graphs, where it had to break them, and what it compiled again; the last why.
+        # What torch.compile counted: graphs, where it had to break them, and what it compiled
+        # again; the last why.
         breaks = dynamo.counters["graph_break"]
-        again = [entry.recompile_reason for entry in dynamo.get_compilation_metrics() if entry.recompile_reason]
+        again = [
+            entry.recompile_reason
+            for entry in dynamo.get_compilation_metrics()
+            if entry.recompile_reason
+        ]
         why = [max(breaks, key=breaks.get) if breaks else "", again[-1] if again else ""]
-        told = [f" ({text.strip().splitlines()[0][:_REASON_LENGTH]})" if text.strip() else "" for text in why]
+        told = [
+            f" ({text.strip().splitlines()[0][:_REASON_LENGTH]})" if text.strip() else ""
+            for text in why
+        ]
         graphs = counted(dynamo.counters["stats"]["unique_graphs"], "graph")
-        broken, repeated = counted(sum(breaks.values()), "graph break"), counted(len(again), "recompilation")
+        broken = counted(sum(breaks.values()), "graph break")
+        repeated = counted(len(again), "recompilation")
         return f"torch.compile: {graphs}, {broken}{told[0]}, {repeated}{told[1]}"
 
     def products(self) -> Sequence[Cost]:
@@ -284,20 +336,28 @@ class _Step(Step):
 def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
     """The function under torch.compile in one of its modes; Unavailable where it cannot be."""
     if compile == "xla":
-        raise Unavailable("PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled")
+        raise Unavailable(
+            "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
+        )
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
     if not any(shutil.which(name) for name in compilers):
-        raise Unavailable(f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}")
+        raise Unavailable(
+            f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}"
+        )
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise Unavailable("torch.compile on a GPU needs the package triton")
     if device.type == "cpu":
-        # What the processor has is found out by compiling for it, some ten seconds: once a machine, not in each folder.
+        # What the processor has is found out by compiling for it, some ten seconds: once a machine,
+        # not in each folder.
         cpu_vec_isa.pick_vec_isa()
     # Every point compiles again, as the other frameworks do; the folder goes with the worker's.
-    # Importing PyTorch names a folder for all processes: another one is the user's choice, or this point's already.
+    # Importing PyTorch names a folder for all processes: another one is the user's choice, or this
+    # point's already.
     shared = default_cache_dir()
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", shared) == shared:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(tempfile.mkdtemp(prefix="inductor-", dir="."))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(
+            tempfile.mkdtemp(prefix="inductor-", dir=".")
+        )
     # The profiler sees the compiler's own kernels by name.
     inductor.cpp.enable_kernel_profile = True
     inductor.post_grad_custom_pre_pass = GraphProducts()

@@ -1,7 +1,8 @@
-"""The pipeline of a point as the step sees it: a batch for each step, and what the step waited for it.
+"""The pipeline of a point as the step sees it: a batch for each step, and what the step waited for
+it.
 
-The pipeline works in threads of its own, `data.threads` of them and no more, while the step runs; its buffers are full
-when a Feed was made.
+The pipeline works in threads of its own, `data.threads` of them and no more, while the step runs;
+its buffers are full when a Feed was made.
 """
 
 import math
@@ -22,10 +23,13 @@ from paradnn.worker.input.pipelines import ImagePipeline
 from paradnn.worker.step import synthetic_batch
 
 #: A pipeline whose process used less than this share of a core for this long has full buffers.
-_IDLE_SHARE, _IDLE_SECONDS = 0.2, 0.03
+_IDLE_SHARE = 0.2
+_IDLE_SECONDS = 0.03
 _SETTLE_SECONDS = 5.0
 #: What a message of tf.data says of its graph, around what was wrong.
-_PLACES = re.compile(r"\{\{.*?\}\} |Error in user-defined function .*? iterator: \S+ |\s+\[.*", re.DOTALL)
+_PLACES = re.compile(
+    r"\{\{.*?\}\} |Error in user-defined function .*? iterator: \S+ |\s+\[.*", re.DOTALL
+)
 
 
 def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool) -> tf.data.Dataset:
@@ -39,24 +43,42 @@ def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool) -> tf.dat
 
 
 class Feed:
-    """Batches for the step of `point`; raises Unavailable where there are none. `waited`: seconds that `take` waited
-    since it was last set to 0. `slow` is called for each batch within that time: tests put a known delay there."""
+    """Batches for the step of `point`; raises Unavailable where there are none. `waited`: seconds
+    that `take` waited since it was last set to 0. `slow` is called for each batch within that time:
+    tests put a known delay there.
+    """
 
-    def __init__(self, point: Mapping[str, Any], workload: BuiltModel, slow: Callable[[], None] = lambda: None) -> None:
-        data, kind = point["data"], point["platform"]["name"]
-        self._training, self._slow = point["mode"] == "train", slow
-        self._where = f"data={data['name']}" if data["path"] is None else f"data.path={data['path']}"
-        self.batch_size, self.waited = point["batch_size"], 0.0
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    def __init__(
+        self,
+        point: Mapping[str, Any],
+        workload: BuiltModel,
+        slow: Callable[[], None] = lambda: None,
+    ) -> None:
+        data = point["data"]
+        kind = point["platform"]["name"]
+        self._training = point["mode"] == "train"
+        self._slow = slow
+        if data["path"] is None:
+            self._where = f"data={data['name']}"
+        else:
+            self._where = f"data.path={data['path']}"
+        self.batch_size = point["batch_size"]
+        self.waited = 0.0
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
+        else:
+            cores = os.cpu_count() or 1
         self.threads = data["threads"] or cores
-        seed, size = point["seed"], point["batch_size"]
+        seed = point["seed"]
+        size = point["batch_size"]
         # Where a target is no label (boxes on anchors) all are synthetic, and stay.
         labelled = [(spec.dtype, spec.shape) for spec in workload.targets] == [("int32", ())]
         fixed = [] if labelled else synthetic_batch(workload, size, seed)[1]
         self._targets = [tf.constant(array) for array in fixed]
         classes = workload.targets[0].high if labelled else None
         self.pipeline = ImagePipeline(data, workload.inputs[0].shape, classes, size, seed)
-        batches, ahead = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE), data["prefetch"]
+        batches = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE)
+        ahead = data["prefetch"]
         batches = batches.prefetch(ahead) if ahead else batches
         self._dataset = _with_threads(batches, self.threads, tuned=data["threads"] is None)
         if kind != "cpu":
@@ -84,7 +106,9 @@ class Feed:
         self._slow()
         self.waited += time.perf_counter() - start
         pictures, labels = batch
-        return ([pictures], self._targets or [labels]) if self._training else ([pictures],)
+        if self._training:
+            return ([pictures], self._targets or [labels])
+        return ([pictures],)
 
     def settle(self) -> None:
         """Wait until the pipeline's buffers are full and it works no more."""
@@ -96,7 +120,9 @@ class Feed:
                 return
 
     def drain(self, batches: int = 0) -> None:
-        """Take so many; else what was made ahead, so that what comes next is made while it is waited for."""
+        """Take so many; else what was made ahead, so that what comes next is made while it is
+        waited for.
+        """
         for _ in range(batches or self._ahead):
             self.take()
 
@@ -106,18 +132,22 @@ class Feed:
 # - alone: the pipeline without the step, its rate and the processor time that it takes.
 
 #: Pairs of segments, at least so long each; six pairs are what a 95% interval of a median takes.
-_ROUNDS, _SEGMENT = 6, 0.15
+_ROUNDS = 6
+_SEGMENT = 0.15
 #: No further round is begun after so many seconds.
 _ROUNDS_SECONDS = 30.0
 #: The pipeline alone: so many parts, all of them so long at least, and no longer.
-_PARTS, _ALONE, _ALONE_MOST = 6, 1.0, 15.0
+_PARTS = 6
+_ALONE = 1.0
+_ALONE_MOST = 15.0
 
 
 class FedStep:
     """A step with a batch from `feed` for each; `waits` are the seconds that it waited in each run."""
 
     def __init__(self, step: Step, feed: Feed) -> None:
-        self.step, self.source = step, feed
+        self.step = step
+        self.source = feed
         self.waits: list[float] = []
 
     def run(self, steps: int) -> float | None:
@@ -131,11 +161,13 @@ class FedStep:
         """What the input of the blocks in `timing` cost."""
         begin = len(timing.calibration) + len(timing.warmup) - 1
         waits = self.waits[begin:][: len(timing.blocks)]
-        step, feed = self.step, self.source
+        step = self.step
+        feed = self.source
         step.run(1)
         free_steps = _steps(_timed(step.run, 1))
         fed_steps = _steps(statistics.median(timing.blocks) / timing.steps_per_block)
-        free, fed = list[float](), list[float]()
+        free = list[float]()
+        fed = list[float]()
         begun = time.perf_counter()
         while len(fed) < _ROUNDS and (not fed or time.perf_counter() - begun < _ROUNDS_SECONDS):
             feed.settle()
@@ -165,8 +197,10 @@ def _alone(feed: Feed) -> list[PipelinePart]:
     parts: list[PipelinePart] = []
     begin = time.perf_counter()
     while len(parts) < _PARTS and (not parts or time.perf_counter() - begin < _ALONE_MOST):
-        start, cpu = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        cpu = time.process_time()
         feed.drain(batches)
-        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+        seconds = time.perf_counter() - start
+        cpu_seconds = time.process_time() - cpu
         parts.append(PipelinePart(batches * feed.batch_size, seconds, cpu_seconds))
     return parts

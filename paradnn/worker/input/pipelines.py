@@ -1,8 +1,8 @@
-"""The pipeline of pictures, in tf.data: read; decode with crop, resize with flip and normalisation; batch. And the sets
-that are generated where the user names none.
+"""The pipeline of pictures, in tf.data: read; decode with crop, resize with flip and normalisation;
+batch. And the sets that are generated where the user names none.
 
-Each picture has a number, its place in the order of reading; randomness is drawn from the seed and that number, so that
-batches are the same however many threads make them.
+Each picture has a number, its place in the order of reading; randomness is drawn from the seed and
+that number, so that batches are the same however many threads make them.
 """
 
 import fcntl
@@ -26,32 +26,57 @@ _CENTRE = 0.875
 
 
 def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
-    """Paths, and the label of each where they are pictures; None where they are TFRecord files. Raises Unavailable."""
+    """Paths, and the label of each where they are pictures; None where they are TFRecord files.
+    Raises Unavailable.
+    """
     if data["path"] is None:
         return [str(path) for path in generated_images(data)], None
     root = Path(data["path"])
     if not root.exists():
         raise Unavailable(f"data.path={root}: there is no such file or folder here")
-    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
-    if pictures := [path for path in files if path.suffix.lower() in _SUFFIXES]:
+    if root.is_file():
+        files = [root]
+    else:
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+    pictures = [path for path in files if path.suffix.lower() in _SUFFIXES]
+    if pictures:
         inner = (path.parent in (root, root.parent) for path in pictures)
-        heads = ["" if top else path.relative_to(root).parts[0] for path, top in zip(pictures, inner, strict=True)]
+        heads = [
+            "" if top else path.relative_to(root).parts[0]
+            for path, top in zip(pictures, inner, strict=True)
+        ]
         classes = {head: label for label, head in enumerate(sorted(set(heads)))}
         return [str(path) for path in pictures], [classes[head] for head in heads]
-    records = [str(path) for path in files if not path.name.startswith(".") and path.suffix not in (".json", ".txt")]
+    records = [
+        str(path)
+        for path in files
+        if not path.name.startswith(".") and path.suffix not in (".json", ".txt")
+    ]
     if not records:
-        raise Unavailable(f"data.path={root}: there are neither pictures (jpg, jpeg, png) nor TFRecord files")
+        raise Unavailable(
+            f"data.path={root}: there are neither pictures (jpg, jpeg, png) nor TFRecord files"
+        )
     return records, None
 
 
 class ImagePipeline:
-    """Pictures of `shape` (height, width, 3) with labels modulo `classes` (None: as they are), in batches."""
+    """Pictures of `shape` (height, width, 3) with labels modulo `classes` (None: as they are), in
+    batches.
+    """
 
     def __init__(
-        self, data: Mapping[str, Any], shape: tuple[int, ...], classes: int | None, batch_size: int, seed: int
+        self,
+        data: Mapping[str, Any],
+        shape: tuple[int, ...],
+        classes: int | None,
+        batch_size: int,
+        seed: int,
     ) -> None:
-        self._data, self._shape, self._classes = data, shape, classes
-        self._batch_size, self._seed = batch_size, seed
+        self._data = data
+        self._shape = shape
+        self._classes = classes
+        self._batch_size = batch_size
+        self._seed = seed
         self._files, self._labels = _image_files(data)
         self._kept: tf.data.Dataset | None = None
         if data["cache"] != "none":
@@ -60,23 +85,39 @@ class ImagePipeline:
             self._kept = (records.map(self._whole, tf.data.AUTOTUNE) if whole else records).cache()
 
     def batches(self, threads: int) -> tf.data.Dataset:
-        """(pictures (b, *shape) float32, labels (b,)); `threads` is the number of parallel calls, or AUTOTUNE."""
+        """(pictures (b, *shape) float32, labels (b,)); `threads` is the number of parallel calls,
+        or AUTOTUNE.
+        """
         data = self._data
         read = self._kept or self._records(data["readers"])
         if data["shuffle"] > 1:
             read = read.shuffle(data["shuffle"], self._seed)
-        # One stage: of a picture that is decoded already, handing it to a second one was a sixth of its time.
-        return read.repeat().enumerate().map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
+        # One stage: of a picture that is decoded already, handing it to a second one was a sixth of
+        # its time.
+        return (
+            read.repeat()
+            .enumerate()
+            .map(self._finished, threads)
+            .batch(self._batch_size, drop_remainder=True)
+        )
 
     def _records(self, readers: int) -> tf.data.Dataset:
-        """(encoded picture, label) of every file once, or the serialised Examples in it; files in a random order."""
+        """(encoded picture, label) of every file once, or the serialised Examples in it; files in a
+        random order.
+        """
         parallel = readers if readers > 1 else None
         if self._labels is not None:
-            named = tf.data.Dataset.from_tensor_slices((self._files, tf.constant(self._labels, tf.int64)))
+            named = tf.data.Dataset.from_tensor_slices(
+                (self._files, tf.constant(self._labels, tf.int64))
+            )
             mixed = named.shuffle(len(self._files), self._seed)
             return mixed.map(lambda name, label: (tf.io.read_file(name), label), parallel)
-        names = tf.data.Dataset.from_tensor_slices(self._files).shuffle(len(self._files), self._seed)
-        return names.interleave(tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel)
+        names = tf.data.Dataset.from_tensor_slices(self._files).shuffle(
+            len(self._files), self._seed
+        )
+        return names.interleave(
+            tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel
+        )
 
     def _parsed(self, record: tf.Tensor, *label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The encoded picture and its label, from a TFRecord's Example where it is one."""
@@ -102,13 +143,18 @@ class ImagePipeline:
 
         def jpeg() -> tf.Tensor:
             begin, size = self._window(tf.io.extract_jpeg_shape(encoded), number)
-            return tf.io.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], size[:2]], 0), channels=3)
+            return tf.io.decode_and_crop_jpeg(
+                encoded, tf.concat([begin[:2], size[:2]], 0), channels=3
+            )
 
-        return tf.cond(tf.io.is_jpeg(encoded), jpeg, lambda: self._cropped(_decode(encoded), number))
+        return tf.cond(
+            tf.io.is_jpeg(encoded), jpeg, lambda: self._cropped(_decode(encoded), number)
+        )
 
     def _window(self, shape: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Begin and size, (y, x, channel) both: at random as for Inception (Szegedy et al., CVPR 2015, section 6), or
-        the centre."""
+        """Begin and size, (y, x, channel) both: at random as for Inception (Szegedy et al., CVPR
+        2015, section 6), or the centre.
+        """
         if not self._data["augment"]:
             size = tf.cast(tf.cast(shape, tf.float32) * (_CENTRE, _CENTRE, 1.0), tf.int32)
             return (shape - size) // 2, size
@@ -126,7 +172,8 @@ class ImagePipeline:
     def _finished(self, number: tf.Tensor, element: Any) -> tuple[tf.Tensor, ...]:
         """The picture as the model takes it, and its label, of one that was read."""
         if self._data["cache"] == "decoded":
-            image, label = self._cropped(element[0], number), element[1]
+            image = self._cropped(element[0], number)
+            label = element[1]
         else:
             encoded, label = self._parsed(*tf.nest.flatten(element))
             image = self._decoded(encoded, number)
@@ -134,7 +181,9 @@ class ImagePipeline:
         if self._data["augment"]:
             # The draw of `tf.random.stateless_uniform`, of which that makes four operations.
             shape = tf.constant([], tf.int32)
-            drawn = tf.raw_ops.StatelessRandomUniform(shape=shape, seed=tf.stack([self._seed, -1 - number]))
+            drawn = tf.raw_ops.StatelessRandomUniform(
+                shape=shape, seed=tf.stack([self._seed, -1 - number])
+            )
             resized = tf.cond(drawn < 0.5, lambda: tf.reverse(resized, [1]), lambda: resized)
         normal = (resized - tf.constant(MEAN)) / tf.constant(STANDARD_DEVIATION)
         bounded = label if self._classes is None else label % self._classes
@@ -147,9 +196,9 @@ def _decode(encoded: tf.Tensor) -> tf.Tensor:
     return image
 
 
-# Sets of pictures, generated once for each machine: noise whose amplitude falls with spatial frequency, as that of
-# natural scenes does (Field, J. Opt. Soc. Am. A 4, 1987), with grain on top, so that JPEG's size and the time to decode
-# it are those of photographs.
+# Sets of pictures, generated once for each machine: noise whose amplitude falls with spatial
+# frequency, as that of natural scenes does (Field, J. Opt. Soc. Am. A 4, 1987), with grain on top,
+# so that JPEG's size and the time to decode it are those of photographs.
 
 #: Part of every set's name: raise it when the content changes.
 _VERSION = 2
@@ -158,17 +207,24 @@ _FILES = 8
 #: Labels of generated pictures are below this.
 CLASSES = 1000
 _QUALITY = 90
-#: Standard deviations of light, colour and grain (of 255), and how many fields of noise pictures are mixed from.
-_LIGHT, _COLOUR, _GRAIN, _FIELDS = 52.0, 10.0, 3.0, 8
+#: Standard deviations of light, colour and grain (of 255), and how many fields of noise pictures
+#: are mixed from.
+_LIGHT = 52.0
+_COLOUR = 10.0
+_GRAIN = 3.0
+_FIELDS = 8
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """TFRecord files with `examples` pictures of mean `width` x `height`; one process makes them, others wait."""
+    """TFRecord files with `examples` pictures of mean `width` x `height`; one process makes them,
+    others wait.
+    """
     parts = [options[key] for key in ("examples", "width", "height")]
     name = f"images-{'x'.join(map(str, parts))}-v{_VERSION}"
     given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     sets = (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "data"
-    folder, making = sets / name, sets / f"{name}.making"
+    folder = sets / name
+    making = sets / f"{name}.making"
     sets.mkdir(parents=True, exist_ok=True)
     with (sets / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -183,25 +239,39 @@ def generated_images(options: Mapping[str, Any]) -> list[Path]:
 def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
     """Fields of `size` x `size`, of variance 1, whose amplitude falls as frequency does; periodic."""
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
-    spectrum = np.fft.rfft2(generator.standard_normal((_FIELDS, size, size))) / np.maximum(frequency, 1 / size)
+    spectrum = np.fft.rfft2(generator.standard_normal((_FIELDS, size, size))) / np.maximum(
+        frequency, 1 / size
+    )
     values = np.fft.irfft2(spectrum, s=(size, size))
     return np.asarray(values / values.std(axis=(1, 2), keepdims=True), np.float32)
 
 
-def _picture(generator: np.random.Generator, fields: np.ndarray, width: int, height: int) -> np.ndarray:
-    """The next picture, uint8 (height, width, 3): fields shifted at random and mixed into light and colour."""
+def _picture(
+    generator: np.random.Generator, fields: np.ndarray, width: int, height: int
+) -> np.ndarray:
+    """The next picture, uint8 (height, width, 3): fields shifted at random and mixed into light and
+    colour.
+    """
     size = fields.shape[1]
-    rolled = (np.roll(fields[generator.integers(_FIELDS)], generator.integers(size, size=2), (0, 1)) for _ in range(3))
+    rolled = (
+        np.roll(fields[generator.integers(_FIELDS)], generator.integers(size, size=2), (0, 1))
+        for _ in range(3)
+    )
     light, red, blue = (field[:height, :width] for field in rolled)
-    base = 120 + light * _LIGHT + generator.standard_normal((height, width), dtype=np.float32) * _GRAIN
-    mixed = np.stack([base + red * _COLOUR, base - (red + blue) * _COLOUR / 2, base + blue * _COLOUR], axis=-1)
+    base = (
+        120 + light * _LIGHT + generator.standard_normal((height, width), dtype=np.float32) * _GRAIN
+    )
+    mixed = np.stack(
+        [base + red * _COLOUR, base - (red + blue) * _COLOUR / 2, base + blue * _COLOUR], axis=-1
+    )
     return np.asarray(np.clip(mixed, 0, 255), np.uint8)
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
     """Sizes vary by a fifth, and a quarter of the pictures stands upright."""
     generator = np.random.default_rng(_VERSION)
-    files, fields = min(_FILES, examples), _noise(generator, max(16, math.ceil(1.2 * max(width, height))))
+    files = min(_FILES, examples)
+    fields = _noise(generator, max(16, math.ceil(1.2 * max(width, height))))
     for number in range(files):
         with tf.io.TFRecordWriter(str(folder / f"train-{number:05d}-of-{files:05d}")) as writer:
             for _ in range(number, examples, files):
@@ -212,7 +282,13 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
                 encoded = tf.io.encode_jpeg(picture, quality=_QUALITY).numpy()
                 label = tf.train.Int64List(value=[int(generator.integers(CLASSES))])
                 features = {
-                    "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
+                    "image/encoded": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[encoded])
+                    ),
                     "image/class/label": tf.train.Feature(int64_list=label),
                 }
-                writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+                writer.write(
+                    tf.train.Example(
+                        features=tf.train.Features(feature=features)
+                    ).SerializeToString()
+                )

@@ -1,8 +1,9 @@
-"""The fields that are read of XSpace (a profiler's trace) and HLO (a compiled program), by their public numbers.
+"""The fields that are read of XSpace (a profiler's trace) and HLO (a compiled program), by their
+public numbers.
 
-TensorFlow ships classes for both in private modules that move between versions, JAX ships neither; the numbers are
-fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto). Fields that are not in `protos.txtpb` are
-skipped.
+TensorFlow ships classes for both in private modules that move between versions, JAX ships neither;
+the numbers are fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto). Fields that
+are not in `protos.txtpb` are skipped.
 """
 
 from pathlib import Path
@@ -14,7 +15,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 def _classes() -> dict[str, Any]:
     """Every message of the file by its name."""
     text = Path(__file__).with_suffix(".txtpb").read_text(encoding="utf-8")
-    file, pool = text_format.Parse(text, descriptor_pb2.FileDescriptorProto()), descriptor_pool.DescriptorPool()
+    file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     messages = pool.FindFileByName(file.name).message_types_by_name
     return {name: message_factory.GetMessageClass(message) for name, message in messages.items()}

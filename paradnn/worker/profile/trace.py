@@ -1,4 +1,6 @@
-"""Reads a trace: which operations ran when, and the compiled programs that the profiler put beside them."""
+"""Reads a trace: which operations ran when, and the compiled programs that the profiler put beside
+them.
+"""
 
 import math
 import re
@@ -13,15 +15,18 @@ from paradnn.core.workload import Unavailable
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost
 
-# Threads run side by side, and an event may contain others. The self time of an operation is how long it ran, less what
-# ran within it on the same thread; its share is the wall time it explains: every instant of the step is divided equally
-# among the operations that run in it. Shares and the remainder, in which none runs, sum to one.
+# Threads run side by side, and an event may contain others. The self time of an operation is how
+# long it ran, less what ran within it on the same thread; its share is the wall time it explains:
+# every instant of the step is divided equally among the operations that run in it. Shares and the
+# remainder, in which none runs, sum to one.
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`; seconds. `continues`: it
-    belongs to the execution that the event before it began, and is none of its own."""
+    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`;
+    seconds. `continues`: it belongs to the execution that the event before it began, and is none of
+    its own.
+    """
 
     lane: str
     name: str
@@ -40,24 +45,31 @@ class Usage:
     wall_seconds: float = 0.0
 
 
-def attribute(events: Iterable[Event], start: float, end: float) -> tuple[dict[tuple[str, str], Usage], float]:
+def attribute(
+    events: Iterable[Event], start: float, end: float
+) -> tuple[dict[tuple[str, str], Usage], float]:
     """Usage of every (name, kind), and the seconds of [start, end] in which nothing ran."""
     usage: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)
     lanes: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.end > start and event.start < end:
             lanes[event.lane].append(event)
-            # One that began before, and reaches in by its thread's delay, was no execution of these steps.
+            # One that began before, and reaches in by its thread's delay, was no execution of these
+            # steps.
             usage[event.name, event.kind].count += event.start >= start and not event.continues
     edges = []
     for members in lanes.values():
         for event, begins, ends in _innermost(members):
-            low, high, key = max(begins, start), min(ends, end), (event.name, event.kind)
+            low = max(begins, start)
+            high = min(ends, end)
+            key = (event.name, event.kind)
             if high > low:
                 usage[key].self_seconds += high - low
                 edges += [(low, 1, key), (high, -1, key)]
     running: Counter[tuple[str, str]] = Counter()
-    active, idle, now = 0, 0.0, start
+    active = 0
+    idle = 0.0
+    now = start
     for time, change, key in [*sorted(edges), (end, 0, ("", ""))]:
         if time > now:
             for name, times in running.items():
@@ -96,9 +108,11 @@ WINDOW = "paradnn_steps"
 
 @dataclass
 class Trace:
-    """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules. Events
-    whose kind begins with `COMPILED` are instructions of compiled programs, others the framework's own operations;
-    `stated` are costs that the profiler itself states for some; `file` is the trace itself."""
+    """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the
+    HLO modules. Events whose kind begins with `COMPILED` are instructions of compiled programs,
+    others the framework's own operations; `stated` are costs that the profiler itself states for
+    some; `file` is the trace itself.
+    """
 
     seconds: float
     events: list[Event] = field(default_factory=list)
@@ -110,24 +124,35 @@ class Trace:
     @property
     def ran(self) -> set[str]:
         """The modules whose instructions are among the events."""
-        return {event.kind.removeprefix(COMPILED) for event in self.events if event.kind.startswith(COMPILED)}
+        return {
+            event.kind.removeprefix(COMPILED)
+            for event in self.events
+            if event.kind.startswith(COMPILED)
+        }
 
     def named(self, module: str, program: int | None) -> str:
-        """What a module is called in the whole trace: by its program's number too where names are not enough. JAX
-        without jit compiles a program for each operation and shape, and calls every product "jit_dot_general"."""
-        return module if program is None or self._programs[module] < 2 else f"{module}({program})"
+        """What a module is called in the whole trace: by its program's number too where names are
+        not enough. JAX without jit compiles a program for each operation and shape, and calls every
+        product "jit_dot_general".
+        """
+        if program is None or self._programs[module] < 2:
+            return module
+        return f"{module}({program})"
 
     def add_modules(self, programs: Sequence[tuple[int | None, Any]]) -> None:
         """The compiled programs, with their numbers; the same one may stand there more than once."""
-        self._programs = Counter(name for name, _ in {(module.name, program) for program, module in programs})
+        self._programs = Counter(
+            name for name, _ in {(module.name, program) for program, module in programs}
+        )
         for program, module in programs:
             module.name = self.named(module.name, program)
             self.modules.append(module)
 
 
 def read_trace(folder: Path) -> Trace:
-    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps, Unavailable
-    without the package protobuf, which the worker needs for nothing else."""
+    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated
+    steps, Unavailable without the package protobuf, which the worker needs for nothing else.
+    """
     try:
         from paradnn.worker.profile.protos import HloProto, XSpace
     except ModuleNotFoundError as error:
@@ -141,7 +166,11 @@ def read_trace(folder: Path) -> Trace:
     trace = Trace(duration * 1e-12, file=files[-1])
     trace.add_modules(list(_programs(space, HloProto)))
     # Where a device has a plane of its own the host's events are only launches.
-    devices = [plane for plane in space.planes if plane.name.startswith(("/device:GPU", "/device:TPU")) and plane.lines]
+    devices = [
+        plane
+        for plane in space.planes
+        if plane.name.startswith(("/device:GPU", "/device:TPU")) and plane.lines
+    ]
     for plane in devices or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
         (read_device if devices else _read_host)(plane, trace, origin)
     return trace
@@ -159,7 +188,9 @@ def _window(space: Any) -> tuple[int, int]:
 
 
 def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
-    """Begin and end in seconds since `origin`. Whole picoseconds since 1970 do not fit a float: subtract first."""
+    """Begin and end in seconds since `origin`. Whole picoseconds since 1970 do not fit a float:
+    subtract first.
+    """
     start = (line.timestamp_ns * 1000 + event.offset_ps - origin) * 1e-12
     return start, start + event.duration_ps * 1e-12
 
@@ -169,7 +200,10 @@ def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
     values = {}
     for stat in stats:
         number = stat.int64_value or stat.uint64_value or stat.double_value
-        text = names.get(stat.ref_value, "") if stat.ref_value else stat.str_value
+        if stat.ref_value:
+            text = names.get(stat.ref_value, "")
+        else:
+            text = stat.str_value
         values[names.get(stat.metadata_id, "")] = stat.bytes_value or text or number
     return values
 
@@ -177,26 +211,36 @@ def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
 def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
     """The compiled programs and their numbers; `message` is the class HloProto."""
     for plane in space.planes:
-        names = {key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()}
+        names = {
+            key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()
+        }
         for metadata in plane.event_metadata.values():
             values = _values(metadata.stats, names)
             if "hlo proto" in values:
                 yield values.get("program id"), message.FromString(values["hlo proto"]).hlo_module
 
 
-# The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own ("Executor::Process") are none.
+# The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own
+# ("Executor::Process") are none.
 _KERNEL = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 _EAGER = "EagerLocalExecute: "
 # A function's call and the loops within it contain the operations that are wanted.
-_CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$")
+_CONTAINER = re.compile(
+    r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$"
+)
 
 
 def _read_host(plane: Any, trace: Trace, origin: int) -> None:
     stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at closely.
+    # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at
+    # closely.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
     endings = {key for key, entry in plane.event_metadata.items() if entry.name.startswith("end: ")}
-    wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")}
+    wanted = {
+        key
+        for key, name in stats.items()
+        if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")
+    }
     programs = "hlo_op" in stats.values()
     ends: dict[int, float] = {}
     instructions: list[tuple[str, dict[str, Any], float, float]] = []
@@ -216,10 +260,15 @@ def _read_host(plane: Any, trace: Trace, origin: int) -> None:
             elif kernel:
                 trace.events.append(Event(lane, *kernel, start, end))
     for index, (lane, values, start, end) in enumerate(instructions):
-        # An instruction that ends on another thread has an event of its own there, and runs on until then.
+        # An instruction that ends on another thread has an event of its own there, and runs on
+        # until then.
         finish = max(end, ends.get(values.get("_p", -1), end))
         kind = COMPILED + trace.named(values.get("hlo_module", ""), values.get("program_id"))
-        trace.events.append(Event(f"{lane}/{index}" if finish > end else lane, values["hlo_op"], kind, start, finish))
+        trace.events.append(
+            Event(
+                f"{lane}/{index}" if finish > end else lane, values["hlo_op"], kind, start, finish
+            )
+        )
 
 
 def _kernel(name: str) -> tuple[str, str] | None:
@@ -228,11 +277,14 @@ def _kernel(name: str) -> tuple[str, str] | None:
         kind = name.removeprefix(_EAGER)
         return None if _CONTAINER.match(kind) else (kind, kind)
     match = _KERNEL.fullmatch(name)
-    return None if match is None or _CONTAINER.match(match[2]) else (match[1], match[2])
+    if match is None or _CONTAINER.match(match[2]):
+        return None
+    return (match[1], match[2])
 
 
-# The plane of a GPU or a TPU: on a GPU a kernel names the operation that launched it (`annotation`, or `hlo_op` for a
-# compiled program) or stands under its own name, on a TPU metadata carry the compiler's own count of FLOPs and bytes.
+# The plane of a GPU or a TPU: on a GPU a kernel names the operation that launched it (`annotation`,
+# or `hlo_op` for a compiled program) or stands under its own name, on a TPU metadata carry the
+# compiler's own count of FLOPs and bytes.
 
 #: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
@@ -240,23 +292,32 @@ _ANNOTATIONS = ("tf_op", "annotation")
 
 
 def read_device(plane: Any, trace: Trace, origin: int) -> None:
-    """Add to a trace the kernels of a device, its instructions of compiled programs, and the costs that are stated."""
+    """Add to a trace the kernels of a device, its instructions of compiled programs, and the costs
+    that are stated.
+    """
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
     wanted = _COMPUTE_LINES["GPU" if plane.name.startswith("/device:GPU") else "TPU"]
     for number, line in enumerate(plane.lines):
         if not line.name.startswith(wanted):
             continue
-        previous, launched, lane = ("", ""), set[str](), f"{plane.name}/{line.name}#{number}"
+        previous = ("", "")
+        launched = set[str]()
+        lane = f"{plane.name}/{line.name}#{number}"
         for event in sorted(line.events, key=lambda event: event.offset_ps):
             metadata = plane.event_metadata[event.metadata_id]
             values = _values(metadata.stats, names) | _values(event.stats, names)
             name, kind = _operation(metadata, values, trace)
-            # An operation may launch several kernels, one after the other; the same kernel again is its next execution.
+            # An operation may launch several kernels, one after the other; the same kernel again is
+            # its next execution.
             continues = (name, kind) == previous and metadata.name not in launched
-            launched = launched | {metadata.name} if continues else {metadata.name}
+            if continues:
+                launched = launched | {metadata.name}
+            else:
+                launched = {metadata.name}
             previous = name, kind
             trace.events.append(Event(lane, name, kind, *_span(line, event, origin), continues))
-            if (cost := _stated(metadata.name, values)) is not None:
+            cost = _stated(metadata.name, values)
+            if cost is not None:
                 trace.stated[name, kind] = cost
 
 
@@ -267,7 +328,8 @@ def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> tuple[
         module = trace.named(str(values.get("hlo_module", "")), values.get("program_id"))
         return str(values["hlo_op"]).rpartition("::")[2], f"{COMPILED}{module}"
     for key in _ANNOTATIONS:
-        if match := _KERNEL.match(str(values.get(key, ""))):
+        match = _KERNEL.match(str(values.get(key, "")))
+        if match:
             return match[1], match[2]
     # A TPU's metadata is named by the whole instruction: "%fusion.3 = f32[...] ...".
     name = metadata.name.removeprefix("%").split(" = ")[0]

@@ -1,4 +1,6 @@
-"""Messages between processes (`model=channel`), measured alone; docs/communication.md says what a step is."""
+"""Messages between processes (`model=channel`), measured alone; docs/communication.md says what a
+step is.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,38 @@ _USED_BY = {"window": ("bandwidth",), "processes": COLLECTIVES}
 
 @dataclass(frozen=True)
 class Communication(Messages):
-    """Messages of `bytes` by a transport, in a pattern, between processes of this host or of several."""
+    """Messages of `bytes` by a transport, in a pattern, between processes of this host or of
+    several.
+    """
 
     instead_of_batch: ClassVar[str] = "model.bytes"
 
     name: str = option("channel", "the kind of workload", choices=("channel",))
-    transport: str = option("tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS))
-    pattern: str = option(
-        "latency", "a message there and back, a window of them one way, or a collective", choices=_PATTERNS["gloo"]
+    transport: str = option(
+        "tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS)
     )
-    bytes: int = option(1024, "of a message; of a framework's a multiple of 4: it sends float32", low=1, high=2**40)
-    window: int = option(64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536)
+    pattern: str = option(
+        "latency",
+        "a message there and back, a window of them one way, or a collective",
+        choices=_PATTERNS["gloo"],
+    )
+    bytes: int = option(
+        1024, "of a message; of a framework's a multiple of 4: it sends float32", low=1, high=2**40
+    )
+    window: int = option(
+        64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536
+    )
     processes: int = option(2, "that take part in a collective", low=2, high=4096)
-    port: int = option(0, "first port that this host's processes listen on; 0: any that is free", low=0, high=65535)
+    port: int = option(
+        0, "first port that this host's processes listen on; 0: any that is free", low=0, high=65535
+    )
 
     def __post_init__(self) -> None:
         if self.pattern not in (known := _PATTERNS[self.transport]):
             reason = f"model.transport={self.transport} has no such pattern"
-            raise ConfigError("model.pattern", self.pattern, reason, f"choose one of {', '.join(known)}")
+            raise ConfigError(
+                "model.pattern", self.pattern, reason, f"choose one of {', '.join(known)}"
+            )
         if self.transport in _FRAMEWORKS and self.bytes % 4:
             reason = f"model.transport={self.transport} sends one tensor of float32"
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
@@ -60,16 +76,25 @@ class Communication(Messages):
         # TensorFlow's processes all listen, others meet at one port.
         listening = self.processes if self.transport == "tensorflow" else 1
         if self.port + listening - 1 > 65535:
-            raise ConfigError("model.port", self.port, f"leaves no {listening} ports", "choose a lower one")
+            raise ConfigError(
+                "model.port", self.port, f"leaves no {listening} ports", "choose a lower one"
+            )
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """A message is held once by each who sends or receives it; how often it is copied is the transport's affair."""
+        """A message is held once by each who sends or receives it; how often it is copied is the
+        transport's affair.
+        """
         return 0, self.bytes
 
     def in_point(self, point: Any) -> Any:
         point = super().in_point(point)
         expect(
-            ("precision", point.precision, "float32", "model=channel sends bytes, and float32 where a framework does")
+            (
+                "precision",
+                point.precision,
+                "float32",
+                "model=channel sends bytes, and float32 where a framework does",
+            )
         )
         wanted = _FRAMEWORKS.get(self.transport, point.framework.name)
         if point.framework.name not in (wanted, "tensorflow"):
@@ -83,22 +108,33 @@ class Communication(Messages):
 
     @property
     def size(self) -> str:
-        many = {"bandwidth": f" w{self.window}", "latency": ""}.get(self.pattern, f" x{self.processes}")
+        many = {"bandwidth": f" w{self.window}", "latency": ""}.get(
+            self.pattern, f" x{self.processes}"
+        )
         return f"{self.transport} {self.pattern}{many} {self.bytes} B"
 
 
 def bus_factor(pattern: str, processes: int) -> float:
-    """Bytes that each process' link carries for a byte of a collective: an all-reduce moves 2 (n - 1) / n of its bytes
-    in and out of every process, a broadcast all of them (NVIDIA nccl-tests, doc/PERFORMANCE.md)."""
-    return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
+    """Bytes that each process' link carries for a byte of a collective: an all-reduce moves 2 (n -
+    1) / n of its bytes in and out of every process, a broadcast all of them (NVIDIA nccl-tests,
+    doc/PERFORMANCE.md).
+    """
+    if pattern == "all_reduce":
+        return 2 * (processes - 1) / processes
+    return 1.0
 
 
 @dataclass(frozen=True)
 class Channel(Workload):
     """Steps that are messages; what they are is the model's options."""
 
-    name, key, place, unit = "channel", "model", 50, "exchange"
-    reason, declares, headlines = "trains nothing", declared(__file__), {"transfer_us": "us a message"}
+    name = "channel"
+    key = "model"
+    place = 50
+    unit = "exchange"
+    reason = "trains nothing"
+    declares = declared(__file__)
+    headlines = {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
         """No device is needed."""
@@ -138,8 +174,13 @@ class Channel(Workload):
             return None
         interval = ""
         if "transfer_low_us" in metrics:
-            interval = f" (95% CI {metrics['transfer_low_us']:,.2f} .. {metrics['transfer_high_us']:,.2f})"
-        bus = f", bus {metrics['bus_bytes_per_second'] / 1e6:,.1f} MB/s" if "bus_bytes_per_second" in metrics else ""
+            interval = (
+                f" (95% CI {metrics['transfer_low_us']:,.2f} .. {metrics['transfer_high_us']:,.2f})"
+            )
+        if "bus_bytes_per_second" in metrics:
+            bus = f", bus {metrics['bus_bytes_per_second'] / 1e6:,.1f} MB/s"
+        else:
+            bus = ""
         rate = f"{metrics['sent_bytes_per_second'] / 1e6:,.1f} MB/s{bus}"
         clauses = (
             f"{metrics['transfer_us']:,.2f} us each{interval}",
@@ -169,7 +210,9 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
         found[f"messages_per_second{end}"] = rate
         found[f"sent_bytes_per_second{end}"] = rate * model.bytes
         if model.pattern in COLLECTIVES:
-            found[f"bus_bytes_per_second{end}"] = rate * model.bytes * bus_factor(model.pattern, model.processes)
+            found[f"bus_bytes_per_second{end}"] = (
+                rate * model.bytes * bus_factor(model.pattern, model.processes)
+            )
     return found
 
 

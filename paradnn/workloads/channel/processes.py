@@ -1,8 +1,10 @@
-"""The processes of a point whose step is communication, on this host and on others, and how they find each other.
+"""The processes of a point whose step is communication, on this host and on others, and how they
+find each other.
 
-Over tcp and grpc one process alone decides when a step begins, and the other only answers. Of a framework's transports
-every process makes the same step at the same time, and the step ends when all have; before anything is timed the result
-of an all-reduce or a broadcast is compared with what it must be.
+Over tcp and grpc one process alone decides when a step begins, and the other only answers. Of a
+framework's transports every process makes the same step at the same time, and the step ends when
+all have; before anything is timed the result of an all-reduce or a broadcast is compared with what
+it must be.
 """
 
 import contextlib
@@ -50,20 +52,24 @@ class _Idle(Step):
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a point, on its cores: this one, which is measured, and those that it starts. They end with the
-    `with` that it is entered by, at the latest with this one. Raises Unavailable and RankFailed."""
+    """The processes of a point, on its cores: this one, which is measured, and those that it
+    starts. They end with the `with` that it is entered by, at the latest with this one. Raises
+    Unavailable and RankFailed.
+    """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         bind_cores(point["platform"])
         keep_freed()
-        self._means, count = _Means(point), _count_of(point)
+        self._means = _Means(point)
+        count = _count_of(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
         self._means.meet(elsewhere)
         self.group = ProcessGroup(count, self._means.serve, elsewhere)
         self._means.parted()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # One process that fails takes the others with it: the first says why, unless memory ended here.
+        # One process that fails takes the others with it: the first says why, unless memory ended
+        # here.
         failed = isinstance(error, Exception) and not isinstance(error, MemoryError)
         other = self.group.failure() if failed else None
         self.group.close()
@@ -79,7 +85,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 def serve_elsewhere(
     point: Mapping[str, Any], rank: int, addresses: Sequence[str], own: socket, channel: Connection
 ) -> None:
-    """Be process `rank` of a point that another host measures, and listen on `own`. Raises RankFailed."""
+    """Be process `rank` of a point that another host measures, and listen on `own`. Raises
+    RankFailed.
+    """
     bind_cores(point["platform"])
     keep_freed()
     means = _Means(point)
@@ -90,24 +98,35 @@ def serve_elsewhere(
 def _count_of(point: Mapping[str, Any]) -> int:
     """How many processes take part: two where a message goes from one to the other."""
     model = point["model"]
-    return int(model["processes"]) if model["pattern"] in ("all_reduce", "broadcast") else 2
+    if model["pattern"] in ("all_reduce", "broadcast"):
+        return int(model["processes"])
+    return 2
 
 
 class _Means:
-    """How the processes of a point find each other, and what each of them does. is_served: over tcp and grpc process 1
-    listens, and this one sends to it. The processes of a framework all do the same. Before those of this host are
-    forked, and with those of other hosts, `meet` says where they are; on another host each does `join`."""
+    """How the processes of a point find each other, and what each of them does. is_served: over tcp
+    and grpc process 1 listens, and this one sends to it. The processes of a framework all do the
+    same. Before those of this host are forked, and with those of other hosts, `meet` says where
+    they are; on another host each does `join`.
+    """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
-        self._point, self._transport = point, point["model"]["transport"]
+        self._point = point
+        self._transport = point["model"]["transport"]
         self.is_served = self._transport in ("tcp", "grpc")
         self._socket: socket | None = None
         self._addresses: Sequence[str] = ()
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Find ports for those of this host, of TensorFlow for each, else for one, and let all know the addresses."""
-        port, host = self._point["model"]["port"], elsewhere[0].local if elsewhere else LOOPBACK
-        here = _count_of(self._point) - len(elsewhere) if self._transport == "tensorflow" else 1
+        """Find ports for those of this host, of TensorFlow for each, else for one, and let all know
+        the addresses.
+        """
+        port = self._point["model"]["port"]
+        host = elsewhere[0].local if elsewhere else LOOPBACK
+        if self._transport == "tensorflow":
+            here = _count_of(self._point) - len(elsewhere)
+        else:
+            here = 1
         here = 0 if self.is_served and elsewhere else here  # the server is there
         with contextlib.ExitStack() as held:  # until the last is chosen, so that none comes twice
             free = [held.enter_context(listen(port and port + n, host)) for n in range(here)]
@@ -120,8 +139,13 @@ class _Means:
             each.channel.send_bytes(encode(self._addresses))
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
-        """Listen on `own`; frameworks, and gRPC, open their own: it has shown that the port is free."""
-        self._socket, self._addresses = own, [with_port(*own.getsockname()[:2])] if self.is_served else addresses
+        """Listen on `own`; frameworks, and gRPC, open their own: it has shown that the port is
+        free.
+        """
+        self._socket, self._addresses = (
+            own,
+            [with_port(*own.getsockname()[:2])] if self.is_served else addresses,
+        )
         if self._transport != "tcp":
             self.parted()
 
@@ -135,9 +159,14 @@ class _Means:
         try:
             if not self.is_served:
                 return serve_steps(channel, self.step(rank))
-            server = serve_calls(self._addresses[0]) if self._transport == "grpc" else None
+            if self._transport == "grpc":
+                server = serve_calls(self._addresses[0])
+            else:
+                server = None
             if not server:
-                threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
+                threading.Thread(
+                    target=serve_connections, args=(self._socket, self._point), daemon=True
+                ).start()
             serve_steps(channel, _Idle())
             if server:
                 server.stop(None)
@@ -146,16 +175,21 @@ class _Means:
         except Unavailable as error:
             raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
         except Exception as error:
-            raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
+            raise RankFailed(
+                "crash", f"process {rank + 1}: {type(error).__name__}: {error}"
+            ) from error
 
     def step(self, rank: int) -> Any:
         """The step of process `rank`; that of a collective has been seen to give what it must."""
-        point, addresses, model = self._point, self._addresses, self._point["model"]
+        point = self._point
+        addresses = self._addresses
+        model = self._point["model"]
         if self.is_served:
             message = make_message(model["bytes"], point["seed"])
             kind = GrpcStep if self._transport == "grpc" else TcpStep
             return kind(point, addresses[0], message, patience_of(point))
-        processes, pattern = _count_of(point), model["pattern"]
+        processes = _count_of(point)
+        pattern = model["pattern"]
         step: Any
         if self._transport == "tensorflow":
             step = _TensorFlowStep(point, rank, addresses)
@@ -164,7 +198,10 @@ class _Means:
         # Every process begins with its rank + 1: their sum, or the first one's.
         wanted = {"all_reduce": processes * (processes + 1) / 2, "broadcast": 1.0}.get(pattern)
         if wanted is not None and not np.allclose(found := step.checked(), wanted):
-            raise RankFailed("crash", f"{pattern} of 1 .. {processes} gave {float(np.ravel(found)[0])}, not {wanted}")
+            raise RankFailed(
+                "crash",
+                f"{pattern} of 1 .. {processes} gave {float(np.ravel(found)[0])}, not {wanted}",
+            )
         return step
 
 
@@ -181,18 +218,27 @@ class _TorchStep(Step):
         import torch
         from torch import distributed as dist
 
-        model, here = point["model"], processes // int(point.get("hosts", 1))
-        backend, self._device = model["transport"], "cpu"
+        model = point["model"]
+        here = processes // int(point.get("hosts", 1))
+        backend = model["transport"]
+        self._device = "cpu"
         if backend == "nccl":
             if not torch.cuda.is_available() or torch.cuda.device_count() < here:
                 there = torch.cuda.device_count() if torch.cuda.is_available() else 0
                 raise Unavailable(f"model.transport=nccl needs {here} GPUs, PyTorch sees {there}")
             self._device = f"cuda:{rank % here}"
             torch.cuda.set_device(rank % here)
-        self._torch, self._dist, self._rank, self._pattern = torch, dist, rank, model["pattern"]
+        self._torch = torch
+        self._dist = dist
+        self._rank = rank
+        self._pattern = model["pattern"]
         limit = datetime.timedelta(seconds=patience_of(point))
-        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=processes, timeout=limit)
-        self._values = self._answer = torch.zeros(model["bytes"] // _FLOAT_BYTES, device=self._device)
+        dist.init_process_group(
+            backend, init_method=f"tcp://{address}", rank=rank, world_size=processes, timeout=limit
+        )
+        self._values = self._answer = torch.zeros(
+            model["bytes"] // _FLOAT_BYTES, device=self._device
+        )
         self._window = 1
         if self._pattern == "bandwidth":
             self._window, self._answer = model["window"], torch.zeros(1, device=self._device)
@@ -206,7 +252,10 @@ class _TorchStep(Step):
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when this process has its result."""
-        collectives = {"all_reduce": self._dist.all_reduce, "broadcast": lambda values: self._dist.broadcast(values, 0)}
+        collectives = {
+            "all_reduce": self._dist.all_reduce,
+            "broadcast": lambda values: self._dist.broadcast(values, 0),
+        }
         step = collectives.get(self._pattern, self._exchange)
         for _ in range(steps):
             step(self._values)
@@ -228,7 +277,8 @@ class _TensorFlowStep(Step):
     def __init__(self, point: Mapping[str, Any], rank: int, addresses: Sequence[str]) -> None:
         import tensorflow as tf
 
-        if (kind := point["platform"]["name"]) != "cpu":
+        kind = point["platform"]["name"]
+        if kind != "cpu":
             raise Unavailable(f"model.transport=tensorflow is for platform=cpu, not {kind}")
         # Each process has its own cores, as if it were a host of that many.
         here = len(addresses) // int(point.get("hosts", 1))
@@ -240,18 +290,25 @@ class _TensorFlowStep(Step):
         hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)
         os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=rank, rpc_layer="grpc"
+            tf.train.ClusterSpec({"worker": list(addresses)}),
+            task_type="worker",
+            task_id=rank,
+            rpc_layer="grpc",
         )
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
         # It returns when all are there.
         self._strategy = strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-        self._tf, self._count = tf, point["model"]["bytes"] // _FLOAT_BYTES
+        self._tf = tf
+        self._count = point["model"]["bytes"] // _FLOAT_BYTES
         self._values = self._spread(0.0)
 
         def reduce(values: Any) -> Any:
-            # An argument has no device, which an all-reduce asks for; what is made in the replica has its own.
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))
+            # An argument has no device, which an all-reduce asks for; what is made in the replica
+            # has its own.
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.identity(values)
+            )
 
         self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
 

@@ -1,6 +1,8 @@
-"""Generating tokens (`mode=generate`): a prompt is read at once, then one token follows the other (docs/generation.md).
+"""Generating tokens (`mode=generate`): a prompt is read at once, then one token follows the other
+(docs/generation.md).
 
-A timed step is one decode step: a token of each example; what reading the prompts took stands beside it.
+A timed step is one decode step: a token of each example; what reading the prompts took stands
+beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from paradnn.core.messages import Answer, Compilation, Timing
 from paradnn.core.metric import declared
 from paradnn.core.schema import option, read
 from paradnn.core.words import rounded
-from paradnn.core.workload import Costs, Measured, Part, Point, PointRun, Words, Workload, expect, sent
+from paradnn.core.workload import (
+    Costs,
+    Measured,
+    Part,
+    Point,
+    PointRun,
+    Words,
+    Workload,
+    expect,
+    sent,
+)
 
 
 @dataclass(frozen=True)
@@ -32,20 +44,36 @@ class Generation(Part):
 
 @dataclass(frozen=True)
 class Generate(Workload):
-    """The length of a prompt, and of what is generated for it; every example of a batch has the same."""
+    """The length of a prompt, and of what is generated for it; every example of a batch has the
+    same.
+    """
 
-    name, group, key, place = "generate", "generate", "mode", 10
-    mode, unit, same_step = "generate", "token of each example", False
-    declares, parts, rates = declared(__file__), (Generation,), {"tokens_per_second": "tokens/s"}
-    phases, disturbed = {"prefill": "compile"}, {"prefill": "while prompts were read: "}
+    name = "generate"
+    group = "generate"
+    key = "mode"
+    place = 10
+    mode = "generate"
+    unit = "token of each example"
+    same_step = False
+    declares = declared(__file__)
+    parts = (Generation,)
+    rates = {"tokens_per_second": "tokens/s"}
+    phases = {"prefill": "compile"}
+    disturbed = {"prefill": "while prompts were read: "}
     judged_by = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
     profiled_whole = False  # products of one token are small, and many are fused with others
 
-    prompt: int = option(64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000)
-    tokens: int = option(64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000)
+    prompt: int = option(
+        64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000
+    )
+    tokens: int = option(
+        64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000
+    )
 
     def left_out(self, config: Mapping[str, Any]) -> None:
-        """Its keys stand in every configuration, so that `mode` need not be a group; they must be at their defaults."""
+        """Its keys stand in every configuration, so that `mode` need not be a group; they must be
+        at their defaults.
+        """
         given = read(Generate, config.get("generate", {}), "generate")
         for name, value in vars(given).items():
             if value != getattr(GENERATE, name) and config.get("mode") != "generate":
@@ -55,13 +83,16 @@ class Generate(Workload):
     def check(self, point: Point) -> None:
         if not point.model.generates:
             reason = f"model={point.model.name} generates no tokens"
-            raise ConfigError("mode", "generate", reason, "choose model=gpt or model=llama, or mode=inference")
+            raise ConfigError(
+                "mode", "generate", reason, "choose model=gpt or model=llama, or mode=inference"
+            )
         expect(
             ("devices", point.devices, 1, "mode=generate is for one device"),
             ("data", point.data.name, "synthetic", "mode=generate takes prompts of its own"),
         )
         most = int(asdict(point.model)["sequence_length"])
-        if (length := self.prompt + self.tokens) > most:
+        length = self.prompt + self.tokens
+        if length > most:
             reason = f"with generate.prompt={self.prompt} is more than the model's {most} positions"
             remedy = f"raise model.sequence_length to {length}, or ask for less"
             raise ConfigError("generate.tokens", self.tokens, reason, remedy)
@@ -74,7 +105,9 @@ class Generate(Workload):
         from paradnn.worker.step import choose_types, product_flops, synthetic_batch
         from paradnn.workloads.generate.decoder import Decoder
 
-        point, framework, size = run.request, run.framework, run.request["batch_size"]
+        point = run.request
+        framework = run.framework
+        size = run.request["batch_size"]
         with run.phases("build"):
             # What only generates keeps its weights in the products' type.
             choose_types(point, framework, mixed=False)
@@ -100,13 +133,18 @@ class Generate(Workload):
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """The decode step as time and rate of a token, with an interval where the step has one; the prompts."""
-        given, costs, step = sent(measured.answers, Generation), measured.costs, known.get("step_time_ms")
+        """The decode step as time and rate of a token, with an interval where the step has one; the
+        prompts.
+        """
+        given = sent(measured.answers, Generation)
+        costs = measured.costs
+        step = known.get("step_time_ms")
         if not given or step is None:
             return {}
         found = self._prefill_metrics(measured.point, given, known)
         for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
-            if milliseconds := known.get(f"step_time{end}_ms"):
+            milliseconds = known.get(f"step_time{end}_ms")
+            if milliseconds:
                 found[f"time_per_output_token{end}_ms"] = milliseconds
                 found[f"tokens_per_second_per_user{other}"] = 1e3 / milliseconds
                 found[f"tokens_per_second{other}"] = measured.point.batch_size * 1e3 / milliseconds
@@ -114,9 +152,12 @@ class Generate(Workload):
             "cache_bytes": costs.cache_bytes,
             "decode_flops": costs.flops_per_step,
             "decode_bytes": costs.bytes_per_step,
-            "prefill_compile_seconds": statistics.median(sum(entry.compilation.seconds) for entry in given),
+            "prefill_compile_seconds": statistics.median(
+                sum(entry.compilation.seconds) for entry in given
+            ),
         }
-        if bandwidth := known.get("peak_bytes_per_second"):
+        bandwidth = known.get("peak_bytes_per_second")
+        if bandwidth:
             found["decode_bandwidth_fraction"] = costs.bytes_per_step / (step / 1e3) / bandwidth
         return found | {"generation_ms": found["time_to_first_token_ms"] + (self.tokens - 1) * step}
 
@@ -127,7 +168,8 @@ class Generate(Workload):
         from paradnn.config.point import prefill_costs_of
         from paradnn.session.measured import summarise
 
-        costs, timings = prefill_costs_of(point), [entry.prefill for entry in given]
+        costs = prefill_costs_of(point)
+        timings = [entry.prefill for entry in given]
         times = summarise([timing.step_times for timing in timings])
         found = {
             "time_to_first_token_ms": times.value * 1e3,
@@ -138,13 +180,18 @@ class Generate(Workload):
             "prefill_flops_per_second": costs.flops_per_step / times.value,
         }
         if times.low is not None and times.high is not None:
-            found |= {"time_to_first_token_low_ms": times.low * 1e3, "time_to_first_token_high_ms": times.high * 1e3}
-        if peak := known.get("peak_flops_per_second"):
+            found |= {
+                "time_to_first_token_low_ms": times.low * 1e3,
+                "time_to_first_token_high_ms": times.high * 1e3,
+            }
+        peak = known.get("peak_flops_per_second")
+        if peak:
             found["prefill_flops_utilization"] = found["prefill_flops_per_second"] / peak
         return found
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        if not (timings := [entry.prefill for entry in sent(measured.answers, Generation)]):
+        timings = [entry.prefill for entry in sent(measured.answers, Generation)]
+        if not timings:
             return {}
         reasons = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
         words = "; ".join(reasons) or timings[0].steady_reason
@@ -152,11 +199,22 @@ class Generate(Workload):
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         given = sent(measured.answers, Generation)
-        return {"prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}} if given else {}
+        if given:
+            return {
+                "prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}
+            }
+        return {}
 
     def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
-        found = [each.cache_bytes for each in sent([answer], Generation) if each.cache_bytes != costs.cache_bytes]
-        return [f"the cache has {count} bytes, the analytic count is {costs.cache_bytes}" for count in found]
+        found = [
+            each.cache_bytes
+            for each in sent([answer], Generation)
+            if each.cache_bytes != costs.cache_bytes
+        ]
+        return [
+            f"the cache has {count} bytes, the analytic count is {costs.cache_bytes}"
+            for count in found
+        ]
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         if "generation_ms" not in metrics:
@@ -173,9 +231,13 @@ class Generate(Workload):
         return Words("generation", clauses)
 
     def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer than a block."""
+        """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer
+        than a block.
+        """
         generating = (points.text("mode") == "generate")[:, None]
-        return {"prefill": (known["warmup"] + known["measure"]) * generating} if generating.any() else {}
+        if generating.any():
+            return {"prefill": (known["warmup"] + known["measure"]) * generating}
+        return {}
 
 
 GENERATE = Generate()

@@ -1,4 +1,6 @@
-"""Training until an accuracy on held-out examples is reached (`task=learn`): docs/learning.md says what each means."""
+"""Training until an accuracy on held-out examples is reached (`task=learn`): docs/learning.md says
+what each means.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import counted
-from paradnn.core.workload import Measured, Model, Moment, Part, Point, PointResult, PointRun, Words, Workload, expect
+from paradnn.core.workload import (
+    Measured,
+    Model,
+    Moment,
+    Part,
+    Point,
+    PointResult,
+    PointRun,
+    Words,
+    Workload,
+    expect,
+)
 from paradnn.workloads.learn.messages import Epoch, last_epoch
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 
@@ -20,9 +33,18 @@ from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 class Learn(Workload):
     """The accuracy on held-out examples that ends the clock; it is looked at after every epoch."""
 
-    name, group, key, place = "learn", "learn", "task", 40
-    mode, unit, reason, resumes = "train", "training step", "trains", True
-    declares, inputs, parts, phases = declared(__file__), SETS, (Epoch,), {"learn": "latency"}
+    name = "learn"
+    group = "learn"
+    key = "task"
+    place = 40
+    mode = "train"
+    unit = "training step"
+    reason = "trains"
+    resumes = True
+    declares = declared(__file__)
+    inputs = SETS
+    parts = (Epoch,)
+    phases = {"learn": "latency"}
     judged_by = ("cost_of_learning", "learning_seconds", "best_accuracy")
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
 
@@ -33,14 +55,20 @@ class Learn(Workload):
     )
     target: float = option(0.97, "the first epoch that reaches it counts", low=1e-3, high=1.0)
     epochs: int = option(100, "give up after so many: outcome timeout", low=1, high=1_000_000)
-    epochs_after: int = option(0, "train on for so many once the target is reached", low=0, high=1_000_000)
-    evaluate_inside: bool = option(False, "whether evaluating is part of the time and energy to the target")
+    epochs_after: int = option(
+        0, "train on for so many once the target is reached", low=0, high=1_000_000
+    )
+    evaluate_inside: bool = option(
+        False, "whether evaluating is part of the time and energy to the target"
+    )
     schedule: str = option(
         "constant",
         "what becomes of optimizer.learning_rate until learn.epochs: it stays, or falls to 0 (cosine, linear)",
         choices=("constant", "cosine", "linear"),
     )
-    warmup_epochs: int = option(0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0)
+    warmup_epochs: int = option(
+        0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0
+    )
 
     def check_model(self, model: Model) -> None:
         if model.is_kernel:
@@ -51,10 +79,13 @@ class Learn(Workload):
         return replace(point, measure=replace(point.measure, profile=False))
 
     def check(self, point: Point) -> None:
-        data, model = point.data, point.model
+        data = point.data
+        model = point.model
         if not isinstance(data, Pictures):
             sets = ", ".join(SETS)
-            raise ConfigError("data", data.name, "has no held-out examples to learn for", f"choose one of {sets}")
+            raise ConfigError(
+                "data", data.name, "has no held-out examples to learn for", f"choose one of {sets}"
+            )
         processes = ("measure.processes", point.measure.processes, 1, "task=learn trains once")
         expect(
             ("devices", point.devices, 1, "task=learn is for one device"),
@@ -86,7 +117,8 @@ class Learn(Workload):
         return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
 
     def history(self, news: Sequence[Part]) -> list[Moment]:
-        moments, seconds = [], 0.0
+        moments = []
+        seconds = 0.0
         for epoch in news:
             assert isinstance(epoch, Epoch)
             seconds += self._counted(epoch)
@@ -108,7 +140,9 @@ class Learn(Workload):
 
     def named(self, point: Point) -> list[str]:
         words = [*super().named(point), f"to {self.target:g}", point.optimizer.name]
-        return [*words, f"lr {point.optimizer.learning_rate:g}"] + ([f"seed {point.seed}"] if point.seed else [])
+        return [*words, f"lr {point.optimizer.learning_rate:g}"] + (
+            [f"seed {point.seed}"] if point.seed else []
+        )
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         epochs = next(filter(None, map(_epochs, measured.results)), None)
@@ -120,7 +154,9 @@ class Learn(Workload):
             "best_accuracy": max(accuracies),
             "evaluation_seconds": sum(epoch.evaluation_seconds for epoch in epochs),
         }
-        reached = next((place for place, value in enumerate(accuracies, 1) if value >= self.target), None)
+        reached = next(
+            (place for place, value in enumerate(accuracies, 1) if value >= self.target), None
+        )
         if reached is None:
             return metrics
         until = epochs[:reached]
@@ -130,22 +166,35 @@ class Learn(Workload):
             "epochs_to_target": float(reached),
             "steps_to_target": float(steps),
             "examples_to_target": float(steps * measured.point.batch_size),
-            "epochs_below_target": float(sum(value < self.target for value in accuracies[reached:])),
+            "epochs_below_target": float(
+                sum(value < self.target for value in accuracies[reached:])
+            ),
         }
         joules = [epoch.joules for epoch in until if epoch.joules is not None]
-        return metrics | ({"energy_to_target_joules": sum(joules)} if len(joules) == reached else {})
+        return metrics | (
+            {"energy_to_target_joules": sum(joules)} if len(joules) == reached else {}
+        )
 
     def _counted(self, epoch: Epoch) -> float:
         """Seconds of an epoch that count."""
         return epoch.train_seconds + (epoch.evaluation_seconds if self.evaluate_inside else 0.0)
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        resumed = [str(epoch.number - 1) for result in measured.results for epoch in _epochs(result) if epoch.resumed]
+        resumed = [
+            str(epoch.number - 1)
+            for result in measured.results
+            for epoch in _epochs(result)
+            if epoch.resumed
+        ]
         return {"resumed_after_epoch": ", ".join(resumed)} if resumed else {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         epochs = _epochs(measured.results[0])
-        return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}} if epochs else {}
+        if epochs:
+            return {
+                "epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}
+            }
+        return {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         if "best_accuracy" not in metrics:
@@ -155,9 +204,15 @@ class Learn(Workload):
         if "seconds_to_target" in metrics:
             epochs = counted(round(metrics["epochs_to_target"]), "epoch")
             below = round(metrics["epochs_below_target"])
-            later = f", {below} of them below the target after it was reached" if below else ""
+            if below:
+                later = f", {below} of them below the target after it was reached"
+            else:
+                later = ""
             steps = f"{metrics['steps_to_target']:,.0f} steps"
-            clauses = [f"target reached in {metrics['seconds_to_target']:.3f} s, {epochs}, {steps}", best + later]
+            clauses = [
+                f"target reached in {metrics['seconds_to_target']:.3f} s, {epochs}, {steps}",
+                best + later,
+            ]
         return Words("learning", clauses, verdict="; ".join(clauses))
 
     def refuse_forecast(self) -> None:

@@ -9,9 +9,11 @@ from paradnn.core.workload import Part
 
 @dataclass(frozen=True)
 class Epoch(Part):
-    """An epoch of so many steps, the first is number 1; `ended` is in Unix seconds. `train_loss` is that of its last
-    batch, `accuracy` and `heldout_loss` are over all held-out examples; `joules` were taken in what counts, None where
-    nothing counts them; `resumed`: it is the first since the training was interrupted."""
+    """An epoch of so many steps, the first is number 1; `ended` is in Unix seconds. `train_loss` is
+    that of its last batch, `accuracy` and `heldout_loss` are over all held-out examples; `joules`
+    were taken in what counts, None where nothing counts them; `resumed`: it is the first since the
+    training was interrupted.
+    """
 
     of: ClassVar[str] = "epoch"
 
@@ -28,7 +30,8 @@ class Epoch(Part):
 
 
 def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) -> int:
-    """The number of the epoch that a training ends with, as far as `epochs` tell: `after` epochs beyond the first whose
-    accuracy is `target`; `most` where there is none yet."""
+    """The number of the epoch that a training ends with, as far as `epochs` tell: `after` epochs
+    beyond the first whose accuracy is `target`; `most` where there is none yet.
+    """
     reached = next((epoch.number for epoch in epochs if epoch.accuracy >= target), None)
     return most if reached is None else reached + after

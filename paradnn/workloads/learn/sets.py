@@ -1,8 +1,8 @@
-"""Sets to learn from (`data=...` of `task=learn`): typed, what a model must be to learn from one, and as files that a
-worker reads, made here since the interpreter under test has no more than NumPy.
+"""Sets to learn from (`data=...` of `task=learn`): typed, what a model must be to learn from one,
+and as files that a worker reads, made here since the interpreter under test has no more than NumPy.
 
-Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (n, pixels, pixels,
-channels), and their classes (n,).
+Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (n,
+pixels, pixels, channels), and their classes (n,).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Counts(NamedTuple):
 
 
 class Pictures(Input, ABC):
-    """A set to learn from (`task=learn`), held in memory: square pictures, `pixels` high and wide, in `channels`."""
+    """A set to learn from (`task=learn`), held in memory: square pictures, `pixels` high and wide,
+    in `channels`.
+    """
 
     pixels: ClassVar[int]
     channels: ClassVar[int]
@@ -47,33 +49,49 @@ class Pictures(Input, ABC):
         """ConfigError where `model`, the options of a family, cannot learn from it."""
         if model.is_counted:  # its worker sees whether they suit each other
             return
-        classes, given = self.known.classes, getattr(model, "output_size", None)
+        classes = self.known.classes
+        given = getattr(model, "output_size", None)
         if given is None:
-            raise ConfigError("data", self.name, f"model={model.name} tells no classes apart", "choose another model")
+            raise ConfigError(
+                "data",
+                self.name,
+                f"model={model.name} tells no classes apart",
+                "choose another model",
+            )
         if given < max(2, classes):
             reason = f"data={self.name} has {classes} classes"
-            raise ConfigError("model.output_size", given, reason, f"set model.output_size={classes}")
-        takes, values = FAMILIES[model.name].data, self.pixels**2 * self.channels
+            raise ConfigError(
+                "model.output_size", given, reason, f"set model.output_size={classes}"
+            )
+        takes = FAMILIES[model.name].data
+        values = self.pixels**2 * self.channels
         if takes == "vectors" and model.input_size != values:
             reason = f"an example of data={self.name} has {values} values"
-            raise ConfigError("model.input_size", model.input_size, reason, f"set model.input_size={values}")
+            raise ConfigError(
+                "model.input_size", model.input_size, reason, f"set model.input_size={values}"
+            )
         if takes == "images" and model.image_size % self.pixels:
             reason = f"data={self.name} has {self.pixels} x {self.pixels} pixels, which are repeated to fill an image"
-            raise ConfigError("model.image_size", model.image_size, reason, f"choose a multiple of {self.pixels}")
+            raise ConfigError(
+                "model.image_size", model.image_size, reason, f"choose a multiple of {self.pixels}"
+            )
 
 
 @dataclass(frozen=True)
 class Digits(Pictures):
     """The digits that come with scikit-learn; every fifth is held out."""
 
-    pixels, channels, known = 8, 1, Counts(1438, 359, 10)
+    pixels = 8
+    channels = 1
+    known = Counts(1438, 359, 10)
     name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         from sklearn.datasets import load_digits
 
         bunch: Any = load_digits()
-        pictures, classes = bunch.images[..., None].astype("float32"), bunch.target
+        pictures = bunch.images[..., None].astype("float32")
+        classes = bunch.target
         found: dict[str, np.ndarray] = {}
         for part, held in (("training", False), ("heldout", True)):
             chosen = [place for place in range(len(classes)) if (place % 5 == 4) is held]
@@ -82,9 +100,12 @@ class Digits(Pictures):
 
 
 class _Cifar(Pictures):
-    """Binary files of rows: so many labels, of which the last is the fine one, then a picture, colour after colour."""
+    """Binary files of rows: so many labels, of which the last is the fine one, then a picture,
+    colour after colour.
+    """
 
-    pixels, channels = 32, 3
+    pixels = 32
+    channels = 3
     labels: ClassVar[int]
     files: ClassVar[Mapping[str, Sequence[str]]]
     path: str | None
@@ -105,7 +126,9 @@ class _Cifar(Pictures):
         try:
             content = np.fromfile(path, np.uint8)
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); data.path names the folder of it") from None
+            raise DataError(
+                f"{path}: cannot be read ({error.strerror}); data.path names the folder of it"
+            ) from None
         if not len(content) or len(content) % (self.labels + 3072):
             raise DataError(f"{path}: is damaged, or no binary file of CIFAR; get it again")
         return content.reshape(-1, self.labels + 3072)
@@ -115,20 +138,24 @@ class _Cifar(Pictures):
 class Cifar10(_Cifar):
     """CIFAR-10 in its usual binary files."""
 
-    known, labels = Counts(50_000, 10_000, 10), 1
+    known = Counts(50_000, 10_000, 10)
+    labels = 1
     files: ClassVar = {
         "training": [f"data_batch_{number}.bin" for number in range(1, 6)],
         "heldout": ["test_batch.bin"],
     }
     name: str = option("cifar10", "CIFAR-10 from its binary files", choices=("cifar10",))
-    path: str | None = option(None, "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin")
+    path: str | None = option(
+        None, "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin"
+    )
 
 
 @dataclass(frozen=True)
 class Cifar100(_Cifar):
     """CIFAR-100 in its usual binary files, with its hundred fine classes."""
 
-    known, labels = Counts(50_000, 10_000, 100), 2
+    known = Counts(50_000, 10_000, 100)
+    labels = 2
     files: ClassVar = {"training": ["train.bin"], "heldout": ["test.bin"]}
     name: str = option("cifar100", "CIFAR-100 from its binary files", choices=("cifar100",))
     path: str | None = option(None, "folder of train.bin and test.bin")

@@ -1,11 +1,13 @@
-"""Queries that come by a schedule, from a process of its own, which nothing in the process that serves can delay.
+"""Queries that come by a schedule, from a process of its own, which nothing in the process that
+serves can delay.
 
-A byte on the standard input of that process starts it, and it writes two 64-bit numbers for each query: when it was to
-come and when it was issued, ns on the monotonic clock. It sleeps between queries: a process that spins would have a
-core of what is measured.
+A byte on the standard input of that process starts it, and it writes two 64-bit numbers for each
+query: when it was to come and when it was issued, ns on the monotonic clock. It sleeps between
+queries: a process that spins would have a core of what is measured.
 
-The schedule is MLPerf LoadGen's, query for query, of the same seed: libstdc++'s std::exponential_distribution from a
-std::mt19937. Python's generator is the same one seeded otherwise, so its state is set here as C++ seeds it.
+The schedule is MLPerf LoadGen's, query for query, of the same seed: libstdc++'s
+std::exponential_distribution from a std::mt19937. Python's generator is the same one seeded
+otherwise, so its state is set here as C++ seeds it.
 """
 
 from __future__ import annotations
@@ -38,16 +40,21 @@ _READ = 1 << 16
 
 
 def arrivals(rate: float, seed: int, seconds: float, queries: int) -> array[int]:
-    """Nanoseconds at which queries come, the first at 0, at `rate` a second in the mean: so many `queries` or more, the
-    last of which comes `seconds` after the first or later."""
+    """Nanoseconds at which queries come, the first at 0, at `rate` a second in the mean: so many
+    `queries` or more, the last of which comes `seconds` after the first or later.
+    """
     state = [seed % _WORD]
     for index in range(1, 624):
         state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + index) % _WORD)
     generator = random.Random()
     generator.setstate((3, (*state, 624), None))
-    draw, duration, times, now = generator.getrandbits, seconds * 1e9, array("q", [0]), 0
+    draw = generator.getrandbits
+    duration = seconds * 1e9
+    times = array("q", [0])
+    now = 0
     while now < duration or len(times) < queries:
-        low, high = draw(32), draw(32)
+        low = draw(32)
+        high = draw(32)
         uniform = (low + float(high) * _WORD) / 2.0**64
         now += int(-math.log(1 - min(uniform, 1 - 2**-53)) / rate * 1e9)
         times.append(now)
@@ -61,7 +68,9 @@ def issue(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Issue a query at each of `times`, ns after `begin`; `write` takes bytes and says how many it took."""
+    """Issue a query at each of `times`, ns after `begin`; `write` takes bytes and says how many it
+    took.
+    """
     pending = bytearray()
     for after in times:
         due = begin + after
@@ -82,8 +91,9 @@ def _write(data: bytearray) -> int:
 
 
 def main() -> None:
-    """Make the schedule, say so, wait for the word, issue: without slack, and before others, in real time where that is
-    allowed, as queries come from elsewhere."""
+    """Make the schedule, say so, wait for the word, issue: without slack, and before others, in
+    real time where that is allowed, as queries come from elsewhere.
+    """
     rate, seed, seconds, queries = sys.argv[1:]
     die_with_parent()
     if sys.platform == "linux":
@@ -101,17 +111,29 @@ def main() -> None:
 
 
 class Generated(contextlib.AbstractContextManager["Generated"]):
-    """The queries of such a process, which has made its schedule; a context: it is gone after it. ended: none comes."""
+    """The queries of such a process, which has made its schedule; a context: it is gone after it.
+    ended: none comes.
+    """
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
-        command = [sys.executable, "-c", f"from {__name__} import main; main()", repr(rate), str(seed)]
+        command = [
+            sys.executable,
+            "-c",
+            f"from {__name__} import main; main()",
+            repr(rate),
+            str(seed),
+        ]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen([*command, repr(seconds), str(queries)], **pipes)  # type: ignore[call-overload]
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
-        self._rest, self.ended = b"", False
+        self._rest = b""
+        self.ended = False
         with contextlib.suppress(AttributeError, OSError):
-            # Cores that the point was bound away from, where there are any: those of the process that forked it.
-            os.sched_setaffinity(self._process.pid, os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0))
+            # Cores that the point was bound away from, where there are any: those of the process
+            # that forked it.
+            os.sched_setaffinity(
+                self._process.pid, os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0)
+            )
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -137,7 +159,10 @@ class Generated(contextlib.AbstractContextManager["Generated"]):
 
     def wait(self, until: int | None) -> None:
         """Sleep until one comes, none comes any more, or the clock shows `until`."""
-        left = None if until is None else max(0.0, (until - time.monotonic_ns()) / 1e9)
+        if until is None:
+            left = None
+        else:
+            left = max(0.0, (until - time.monotonic_ns()) / 1e9)
         if not self.ended:
             select.select([self._output], [], [], left)
         elif left:

@@ -1,4 +1,6 @@
-"""What a load gave: when each query was to come, was issued, began and ended; the probes before; what a run keeps."""
+"""What a load gave: when each query was to come, was issued, began and ended; the probes before;
+what a run keeps.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def unpacked(text: str) -> bytes:
 #: ns on one clock, and how many queries were served in one batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
 #: The histogram counts microseconds, up to an hour, to three digits.
-_MOST, _DIGITS = 3_600_000_000, 3
+_MOST = 3_600_000_000
+_DIGITS = 3
 Number = TypeVar("Number", int, float)
 
 
@@ -65,13 +68,20 @@ class QueryLog:
 
     def latencies(self) -> list[int]:
         """Nanoseconds from the moment at which each was to come until its end."""
-        return [ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)]
+        return [
+            ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)
+        ]
 
     def parts(self) -> dict[str, list[float]]:
-        """Milliseconds of every query: its latency, and what of that was waiting in the queue and being served."""
+        """Milliseconds of every query: its latency, and what of that was waiting in the queue and
+        being served.
+        """
         ends = {"latency": (self.scheduled, self.ended), "queue": (self.scheduled, self.started)}
         ends["service"] = (self.started, self.ended)
-        return {name: [(end - begin) / 1e6 for begin, end in zip(*pair, strict=True)] for name, pair in ends.items()}
+        return {
+            name: [(end - begin) / 1e6 for begin, end in zip(*pair, strict=True)]
+            for name, pair in ends.items()
+        }
 
     def late(self) -> list[int]:
         """Nanoseconds by which each was issued after its time."""
@@ -88,9 +98,10 @@ class QueryLog:
 
 @dataclass(frozen=True)
 class Probe:
-    """A look at one rate (queries/s) in the search of the highest: how many were served, how many later than the limit;
-    latency: seconds, at the percentile of the limit; held: None where neither verdict was sure; reason: why the load
-    was not what was asked for."""
+    """A look at one rate (queries/s) in the search of the highest: how many were served, how many
+    later than the limit; latency: seconds, at the percentile of the limit; held: None where neither
+    verdict was sure; reason: why the load was not what was asked for.
+    """
 
     rate: float
     queries: int
@@ -103,8 +114,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Load(Part):
-    """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them; rate: queries/s asked, None
-    where no schedule asks; single_seconds: what one query takes alone; joules: energy meanwhile, None: not counted."""
+    """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them; rate:
+    queries/s asked, None where no schedule asks; single_seconds: what one query takes alone;
+    joules: energy meanwhile, None: not counted.
+    """
 
     of: ClassVar[str] = "load"
 
@@ -124,10 +137,13 @@ class Load(Part):
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
-    """All queries as a table, the histogram of their latency in us with its encoded form, the probes."""
+    """All queries as a table, the histogram of their latency in us with its encoded form, the
+    probes.
+    """
     given = sent(answers, Load)
     artifacts: dict[str, Any] = {}
-    if probes := [plain(probe) for load in given for probe in load.probes]:
+    probes = [plain(probe) for load in given for probe in load.probes]
+    if probes:
         artifacts["probes.json"] = {"unit": "s", "probes": probes}
     logs = [log for load in given if (log := load.log())]
     if not logs:
@@ -138,7 +154,9 @@ def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
 
     columns = {"process": [number for number, log in enumerate(logs, 1) for _ in range(len(log))]}
     columns |= {name: [value for log in logs for value in getattr(log, name)] for name in COLUMNS}
-    table, text, counts = io.BytesIO(), io.BytesIO(), HdrHistogram(1, _MOST, _DIGITS)
+    table = io.BytesIO()
+    text = io.BytesIO()
+    counts = HdrHistogram(1, _MOST, _DIGITS)
     pq.write_table(pa.table(columns), table, compression="zstd")
     for latency in (latency for log in logs for latency in log.latencies()):
         counts.record_value(min(latency // 1000, _MOST))

@@ -41,7 +41,9 @@ def spread(frame: pd.DataFrame, options: SpreadOptions) -> Result:
 
     return Result(
         numbers=table,
-        sentences=[f"{row.family} is spread by a factor of {row.factor:.3g}." for row in table.itertuples()],
+        sentences=[
+            f"{row.family} is spread by a factor of {row.factor:.3g}." for row in table.itertuples()
+        ],
         picture=picture,
         sources=tuple(frame["run_id"]),
     )

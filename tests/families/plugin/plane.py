@@ -24,7 +24,10 @@ class Plane(Model):
 
     def layer_list(self) -> list[Layer]:
         """The hidden layer and the output."""
-        return [dense("wings", 4, self.wings, is_first=True), dense("tail", self.wings, 2, is_last=True)]
+        return [
+            dense("wings", 4, self.wings, is_first=True),
+            dense("tail", self.wings, 2, is_last=True),
+        ]
 
     def build(self) -> BuiltModel:
         """Inputs (batch, 4) float32, targets (batch,) classes."""
@@ -35,4 +38,6 @@ class Plane(Model):
         return classifier(inputs, keras.layers.Dense(2)(x), 2)
 
 
-FAMILY = Family("plane", Plane, "vectors", ("wings",), "model.wings=2,4,8", chosen={"step": {"batch_size": 32}})
+FAMILY = Family(
+    "plane", Plane, "vectors", ("wings",), "model.wings=2,4,8", chosen={"step": {"batch_size": 32}}
+)

@@ -36,7 +36,9 @@ class Tally(Workload):
     key: ClassVar[str] = "task"
     group: ClassVar[str] = "tally"
     reason: ClassVar[str] = "counts forward passes"
-    declares: ClassVar = (Metric("tally_per_second", "1/s", "higher", "steps one by one / their seconds"),)
+    declares: ClassVar = (
+        Metric("tally_per_second", "1/s", "higher", "steps one by one / their seconds"),
+    )
     headlines: ClassVar = {"tally_per_second": "tallied/s"}
     phases: ClassVar = {"tally": "latency"}
     parts: ClassVar = (Tallied,)
@@ -47,7 +49,9 @@ class Tally(Workload):
     def check(self, point: Point) -> None:
         """On one device."""
         if point.devices > 1:
-            raise ConfigError("devices", point.devices, "task=tally is for one device", "set devices=1")
+            raise ConfigError(
+                "devices", point.devices, "task=tally is for one device", "set devices=1"
+            )
 
     def measure(self, run: PointRun) -> None:
         """A forward pass as any other's, then some one by one."""
@@ -65,7 +69,9 @@ class Tally(Workload):
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         """The rate."""
         found = [answer.work for answer in measured.answers if isinstance(answer.work, Tallied)]
-        return {"tally_per_second": found[0].steps / found[0].seconds} if found else {}
+        if found:
+            return {"tally_per_second": found[0].steps / found[0].seconds}
+        return {}
 
     def tags(self, measured: Measured) -> dict[str, str]:
         """How many."""
@@ -73,7 +79,9 @@ class Tally(Workload):
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         """How many, how fast."""
-        return Words("tally", [f"{tags['tallied']} tallied"]) if "tally_per_second" in metrics else None
+        if "tally_per_second" in metrics:
+            return Words("tally", [f"{tags['tallied']} tallied"])
+        return None
 
 
 TALLY = Tally()
