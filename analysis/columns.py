@@ -236,7 +236,7 @@ def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str,
     differ = {}
     for name in [column for column in a.columns if column in b]:
         point = describes(name)
-        if not point and name != "device" and not is_place(name):
+        if not point and name != "device" and not is_platform_column(name):
             continue
         values = values_of(a[name])
         others = values_of(b[name])
@@ -275,7 +275,7 @@ def describes(name: str) -> bool:
     return name not in _NEVER and (name in POINT or name.startswith(POINT_PREFIXES))
 
 
-def is_place(name: str) -> bool:
+def is_platform_column(name: str) -> bool:
     """Whether a column says where and with what it is computed."""
     return name not in _NEVER and name.startswith(PLACE_PREFIXES)
 
@@ -294,7 +294,11 @@ def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame,
     if not loaded.any():
         return frame, 0
     steps = frame.drop(columns=[name for name in frame.columns if _of_scenario(name)])
-    keys = [name for name in steps.columns if name in _STEP or describes(name) or is_place(name)]
+    keys = [
+        name
+        for name in steps.columns
+        if name in _STEP or describes(name) or is_platform_column(name)
+    ]
     if "point_id" in steps and keys:
         group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
         order = np.argsort(

@@ -125,7 +125,7 @@ def names(
     axis.set_tick_params(labelsize=size)
     width, height = cell(axes)
     vertical = axis is axes.yaxis
-    letters = letters_in(0.46 * width if vertical else (width - 1.1) / max(1, len(words)), size)
+    letters = chars_per_inch(0.46 * width if vertical else (width - 1.1) / max(1, len(words)), size)
     if (
         not vertical
         and max((len(word) for name in words for word in name.split()), default=0) >= letters
@@ -140,11 +140,11 @@ def names(
         drawn.set_figheight(drawn.get_figheight() * max(1.0, needed / height))
 
 
-def letters_of_names(width: float, smaller: float) -> int:
+def label_width_chars(width: float, smaller: float) -> int:
     """How many letters a line of `names` has along the left of a panel that is `width` inches wide
     on a screen.
     """
-    return letters_in(0.46 * (_PAGE.get() or width), float(rcParams["font.size"]) / smaller)
+    return chars_per_inch(0.46 * (_PAGE.get() or width), float(rcParams["font.size"]) / smaller)
 
 
 def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
@@ -160,7 +160,7 @@ def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> No
     if not known:
         return
     size = float(rcParams["font.size"]) / 1.2
-    letters = letters_in(0.98 * drawn.get_figwidth(), size)
+    letters = chars_per_inch(0.98 * drawn.get_figwidth(), size)
     labels = [_filled(name, letters - 6) for name in known]
     wide = sorted((max(map(len, name.split("\n"))) + 6 for name in labels), reverse=True)
     fitting = [count for count in range(2, min(len(labels), 8) + 1) if sum(wide[:count]) <= letters]
@@ -242,7 +242,7 @@ def cell(axes: Axes) -> tuple[float, float]:
     return width / columns, height / rows
 
 
-def letters_in(inches: float, size: float) -> int:
+def chars_per_inch(inches: float, size: float) -> int:
     """How many letters of `size` points have room."""
     return int(72 * inches / (0.55 * size))
 
@@ -283,12 +283,12 @@ def finish(
 
 def fits(letters: int, inches: float) -> bool:
     """Whether so many small letters have room."""
-    return letters <= letters_in(inches, float(rcParams["font.size"]) / 1.2)
+    return letters <= chars_per_inch(inches, float(rcParams["font.size"]) / 1.2)
 
 
 def filled(text: str, inches: float) -> str:
     """A text on as many lines as it needs in so much room."""
-    return _filled(text, letters_in(inches, 1.1 * float(rcParams["font.size"])))
+    return _filled(text, chars_per_inch(inches, 1.1 * float(rcParams["font.size"])))
 
 
 def _filled(text: str, letters: int) -> str:

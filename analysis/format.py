@@ -48,7 +48,7 @@ def short(value: float, unit: str = "", share: bool = False, digits: int = 2) ->
     return f"{_rounded(value / size, digits)}{gap}{prefix}{ending}"
 
 
-def told_apart(*numbers: float) -> list[str]:
+def format_distinct(*numbers: float) -> list[str]:
     """Numbers in three significant digits, or in as many more, five at most, as tell neighbours
     apart.
     """

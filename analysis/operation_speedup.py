@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from analysis.columns import describes, is_place, join_columns, shown
+from analysis.columns import describes, is_platform_column, join_columns, shown
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.result import Result
@@ -165,7 +165,11 @@ def operation_speedup(
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
     """The columns of runs that identify a point and its place, without the runs' own metrics."""
-    return [name for name in map(str, runs) if name in _RUN or describes(name) or is_place(name)]
+    return [
+        name
+        for name in map(str, runs)
+        if name in _RUN or describes(name) or is_platform_column(name)
+    ]
 
 
 def _by_level(found: pd.DataFrame) -> pd.DataFrame:

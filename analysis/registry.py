@@ -32,7 +32,7 @@ Gate = Literal["steps", "queries", "untimed", "none"]
 
 
 @dataclass(frozen=True)
-class Shown:
+class SectionSpec:
     """An analysis as a section of the report tries it: with which options, how it is headed and
     read.
 
@@ -70,7 +70,7 @@ class Analysis(Generic[OptionsT, ResultT]):
     reading: str = ""
     section: Literal["system", "all", "pair", ""] = ""
     place: int = 0
-    shown: Callable[[pd.DataFrame], Iterable[Shown]] | None = None
+    shown: Callable[[pd.DataFrame], Iterable[SectionSpec]] | None = None
     draws: bool = True
     columns: tuple[str, ...] | None = None
     one_protocol: bool = False
@@ -103,9 +103,9 @@ class Analysis(Generic[OptionsT, ResultT]):
             quality = replace(quality, unsteady=0, contended=0, scenarios=0)
         return replace(self.function(runs, options), quality=quality)
 
-    def shows(self, rows: pd.DataFrame) -> Iterator[Shown]:
+    def shows(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
         """The sections that these runs may carry, each with options, title and reading."""
-        for each in (Shown(),) if self.shown is None else self.shown(rows):
+        for each in (SectionSpec(),) if self.shown is None else self.shown(rows):
             options = each.options or self.options()
             title = each.title or self.title
             yield replace(each, options=options, title=title, reading=each.reading or self.reading)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.columns import find_column
-from analysis.format import short, told_apart
+from analysis.format import format_distinct, short
 from analysis.lazy import drawing, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.result import Result, joined
@@ -236,7 +236,7 @@ def mean_in_words(value: float, low: float, high: float) -> str:
     """A geometric mean with its interval over points."""
     if low != low:
         return f"{value:.3g} (too few points for an interval)"
-    return "{} ({} to {})".format(*told_apart(value, low, high))
+    return "{} ({} to {})".format(*format_distinct(value, low, high))
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:

@@ -33,7 +33,7 @@ from analysis.atlas.expect import StepPart, ends_of, model_in, summed
 from analysis.atlas.kernels import product
 from analysis.published.source import shipped
 from benchmarks.common import save
-from paradnn.families.operations import Counted, Operation
+from paradnn.families.operations import Operation, RepeatedOperation
 from paradnn.forecast.operation_times import OperationTimes
 from paradnn.forecast.process import places
 
@@ -68,8 +68,8 @@ class Labelled:
     name: str
     seconds: float
     published: float
-    products: Sequence[Counted]
-    others: Sequence[Counted]
+    products: Sequence[RepeatedOperation]
+    others: Sequence[RepeatedOperation]
 
 
 def timed_operations(folder: Path, gpu: str = GPU) -> Mapping[str, Sequence[Timed]]:
@@ -127,13 +127,15 @@ def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
         yield Labelled(label.stem, told["e2e_latency"] / 1e3, predicted / 1e3, products, others)
 
 
-def _operations(graph: Path, layers: int) -> tuple[list[Counted], list[Counted]]:
+def _operations(
+    graph: Path, layers: int
+) -> tuple[list[RepeatedOperation], list[RepeatedOperation]]:
     """Products, and all else: forward, backward and the sums of gradients, as NeuSight lists them."""
     rows = pd.read_csv(graph).to_dict("records")
     names = [row["Name"] for row in rows]
     ends = next((ends for start, ends in _LAYER.items() if graph.stem.startswith(start)), None)
     first, last = (names.index(end) for end in ends) if ends else (0, -1)
-    found: tuple[list[Counted], list[Counted]] = [], []
+    found: tuple[list[RepeatedOperation], list[RepeatedOperation]] = [], []
     for place, row in enumerate(rows):
         count = layers if first <= place <= last else 1
         inputs = ast.literal_eval(row["InputShapes"])
@@ -142,7 +144,7 @@ def _operations(graph: Path, layers: int) -> tuple[list[Counted], list[Counted]]
         for phase in ("FwOps", "BwOps", "AccOps"):
             for kind, shape in ast.literal_eval(row[phase]):
                 one = _listed(kind, shape, one_tensor and phase == "FwOps")
-                found[one.kind not in _PRODUCTS].append(Counted(row["Name"], one, count))
+                found[one.kind not in _PRODUCTS].append(RepeatedOperation(row["Name"], one, count))
     return found
 
 

@@ -29,7 +29,7 @@ from benchmarks.common import RESULTS, save
 from paradnn.designs.choice import choose, first_points
 from paradnn.designs.frontier import excluded, fitting
 from paradnn.forecast.predict import Line, fit_line, roofline, step_inputs
-from paradnn.forecast.process import Inputs, LeftOut, Process
+from paradnn.forecast.process import Inputs, LeaveOneOutErrors, Process
 from paradnn.forecast.regression import Array, Prediction
 
 SHARES = (0.01, 0.02, 0.05, 0.1)
@@ -192,7 +192,7 @@ class Result:
     signs_alone: bool
 
 
-def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeftOut]:
+def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeaveOneOutErrors]:
     """All points, from the measured ones alone."""
     index = np.array(measured)
     line, inputs = fit_line(lambda line: known.at(line).rows(index), known.values[index])

@@ -20,9 +20,9 @@ import numpy as np
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
 from paradnn.config.tasks import SweepInfo
-from paradnn.designs.adaptive import AdaptiveSweep, Knowledge
+from paradnn.designs.adaptive import AdaptiveSweep, DesignKnowledge
 from paradnn.families.fc import FullyConnected
-from paradnn.forecast.history import History, Past
+from paradnn.forecast.history import CompletedRun, History
 from paradnn.session.environments import current_environments
 from paradnn.store.runs import Finished
 from tests.forecast.planted import Machine
@@ -34,7 +34,7 @@ LOOKS = 5
 class Measured:
     """The claims and ends of a store of these runs, each of a measurement."""
 
-    def __init__(self, runs: Mapping[Identity, Past]) -> None:
+    def __init__(self, runs: Mapping[Identity, CompletedRun]) -> None:
         self.runs = runs
 
     def finished(
@@ -83,7 +83,7 @@ def prepared(count: int) -> AdaptiveSweep:
     settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
     history = History("memory", Measured(runs), lambda devices, most: [*runs.values()])  # type: ignore[arg-type]
     sweep = AdaptiveSweep(points, settings, SweepInfo("planted", "", ""))
-    sweep.knowledge = Knowledge(points, settings, history, "planted")
+    sweep.knowledge = DesignKnowledge(points, settings, history, "planted")
     return sweep
 
 

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from rich.table import Column, Table
 from rich.text import Text
 
-from paradnn.cli.console import Screen
+from paradnn.cli.console import SafeConsole
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
-from paradnn.platform.load import LoadWatch
+from paradnn.platform.load import LoadMonitor
 
 #: The load is watched for so many seconds.
 _SECONDS = 1.0
@@ -63,7 +63,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def _look() -> list[Finding]:
-    watch = LoadWatch()
+    watch = LoadMonitor()
     time.sleep(_SECONDS)
     return [*load_findings(watch.look()), *host_findings(), *gpu_findings()]
 
@@ -91,9 +91,9 @@ def _speed() -> Finding:
 
 def _show(findings: Sequence[Finding]) -> None:
     """The verdict; what harms, with why and what to do; and a table of all."""
-    console = Screen()
+    console = SafeConsole()
     if not console.is_terminal:
-        console = Screen(width=140)
+        console = SafeConsole(width=140)
     console.print(f"{verdict(findings)}\n", soft_wrap=True, markup=False)
     headings = "", Column("what", no_wrap=True), "now", "why it matters"
     table = Table(*headings, box=None, pad_edge=False, header_style="bold")

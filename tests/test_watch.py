@@ -19,7 +19,7 @@ from rich.console import Console
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.config.tasks import SweepInfo
-from paradnn.session.design import Conclusion, Summary
+from paradnn.session.design import DesignResult, Summary
 from paradnn.session.session import end_parent, open_parent
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
@@ -81,7 +81,7 @@ class Sweep:
         self.tracker.record(claim, whole, dict)
 
     def end(self) -> None:
-        end_parent(self.tracker, self.info, Summary(total=4), Conclusion())
+        end_parent(self.tracker, self.info, Summary(total=4), DesignResult())
 
 
 def half(store: Store, name: str = "20260101-1") -> Sweep:

@@ -15,7 +15,7 @@ from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import choose_sides, side_option
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
@@ -66,7 +66,7 @@ class BoxplotOptions(Options):
     section="system",
     place=10,
     title="Spread by family",
-    shown=lambda rows: [Shown(families=narrowed(rows))],
+    shown=lambda rows: [SectionSpec(families=narrowed(rows))],
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     """A row for each value of `by`, of runs or with `a` and `b` of the speedups of A over B, point

@@ -11,7 +11,7 @@ from analysis.format import short
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.sessions import sessions_of
 from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
@@ -32,7 +32,9 @@ _MOST_BREAKS = 12
     place=40,
     title="Messages between processes",
     reading="Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
-    shown=lambda rows: [Shown()] if rows.get("transfer_us", pd.Series()).notna().any() else [],
+    shown=lambda rows: (
+        [SectionSpec()] if rows.get("transfer_us", pd.Series()).notna().any() else []
+    ),
 )
 def channel(frame: pd.DataFrame, options: Options) -> Result:
     """Start-up time (us) and bandwidth (B/s), a row for each piece of each transport and pattern.

@@ -176,7 +176,7 @@ def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
     )
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
     text = text.replace("platform.name=", "").replace("model.", "")
-    letters = min(_WRAP, drawing.letters_of_names(8.0, smaller=1.2))
+    letters = min(_WRAP, drawing.label_width_chars(8.0, smaller=1.2))
     return textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False)
 
 

@@ -21,7 +21,7 @@ from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.prices import PRICE, currency_of, price_option, priced, read_prices
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, joined
 from analysis.statistics.regression import Lacking
 from analysis.statistics.sessions import ALLOWANCE, arrange
@@ -66,13 +66,13 @@ class FrontierOptions(Options):
     )
 
 
-def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
+def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     """Where users were served or something was learnt, and of steps of inference."""
     asked = ("scheduled_queries_per_second", "best_accuracy")
     if any(name in frame and frame[name].notna().any() for name in asked) or (
         "mode" in frame and frame["mode"].isin(["inference", "generate"]).any()
     ):
-        yield Shown()
+        yield SectionSpec()
 
 
 @analysis(

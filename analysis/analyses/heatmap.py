@@ -29,7 +29,7 @@ from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, metric_option, option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
@@ -50,12 +50,14 @@ class HeatmapOptions(Options):
     metric: str | None = metric_option("what to show")
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
+def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """A map for each kind of family over its two first hyperparameters that vary."""
     for names, x, y in maps_of(rows):
         if y:
             title = f"Heat map: {', '.join(names)}"
-            yield Shown(HeatmapOptions(x=x, y=y), title, families=names, key=f"heatmap-{names[0]}")
+            yield SectionSpec(
+                HeatmapOptions(x=x, y=y), title, families=names, key=f"heatmap-{names[0]}"
+            )
 
 
 def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:

@@ -47,7 +47,7 @@ class InfeedOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-class Waiting(NamedTuple):
+class InputBoundSummary(NamedTuple):
     """One family on one device: the share of its points that is input-bound, their median wait;
     medians of `gain` and `cores` where measured. `sample` says what intervals are over.
 
@@ -92,7 +92,7 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
 
 
 def _sentences(
-    found: Sequence[Waiting], lacking: Sequence[Lacking], options: InfeedOptions
+    found: Sequence[InputBoundSummary], lacking: Sequence[Lacking], options: InfeedOptions
 ) -> Iterator[Paragraph | str]:
     for group in found:
         head = (
@@ -107,7 +107,7 @@ def _sentences(
     yield from rare(min(len(group.points) for group in found))
 
 
-def _about(group: Waiting) -> Iterator[str]:
+def _about(group: InputBoundSummary) -> Iterator[str]:
     """Which sizes of model wait, and what would be gained without it."""
     bound = group.points[group.points["input_bound"]]
     if len(bound):
@@ -123,7 +123,9 @@ def _about(group: Waiting) -> Iterator[str]:
         yield f"Cores that would feed them at that speed: {group.cores.value:.3g} in the median, {most:.3g} at most."
 
 
-def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiting], list[Lacking]]:
+def input_waits(
+    frame: pd.DataFrame, options: InfeedOptions
+) -> tuple[list[InputBoundSummary], list[Lacking]]:
     """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 /
     (1 - f). The second says which groups have nothing.
 
@@ -137,7 +139,7 @@ def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiti
         )
     frame = frame.reindex(columns=[*dict.fromkeys([*frame, "infeed_fraction", _SIZE])])
 
-    def judged(group: FamilyGroup) -> Waiting:
+    def judged(group: FamilyGroup) -> InputBoundSummary:
         runs = group.rows[
             is_ok(group.rows)
             & group.rows["infeed_fraction"].between(0, 1)
@@ -153,7 +155,7 @@ def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiti
         share = crossed_share(points["input_bound"], levels)
         wait = crossed_quantile(points["infeed_fraction"], levels)
         rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
-        return Waiting(group.name, runs, points, share, wait, levels.words, *rest)
+        return InputBoundSummary(group.name, runs, points, share, wait, levels.words, *rest)
 
     return of_groups(
         frame, judged, "not enough data", "measure with a real input pipeline, such as data=images"
@@ -203,7 +205,7 @@ def _judged(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
     return found.join(pd.DataFrame(measured).dropna(axis="columns", how="all"))
 
 
-def draw_infeed(found: Sequence[Waiting], options: InfeedOptions) -> drawing.Figure:
+def draw_infeed(found: Sequence[InputBoundSummary], options: InfeedOptions) -> drawing.Figure:
     """Left a point for each model: what is above the line is input-bound. Right, the paper's Figure
     5: what waits longer uses less; where free input was measured, what it would use then.
     """

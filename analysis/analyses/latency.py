@@ -17,7 +17,7 @@ from analysis.choices import estimate, tasks, words_of
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.store.frame import require_homogeneous
 from paradnn.core.errors import NotEnoughData
@@ -64,7 +64,7 @@ class Curve(NamedTuple):
     title="Latency over the rate of queries",
     reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
     " they were served. Dotted: the highest rate that held its limit.",
-    shown=lambda rows: [Shown()] if rows.get(_RATE, pd.Series()).notna().any() else [],
+    shown=lambda rows: [SectionSpec()] if rows.get(_RATE, pd.Series()).notna().any() else [],
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
     """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from analysis.columns import FamilyGroup, as_numbers, hyperparameters, of_groups
 from analysis.lazy import np, pd
 from analysis.options import Options
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
@@ -51,7 +51,7 @@ class MemoryEdge(NamedTuple):
     title="Where memory ends",
     reading="Points at the edge stand first in the table.",
     draws=False,
-    shown=lambda rows: [Shown()] if rows["outcome"].isin(RAN_OUT).any() else [],
+    shown=lambda rows: [SectionSpec()] if rows["outcome"].isin(RAN_OUT).any() else [],
 )
 def memory(frame: pd.DataFrame, options: Options) -> Result:
     """A row for each point that was tried, those at the edge first; replicates count once, ok where

@@ -23,7 +23,7 @@ from analysis.columns import FamilyGroup, GroupKey, choose_metric, find_metric, 
 from analysis.labels import not_recorded
 from analysis.lazy import np, past, pd
 from analysis.options import Options, column_option, metric_option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, only, require_homogeneous
@@ -31,7 +31,7 @@ from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:
-    from paradnn.forecast.process import LeftOut
+    from paradnn.forecast.process import LeaveOneOutErrors
 
 #: Points that a space may have: the interval of each takes draws of all of them together.
 _MOST_POINTS = 50_000
@@ -69,12 +69,12 @@ class PredictOptions(Options):
     )
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
+def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """Where the runs are a small part of a grid."""
     for names, x, y in maps_of(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
             options = PredictOptions(x=x, y=y)
-            yield Shown(
+            yield SectionSpec(
                 options,
                 f"Predicted map: {', '.join(names)}",
                 families=names,
@@ -276,7 +276,7 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
 
 @dataclass(frozen=True)
-class Completed:
+class PredictedGrid:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
 
     In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as
@@ -287,11 +287,11 @@ class Completed:
     metric: str
     frame: pd.DataFrame
     spaces: tuple[Space, ...]
-    trust: dict[str, LeftOut]
+    trust: dict[str, LeaveOneOutErrors]
     lacking: tuple[Lacking, ...]
 
 
-def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> Completed:
+def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> PredictedGrid:
     """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its
     devices.
 
@@ -319,7 +319,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
     whole[metric] = whole[metric].astype("float64")
-    trust: dict[str, LeftOut] = {}
+    trust: dict[str, LeaveOneOutErrors] = {}
     named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
@@ -327,7 +327,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
         predictor = _Predictor(pd.concat([space.runs for space in mine]), metric)
         whole.loc[here, [metric, "low", "high"]] = predictor.at(whole[here])
         trust |= {space.name: predictor.left_out(space.family) for space in mine}
-    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking))
+    return PredictedGrid(metric, whole, tuple(spaces), trust, tuple(lacking))
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
@@ -384,7 +384,7 @@ class _Predictor:
         self._table = past.table_of(runs, self._rates)
         self._model = StepTimeModel.fit(self._table, seconds * self._per, past.noise_of(runs))
 
-    def left_out(self, family: str) -> LeftOut:
+    def left_out(self, family: str) -> LeaveOneOutErrors:
         """Each measured step of a family, predicted from all others."""
         # The model has an observation for each step, in the order in which they first appear.
         pairs = zip(self._table.environments, self._table.steps, strict=True)
@@ -416,7 +416,7 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     return work.to_numpy(dtype="float64")
 
 
-def _told_of(completed: Completed) -> Iterator[Paragraph]:
+def _told_of(completed: PredictedGrid) -> Iterator[Paragraph]:
     """In words: how much of each space was measured, and how good its prediction is."""
     for space in completed.spaces:
         trust = completed.trust[space.name]
@@ -436,7 +436,7 @@ def _told_of(completed: Completed) -> Iterator[Paragraph]:
         yield Paragraph("Every point of the space was tried: there is nothing to predict.")
 
 
-def _every_point(completed: Completed) -> pd.DataFrame:
+def _every_point(completed: PredictedGrid) -> pd.DataFrame:
     """A row for each point of the spaces: the keys in which points differ, `status` (measured,
     predicted, or the outcome of what did not run or is taken not to), the metric, and its 95%
     interval where it is predicted.
@@ -454,7 +454,7 @@ def _every_point(completed: Completed) -> pd.DataFrame:
     return found.sort_values(["family", "device", *keys], ignore_index=True)
 
 
-def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
+def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
     """The map over the axes that are named, else over those with the most values; None where one
     key alone varies.
     """
@@ -470,7 +470,7 @@ def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
     return predicted_maps(completed, x, y, pool=options.pool)
 
 
-def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
+def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = False) -> HeatMaps:
     """`heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that
     were measured.
     """

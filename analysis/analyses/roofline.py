@@ -19,7 +19,7 @@ from analysis.labels import label
 from analysis.lazy import drawing, pd
 from analysis.operations import ALL, operations_of
 from analysis.options import Options, column_option, option, unit_option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import (
     Placed,
@@ -173,8 +173,8 @@ _OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of
         "what could be gained."
     ),
     shown=lambda _: [
-        Shown(),
-        Shown(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations"),
+        SectionSpec(),
+        SectionSpec(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations"),
     ],
 )
 def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:

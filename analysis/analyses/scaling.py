@@ -17,7 +17,7 @@ from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.statistics.dependence import crossed_quantile, crossed_ratio, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
@@ -79,12 +79,12 @@ class Scaling(NamedTuple):
     pooled: str
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
+def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """Over threads where these were varied and devices were not."""
     devices, threads = (
         name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads")
     )
-    yield Shown(ScalingOptions(by="platform.threads") if threads and not devices else None)
+    yield SectionSpec(ScalingOptions(by="platform.threads") if threads and not devices else None)
 
 
 @analysis(

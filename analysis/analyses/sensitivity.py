@@ -32,7 +32,7 @@ from analysis.format import short
 from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, metric_option, option, unit_option
-from analysis.registry import Shown, analysis
+from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import Component, Levels, Unit, combined, levels_of
@@ -119,7 +119,7 @@ class Fit(GroupKey):
         "Standardised weights of a regression on logarithms. Further from zero matters more; an interval"
         " that holds zero shows no effect."
     ),
-    shown=lambda rows: [Shown(SensitivityOptions(log_scale="both"), families=narrowed(rows))],
+    shown=lambda rows: [SectionSpec(SensitivityOptions(log_scale="both"), families=narrowed(rows))],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     """The weights of every family on every device, over its ok runs; see `regress` for the

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from analysis.format import told_apart
+from analysis.format import format_distinct
 from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, pd
 from analysis.options import Options, column_option, option, unit_option
@@ -131,7 +131,7 @@ def _times(row: Mapping[Any, Any], name: str) -> str:
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
     value, low, high = (
         text if math.isfinite(end) else "unknown"
-        for text, end in zip(told_apart(*ends), ends, strict=True)
+        for text, end in zip(format_distinct(*ends), ends, strict=True)
     )
     return f"{value}x ({'too few points for an interval' if low == high == 'unknown' else f'{low} to {high}'})"
 

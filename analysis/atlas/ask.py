@@ -25,7 +25,7 @@ from typing import Any
 
 from analysis.atlas import load as load_atlas
 from analysis.atlas import order_of
-from analysis.atlas.expect import Expectation, expect, model_in, words_of
+from analysis.atlas.expect import StepTimeEstimate, expect, model_in, words_of
 from analysis.atlas.own import kernels_in, own_atlas
 from analysis.atlas.systems import SYSTEMS, system_file
 from analysis.atlas.versions import changes
@@ -153,7 +153,7 @@ def _check_engine(given: argparse.Namespace) -> None:
 
 def _answer(
     row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: argparse.Namespace
-) -> Expectation:
+) -> StepTimeEstimate:
     """The step on a device: from its kernels in the store where these are enough, else from the
     atlas.
     """
@@ -174,7 +174,7 @@ def _answer(
         return expect(row, device, given.engine, given.version_of)
     except ConfigError:
         if lacking:
-            return Expectation(device, words_of(row, model_in(row)), why=lacking)
+            return StepTimeEstimate(device, words_of(row, model_in(row)), why=lacking)
         raise
 
 
@@ -211,7 +211,7 @@ def _price(text: str) -> tuple[str, float]:
     raise ConfigError("--price", text, "is no price", "write DEVICE=PER_HOUR, such as H200=3.5")
 
 
-def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Expectation:
+def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> StepTimeEstimate:
     """The step on the device of the newest measured run of the store, predicted from all runs there
     (but `without`).
     """
@@ -225,7 +225,7 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     else:
         runs = runs[:0]
     if runs.empty:
-        return Expectation(
+        return StepTimeEstimate(
             _HERE,
             point,
             why="no run of this machine is in the store; measure some: paradnn train -m ...",
@@ -233,7 +233,7 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     device = str(runs["device"].iloc[-1])
     runs = runs[runs["device"].eq(device) & runs["run_id"].ne(without)]
     if len(runs) < 3:
-        return Expectation(
+        return StepTimeEstimate(
             device, point, why=f"of three runs that it takes the store has {len(runs)}"
         )
     times = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
@@ -250,7 +250,7 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
         notes = ()
     else:
         notes = (f"no run of {row['family']} was measured here",)
-    return Expectation(device, point, middle, low, high, (source,), notes)
+    return StepTimeEstimate(device, point, middle, low, high, (source,), notes)
 
 
 def _print(one: Mapping[str, Any]) -> None:

@@ -28,8 +28,8 @@ from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.layers import COMPUTE_BYTES, Layer, Multiply, sum_costs
 from paradnn.families import FAMILIES, Model, model_of, optimizer_slots
 from paradnn.families.operations import (
-    Counted,
     Operation,
+    RepeatedOperation,
     elementwise_operation,
     product_operations,
 )
@@ -62,7 +62,7 @@ _Find = Callable[[str], Group | None]
 
 
 @dataclass(frozen=True)
-class Expectation:
+class StepTimeEstimate:
     """Seconds of a step with the ends of their 95% interval, None where it is not known, for the
     reason in `why`.
 
@@ -90,7 +90,7 @@ class StepPart:
 
     name: str
     group: Group
-    counted: Sequence[Counted]
+    counted: Sequence[RepeatedOperation]
     instead: str = ""
 
 
@@ -100,7 +100,7 @@ def expect(
     engine: str | None = None,
     version: str | None = None,
     atlas: Atlas | None = None,
-) -> Expectation:
+) -> StepTimeEstimate:
     """The step of a point (keys of a frame's row) on a device of an atlas, with an engine and
     version where named; on another that has specifications, as `scaled` has it.
     """
@@ -115,7 +115,7 @@ def expect(
     mode = _told(row, "mode", "train")
     why = _beyond(row, model, mode, device if atlas is load() else "")
     if why:
-        return Expectation(name, point, why=why)
+        return StepTimeEstimate(name, point, why=why)
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
         costs = model.costs(batch_size=batch, precision=precision, mode=mode, optimizer="rmsprop")
@@ -127,7 +127,13 @@ def expect(
         return _answer(
             name,
             point,
-            [StepPart("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])],
+            [
+                StepPart(
+                    "whole step",
+                    whole,
+                    [RepeatedOperation("", operation("fc", columns, mode), 1.0)],
+                )
+            ],
         )
 
     def find(kind: str) -> Group | None:
@@ -149,7 +155,7 @@ def expect(
         known = [numbers for kind, numbers in there if kind == "gemm"] or [
             " in ".join(one) for one in there
         ]
-        return Expectation(
+        return StepTimeEstimate(
             name, point, why=f"no products were timed in {precision} there, but {', '.join(known)}"
         )
     try:
@@ -159,7 +165,7 @@ def expect(
             )
         ]
     except NotEnoughData as problem:
-        return Expectation(name, point, why=str(problem))
+        return StepTimeEstimate(name, point, why=str(problem))
     *first, step = (_answer(name, point, _parts(find, model, *each, batch)) for each in steps)
     if model.is_counted:
         notes = (_COUNTED, *step.extrapolated)
@@ -170,7 +176,7 @@ def expect(
 
 def _steps(
     row: Mapping[Any, Any], model: Model, mode: str, batch: int, precision: str
-) -> Iterator[tuple[Sequence[Counted], float]]:
+) -> Iterator[tuple[Sequence[RepeatedOperation], float]]:
     """What is asked for, of a generation the reading of the prompt before a token: products, and
     the bytes that these do not move. NotEnoughData for a model of one's own that cannot be built
     here.
@@ -190,7 +196,7 @@ def _steps(
     else:
         costs = [model.costs(**about, mode=mode, optimizer=optimizer)]
         if model.is_kernel:
-            one = [Counted("", model.as_operation(**about), 1.0)]
+            one = [RepeatedOperation("", model.as_operation(**about), 1.0)]
         else:
             one = None
         found = [one or model.product_list(**about, mode=mode)]
@@ -313,7 +319,7 @@ def _peak(part: Hardware, precision: str) -> float:
     return max((part.peak_flops.get(name, 0.0) for name in names), default=0.0)
 
 
-def _stands_in(answer: Expectation, device: str, name: str) -> Expectation:
+def _stands_in(answer: StepTimeEstimate, device: str, name: str) -> StepTimeEstimate:
     """An answer of one device for another: as far off as kernels that stand in for others."""
     note = f"{device} was not timed: all is {name}'s, scaled by the ratios of peak arithmetic and bandwidth"
     if answer.seconds is None or answer.low is None or answer.high is None:
@@ -409,7 +415,7 @@ def _fc(model: Model, batch: int) -> dict[str, int]:
 
 
 def _parts(
-    find: _Find, model: Model, layers: Sequence[Counted], left: float, batch: int
+    find: _Find, model: Model, layers: Sequence[RepeatedOperation], left: float, batch: int
 ) -> list[StepPart]:
     """Every product of the step in the group that timed its like, and the `left` bytes of its
     traffic.
@@ -450,17 +456,17 @@ def _parts(
     if own is not None and (left or not model.is_kernel):
         one = elementwise_operation(max(12.0, left / count), own.precision)
         instead = "is what no step can avoid, as elementwise operations"
-        parts.append(StepPart("other traffic", own, [Counted("", one, count)], instead))
+        parts.append(StepPart("other traffic", own, [RepeatedOperation("", one, count)], instead))
     elif left:
         # A product by one column is traffic and nothing else.
         side = max(1.0, math.sqrt(left / count / 2))
         instead = "is moved as fast as a product's operands"
         one = operation("gemm", product(1, side, side, 2))
-        parts.append(StepPart("other traffic", gemm, [Counted("", one, count)], instead))
+        parts.append(StepPart("other traffic", gemm, [RepeatedOperation("", one, count)], instead))
     return [part for part in parts if part.counted]
 
 
-def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
+def _as_products(counted: Iterable[RepeatedOperation], group: Group) -> list[RepeatedOperation]:
     """Posed as products; of those in a row a single one, so many times. What the group timed as it
     is stays so.
     """
@@ -494,7 +500,7 @@ def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
 
 
 def _attention(
-    find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int
+    find: _Find, gemm: Group, model: Model, beside: Sequence[RepeatedOperation], batch: int
 ) -> Iterator[StepPart]:
     """Pairs of products by every head, as one kernel where the device timed it, else as products
     beside each other.
@@ -574,7 +580,7 @@ def ends_of(total: np.ndarray, is_whole: bool = False) -> tuple[float, float, fl
     return float(np.median(total)), float(low), float(high)
 
 
-def _answer(device: str, point: str, parts: Sequence[StepPart]) -> Expectation:
+def _answer(device: str, point: str, parts: Sequence[StepPart]) -> StepTimeEstimate:
     """The sum of all parts."""
     total, seconds = summed(parts)
     if any(part.group.engine == "PyTorch" and not part.group.start for part in parts):
@@ -589,7 +595,7 @@ def _answer(device: str, point: str, parts: Sequence[StepPart]) -> Expectation:
         np.quantile(total, (0.025, 0.975)),
     )
     if not most < _WIDEST * least:
-        return Expectation(
+        return StepTimeEstimate(
             device,
             point,
             why=f"{widest.name} are too far from what was timed there ({widest.group.told})",
@@ -602,4 +608,4 @@ def _answer(device: str, point: str, parts: Sequence[StepPart]) -> Expectation:
         for size, factor in part.group.beyond([each.operation for each in part.counted]).items():
             notes.append(f"{part.name}: {size} is {factor:.3g} times the largest that was timed")
     sources = tuple(dict.fromkeys(part.group.told for part in said))
-    return Expectation(device, point, middle, low, high, sources, tuple(notes), parts=shares)
+    return StepTimeEstimate(device, point, middle, low, high, sources, tuple(notes), parts=shares)

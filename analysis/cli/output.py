@@ -25,7 +25,7 @@ from rich.text import Text
 from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
 from analysis.result import Result
-from paradnn.cli.console import Screen, say, si, standard_output
+from paradnn.cli.console import SafeConsole, say, si, standard_output
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
@@ -275,7 +275,7 @@ def _column(values: pd.Series) -> pd.Series:
 
 
 def _print_table(
-    screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], title: str = ""
+    screen: SafeConsole, cells: pd.DataFrame, numeric: Sequence[str], title: str = ""
 ) -> None:
     """A table of texts; where there is no room, without what is the same in all rows, then without
     its last columns.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from analysis.published.source import (
     DAMAGED,
-    Found,
+    ImportedFolder,
     Publication,
     PublishedRun,
     digest,
@@ -37,7 +37,7 @@ _TASKS = {
 _ABOUT = "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); see docs/learning.md."
 
 
-def read_dawnbench(folder: Path) -> Found:
+def read_dawnbench(folder: Path) -> ImportedFolder:
     """The series of all tasks. DataError for a folder of another kind."""
     publications = []
     damaged = []
@@ -55,7 +55,7 @@ def read_dawnbench(folder: Path) -> Found:
     if not publications:
         where = "give a clone of stanford-futuredata/dawn-bench-entries"
         raise DataError(f"{folder}: holds no series of DAWNBench; {where}")
-    return Found(publications, damaged)
+    return ImportedFolder(publications, damaged)
 
 
 def _run(task: str, path: Path) -> PublishedRun:

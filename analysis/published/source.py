@@ -94,7 +94,7 @@ class Publication(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class ImportedFolder:
     """What a folder holds, and a line for each entry that was left out, with the reason."""
 
     publications: Sequence[Publication]
@@ -106,7 +106,7 @@ class Found:
         return [run for publication in self.publications for run in publication.runs]
 
 
-def shipped(name: str) -> Found:
+def shipped(name: str) -> ImportedFolder:
     """The published measurements of a source that come with the package."""
     table = pq.read_table(DATA / f"{name}.parquet").to_pandas()
     publications = []
@@ -118,11 +118,11 @@ def shipped(name: str) -> Found:
             for row in rows.drop(columns=HEAD).to_dict("records")
         ]
         publications.append(Publication(title, about, int(published_ms), runs))
-    return Found(publications)
+    return ImportedFolder(publications)
 
 
 def log_found(
-    found: Found,
+    found: ImportedFolder,
     tracking_uri: str | None = None,
     experiment: str = "paradnn",
     progress: Progress = None,

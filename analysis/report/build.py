@@ -15,15 +15,15 @@ import pandas as pd
 from analysis.analyses.claims import ClaimsOptions, ClaimsResult, answered, check_claims
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
-from analysis.registry import Analysis, Shown
+from analysis.registry import Analysis, SectionSpec
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
 from analysis.report.results import chart, results, systems
-from analysis.report.sections import Chapter, Context, Missing, outline
+from analysis.report.sections import Context, Missing, PopulationReport, outline
 from analysis.store.frame import families
-from analysis.store.quality import without_wild_intervals
+from analysis.store.quality import drop_implausible_intervals
 from paradnn.core.words import counted, without_secrets
 from paradnn.store.address import address_of
 
@@ -43,7 +43,7 @@ def make_report(
     (now, unless given).
     """
     prices = prices or PriceList()
-    frame, _ = without_wild_intervals(priced(legible(frame), prices))
+    frame, _ = drop_implausible_intervals(priced(legible(frame), prices))
     context = Context(selection.store, pool)
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
@@ -51,7 +51,7 @@ def make_report(
     shown = populations[:_POPULATIONS]
     asked = ((one, outline("system", one.rows)) for one in shown)
     chapters = [
-        Chapter(one, context.sections(each, one.rows, one.selection, one.key, one.name))
+        PopulationReport(one, context.sections(each, one.rows, one.selection, one.key, one.name))
         for one, each in asked
     ]
     for one in populations[_POPULATIONS:]:
@@ -63,12 +63,15 @@ def make_report(
     else:
         comparisons = compare_populations(shown, frame, selection, context)
 
-    def of_all(*asked: tuple[Analysis[Any, Any], Shown]) -> list[Any]:
+    def of_all(*asked: tuple[Analysis[Any, Any], SectionSpec]) -> list[Any]:
         return context.sections(asked, frame, selection, "all", "all runs")
 
     choices = of_all(*outline("all", frame, prices.given))
     claims = of_all(
-        (replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title))
+        (
+            replace(check_claims, function=_measured),
+            SectionSpec(ClaimsOptions(), check_claims.title),
+        )
     )
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(

@@ -11,17 +11,17 @@ import pandas as pd
 
 from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.speedup import SpeedupOptions, speedup
-from analysis.format import told_apart
+from analysis.format import format_distinct
 from analysis.labels import label
 from analysis.options import Selection
 from analysis.prices import PRICE
-from analysis.registry import Shown
+from analysis.registry import SectionSpec
 from analysis.report.populations import Population
 from analysis.report.sections import Context, KeyFinding, Missing, Section
 from analysis.sides import Compared
 from analysis.statistics.contrast import Verdict
 from analysis.statistics.pairing import sampling
-from analysis.statistics.sessions import REMEDY, Standing
+from analysis.statistics.sessions import REMEDY, SessionOverlap
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 
@@ -34,10 +34,10 @@ _SAID = ("device", "platform.name")  # what the names of systems say
 _IDENTITY = ("device", "environment_id", "protocol_id", "schema_version", "task")
 #: Why sessions allow no verdict.
 _REASONS = {
-    Standing.ALONE: "one was measured in {}, the other in {} of their own, and what a session does to all of its runs "
+    SessionOverlap.ALONE: "one was measured in {}, the other in {} of their own, and what a session does to all of its runs "
     "cannot be told from the difference",
-    Standing.APART: "one was measured before the other, and a drift cannot be told from the difference",
-    Standing.UNKNOWN: "when they were measured is not recorded, so their sessions cannot be told apart",
+    SessionOverlap.APART: "one was measured before the other, and a drift cannot be told from the difference",
+    SessionOverlap.UNKNOWN: "when they were measured is not recorded, so their sessions cannot be told apart",
 }
 
 
@@ -123,7 +123,7 @@ def _compare(
 
     def made(one: Any, options: Any, title: str, reading: str, name: str = "") -> Section | None:
         return context.section(
-            one, Shown(options, title, reading, narrowed, name), frame, selection, key, of
+            one, SectionSpec(options, title, reading, narrowed, name), frame, selection, key, of
         )
 
     reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
@@ -183,7 +183,7 @@ def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, flo
         ahead,
         mean,
         low,
-        "95% CI {1} to {2}".format(*told_apart(mean, low, high)) if known else "no interval",
+        "95% CI {1} to {2}".format(*format_distinct(mean, low, high)) if known else "no interval",
     )
 
 
@@ -194,7 +194,7 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparis
     models = f"{row['family']} models"
     verdict = row["verdict"]
     words = (
-        f"{faster} runs {told_apart(1, mean)[1]} times as fast as {slower} ({interval}) in the geometric mean over "
+        f"{faster} runs {format_distinct(1, mean)[1]} times as fast as {slower} ({interval}) in the geometric mean over "
         f"{counted(row['points'], 'point')} that both measured"
     ) + f", and is ahead in {wins}" * (verdict != Verdict.SAME)
     alone = row["missing_a"] + row["missing_b"]

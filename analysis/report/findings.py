@@ -28,9 +28,9 @@ from analysis.report.comparisons import (
     hourly,
     relative_costs,
 )
-from analysis.report.populations import Population, surroundings
+from analysis.report.populations import Population, common_overrides
 from analysis.report.results import AT_BATCH, are_busy, model_name
-from analysis.report.sections import Chapter, KeyFinding, Section
+from analysis.report.sections import KeyFinding, PopulationReport, Section
 from analysis.store.frame import families, is_ok, only
 from paradnn.core.words import counted, rounded
 from paradnn.families import FAMILIES, message_families
@@ -76,7 +76,9 @@ Answers = Iterator[tuple[str, str]]
 
 
 def find(
-    chapters: Sequence[Chapter], comparisons: Sequence[SystemComparison], choices: Sequence[Section]
+    chapters: Sequence[PopulationReport],
+    comparisons: Sequence[SystemComparison],
+    choices: Sequence[Section],
 ) -> list[KeyFinding]:
     """Everything that is said first, in the order of the page."""
 
@@ -84,7 +86,7 @@ def find(
         return f"{one.name}: " if len(chapters) > 1 else ""
 
     def ask(
-        topic: str, tell: Callable[[Population], Answers], of: Sequence[Chapter] = chapters
+        topic: str, tell: Callable[[Population], Answers], of: Sequence[PopulationReport] = chapters
     ) -> list[KeyFinding]:
         told = (
             (chapter.population, answer) for chapter in of for answer in tell(chapter.population)
@@ -212,7 +214,7 @@ def _below_the_roof(population: Population) -> Answers:
 
 
 def _headlines(
-    chapters: Sequence[Chapter], named: Callable[[Population], str]
+    chapters: Sequence[PopulationReport], named: Callable[[Population], str]
 ) -> Iterator[KeyFinding]:
     """What analyses say first: each of one system, what it depends on of two."""
     counts: Counter[str] = Counter()
@@ -375,7 +377,7 @@ def _command(population: Population, rows: pd.DataFrame, more: str) -> str:
         if not more.startswith(f"{name}=") and value not in (None, usual):
             words.append(f"{name}={value}")
     return shlex.join(
-        ["python", "-m", "paradnn.train", "-m", *words, more, *surroundings(population)]
+        ["python", "-m", "paradnn.train", "-m", *words, more, *common_overrides(population)]
     )
 
 

@@ -185,7 +185,7 @@ def thinned(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[drawn[codes]].reset_index(drop=True)
 
 
-def surroundings(population: Population) -> Iterator[str]:
+def common_overrides(population: Population) -> Iterator[str]:
     """What all runs of a population have in common and a command must say: platform, framework,
     stack, and the preset of `measure` that is nearest to their protocol with the keys in which it
     differs.

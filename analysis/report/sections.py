@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.options import Selection, command_line
-from analysis.registry import ANALYSES, Analysis, Shown
+from analysis.registry import ANALYSES, Analysis, SectionSpec
 from analysis.report.page import embed, slug
 from analysis.report.populations import Population, thinned
 from analysis.report.results import PageTable, frame_table
@@ -73,7 +73,7 @@ class Section:
         return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
 
 
-class Chapter(NamedTuple):
+class PopulationReport(NamedTuple):
     """A population and the sections about it."""
 
     population: Population
@@ -93,7 +93,7 @@ class Context:
 
     def sections(
         self,
-        asked: Iterable[tuple[Analysis[Any, Any], Shown]],
+        asked: Iterable[tuple[Analysis[Any, Any], SectionSpec]],
         frame: pd.DataFrame,
         selection: Selection,
         *of: str,
@@ -116,7 +116,7 @@ class Context:
     def section(
         self,
         one: Analysis[Any, Any],
-        shown: Shown,
+        shown: SectionSpec,
         frame: pd.DataFrame,
         selection: Selection,
         key: str,
@@ -181,7 +181,7 @@ class Context:
 
 def outline(
     section: str, rows: pd.DataFrame, price: tuple[str, ...] = ()
-) -> Iterator[tuple[Analysis[Any, Any], Shown]]:
+) -> Iterator[tuple[Analysis[Any, Any], SectionSpec]]:
     """The analyses of a section of the page that these runs may carry, in its order; `price` as it
     was given.
     """

@@ -39,13 +39,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
+from analysis.columns import (
+    describes,
+    given_columns,
+    is_platform_column,
+    join_columns,
+    shown,
+    values_of,
+)
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import MINIMUM_POINTS, Component, combined
 from analysis.statistics.sessions import (
     BY_CHANCE,
     Design,
-    Standing,
+    SessionOverlap,
     arrange,
     family_slope,
     level,
@@ -115,7 +122,7 @@ class Sampling:
     `wanders` beside these.
     """
 
-    design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
+    design: Design = field(default_factory=lambda: Design(SessionOverlap.UNKNOWN))
     between: tuple[Component, ...] = ()
     missing: tuple[int, int] = (0, 0)
     outside: frozenset[int] = frozenset()
@@ -332,7 +339,7 @@ def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
     names = [
         name
         for name in map(str, rows.columns)
-        if name in ("family", "device") or describes(name) or is_place(name)
+        if name in ("family", "device") or describes(name) or is_platform_column(name)
     ]
     return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
 
@@ -430,7 +437,7 @@ def _mixed(found: _Match) -> Iterator[_Mixed]:
     names = [
         name
         for name in map(str, found.runs)
-        if name not in found.keys and (describes(name) or is_place(name))
+        if name not in found.keys and (describes(name) or is_platform_column(name))
     ]
     for side in (0, 1):
         mine = (found.side == side) & np.isin(found.point, found.both)
@@ -478,8 +485,8 @@ def _sampled(
         of_a = found.side[mine] == 0
         arrangement = arrange(rows[of_a], rows[~of_a], point, logs[mine])
         if metric in LEVELLED.values() and arrangement.design.standing in (
-            Standing.ALONE,
-            Standing.APART,
+            SessionOverlap.ALONE,
+            SessionOverlap.APART,
         ):
             arrangement = level(arrangement, rows, of_a)
         # A point none of whose runs has a counterpart in its session keeps them all, and gets no
@@ -488,7 +495,7 @@ def _sampled(
         used[mine] = arrangement.used | apart
         units[mine] = arrangement.units if arrangement.design.comparable else None
         design = lost.get(str(name), arrangement.design)
-        if design.standing is Standing.TOGETHER and "start_time" in rows:
+        if design.standing is SessionOverlap.TOGETHER and "start_time" in rows:
             times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
             for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
                 one = mine[session]
@@ -575,7 +582,7 @@ def _by_point(
         known = freedom[mine] > 0
         variance[mine], freedom[mine] = moderated(own, few, axes)
         if (
-            sampled[name].design.standing is Standing.REPEATED
+            sampled[name].design.standing is SessionOverlap.REPEATED
         ):  # all points have the scatter of the same sessions
             freedom[mine] = few
         else:
@@ -774,7 +781,7 @@ def _missing(
     ):
         counts = row.to_numpy(dtype="int64").reshape(2, 2)
         if stats.fisher_exact(counts).pvalue < BY_CHANCE:
-            lost[str(name)] = Design(Standing.LOST, (int(counts[1, 0]), int(counts[1, 1])))
+            lost[str(name)] = Design(SessionOverlap.LOST, (int(counts[1, 0]), int(counts[1, 1])))
     return {str(name): (int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}, lost
 
 

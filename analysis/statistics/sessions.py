@@ -50,7 +50,7 @@ _LEAST_UNEVEN = 0.1
 _MOST_UNEVEN = 0.25
 
 
-class Standing(StrEnum):
+class SessionOverlap(StrEnum):
     """How two sides stand to each other in time."""
 
     TOGETHER = "measured together"
@@ -71,14 +71,18 @@ class Design:
     (`stepped`), 0 without `steps`.
     """
 
-    standing: Standing
+    standing: SessionOverlap
     sessions: tuple[int, int] = (0, 0)
     stepped: float = 0.0
 
     @property
     def comparable(self) -> bool:
         """Whether a difference between the sides can be told from one between sessions."""
-        return self.standing in (Standing.TOGETHER, Standing.REPEATED, Standing.LEVELLED)
+        return self.standing in (
+            SessionOverlap.TOGETHER,
+            SessionOverlap.REPEATED,
+            SessionOverlap.LEVELLED,
+        )
 
     def text(self) -> str:
         """Why the sides are not comparable, and what to run; empty where they are."""
@@ -86,26 +90,26 @@ class Design:
             return ""
         a, b = (f"{count} session{'s'[: count != 1]}" for count in self.sessions)
         reason = {
-            Standing.ALONE: (
+            SessionOverlap.ALONE: (
                 f"A was measured in {a} and B in {b} of their own: what a session does to all of its runs cannot be "
                 f"told from the difference of the sides with fewer than {FEWEST_SESSIONS} of the same points each"
             ),
-            Standing.HOSTS: (
+            SessionOverlap.HOSTS: (
                 "each side was measured on hosts of its own, or on shared ones in other parts: what a host does to all "
                 f"of its runs cannot be told from the difference of the sides with fewer than {FEWEST_SESSIONS} hosts "
                 "each"
             ),
-            Standing.APART: (
+            SessionOverlap.APART: (
                 "one side was measured before the other, in few blocks or always right before it at the same point, or "
                 "at a time of day of its own: a drift of the machine, or what the first left in its caches, cannot be "
                 "told from their difference"
             ),
-            Standing.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
-            Standing.LOST: (
+            SessionOverlap.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
+            SessionOverlap.LOST: (
                 f"of the points that both measured, A lacks {self.sessions[0]} replicates and B {self.sessions[1]}, "
                 "which failed or are not in the store: those that are left may be the fast ones"
             ),
-            Standing.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
+            SessionOverlap.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
         return f"{reason}; {REMEDY}"
 
@@ -211,7 +215,7 @@ def arrange(
     every = np.ones(len(runs), dtype=bool)
     sessions = sessions_of(runs)
     if any(session is None for session in sessions) or not len(a) or not len(b):
-        return Arrangement(Design(Standing.UNKNOWN), none, every)
+        return Arrangement(Design(SessionOverlap.UNKNOWN), none, every)
     blocks = _blocks(runs, side, sessions)
     counts: tuple[int, int] = tuple(len(set(blocks[side == one])) for one in (0, 1))  # type: ignore[assignment]
     protocols = [
@@ -219,7 +223,7 @@ def arrange(
         for one in (a, b)
     ]
     if all(protocols) and not protocols[0] & protocols[1]:
-        return Arrangement(Design(Standing.PROTOCOLS, counts), none, every)
+        return Arrangement(Design(SessionOverlap.PROTOCOLS, counts), none, every)
     table = pd.DataFrame(
         {"point": point, "block": blocks, "side": side, "log": 0.0 if logs is None else logs}
     )
@@ -228,13 +232,16 @@ def arrange(
     whole = len(set(point))
     if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
         if _follows(runs, point, side, sessions):
-            return Arrangement(Design(Standing.APART, counts), none, every)
+            return Arrangement(Design(SessionOverlap.APART, counts), none, every)
         # A side has a worker of its own in each session, whose luck shifts all of its runs there.
         means = table[within].groupby(["point", "block", "side"])["log"].mean().unstack("side")
         ratios = (means[0] - means[1]).reset_index(name="log")
         shared = session_component(*(ratios[name].to_numpy() for name in ("log", "point", "block")))
         return Arrangement(
-            Design(Standing.TOGETHER, counts), none, within, () if shared is None else (shared,)
+            Design(SessionOverlap.TOGETHER, counts),
+            none,
+            within,
+            () if shared is None else (shared,),
         )
     hosts = [set(one["host"].dropna().unique()) if "host" in one else set() for one in (a, b)]
     units = blocks
@@ -245,25 +252,27 @@ def arrange(
         )
     if all(hosts) and not hosts[0] & hosts[1]:
         counts = (len(hosts[0]), len(hosts[1]))
-        lacking = Standing.HOSTS
+        lacking = SessionOverlap.HOSTS
         units = runs["host"].to_numpy(dtype=object)
     elif min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
         split = set(sessions[side == 0]) & set(sessions[side == 1])
-        return Arrangement(Design(Standing.APART if split else Standing.ALONE, counts), none, every)
+        return Arrangement(
+            Design(SessionOverlap.APART if split else SessionOverlap.ALONE, counts), none, every
+        )
     elif (
         all(hosts)
         and np.ptp(pd.crosstab(runs["host"].to_numpy(), side, normalize="columns"), axis=1).max()
         > _UNLIKE
     ):
         return Arrangement(
-            Design(Standing.HOSTS, counts), none, every
+            Design(SessionOverlap.HOSTS, counts), none, every
         )  # on other parts of one side than of the other
     else:
         # type: ignore
         counts = tuple(len(set(units[side == one])) for one in (0, 1))
-        lacking = Standing.APART
+        lacking = SessionOverlap.APART
     design = Design(
-        Standing.REPEATED if turns and min(counts) >= FEWEST_SESSIONS else lacking, counts
+        SessionOverlap.REPEATED if turns and min(counts) >= FEWEST_SESSIONS else lacking, counts
     )
     if logs is None or not design.comparable:
         return Arrangement(design, units, every)
@@ -273,7 +282,7 @@ def arrange(
     ]
     known = tuple(component for component in between if component is not None)
     if len(known) < 2:
-        return Arrangement(Design(Standing.ALONE, counts), units, every)
+        return Arrangement(Design(SessionOverlap.ALONE, counts), units, every)
     return Arrangement(design, units, every, known)
 
 
@@ -346,7 +355,7 @@ def level(found: Arrangement, runs: pd.DataFrame, of_a: np.ndarray) -> Arrangeme
     component = Component((apart * family_slope(runs)[1]) ** 2, max(len(runs) - 1.0, 1.0))
     units = np.where(of_a, "A", "B").astype(object)
     return Arrangement(
-        Design(Standing.LEVELLED, found.design.sessions), units, found.used, (component,)
+        Design(SessionOverlap.LEVELLED, found.design.sessions), units, found.used, (component,)
     )
 
 

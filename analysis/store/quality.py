@@ -132,7 +132,7 @@ def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame,
         kept = kept.assign(
             **{str(name): numbers[name].mask(bad) for name, bad in impossible.items()}
         )
-    kept, wild = without_wild_intervals(kept)
+    kept, wild = drop_implausible_intervals(kept)
     points, failed = _failed_beside_ok(kept)
     return kept, Quality(
         runs=len(frame),
@@ -205,7 +205,7 @@ def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
     return np.array([*(str(each).lower().startswith(word) for each in words), False])[codes]
 
 
-def without_wild_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The frame without intervals that cannot be, and how many runs had one.
 
     Such an interval is wider than what it is of, to each side in the mean, does not hold it, or

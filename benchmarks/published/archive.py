@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.published.source import Found, Publication, PublishedRun, read_text
+from analysis.published.source import ImportedFolder, Publication, PublishedRun, read_text
 from analysis.store.load import NUMBERS
 from benchmarks.published.common import published_run
 from paradnn.store.files import read_json
@@ -68,7 +68,7 @@ _OUTCOMES = {
 _NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; see docs/published-data.md."
 
 
-def read_archive(folder: Path) -> Found:
+def read_archive(folder: Path) -> ImportedFolder:
     """The runs of the archive's files in a folder; a file that is absent is passed over."""
     runs: dict[tuple[str, str], PublishedRun] = {}
     for name, platform in (*_MEASURED.items(), (_TRACE, _TPU), (_OPERATIONS, _TPU)):
@@ -77,7 +77,9 @@ def read_archive(folder: Path) -> Found:
                 _take(runs, platform, label, entry)
     about = f"{len(runs):,} published measurements of ParaDnn (Wang, Wei, Brooks, MLSys 2020); "
     about += "see docs/published-data.md."
-    return Found([Publication("published, MLSys 2020", about, _PUBLISHED, [*runs.values()])])
+    return ImportedFolder(
+        [Publication("published, MLSys 2020", about, _PUBLISHED, [*runs.values()])]
+    )
 
 
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

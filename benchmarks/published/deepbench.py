@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import yaml
 from openpyxl import load_workbook
 
-from analysis.published.source import Found, Publication, PublishedRun, digest
+from analysis.published.source import ImportedFolder, Publication, PublishedRun, digest
 from benchmarks.published.common import device_called, repeated, transfer
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point, costs_of
@@ -197,9 +197,9 @@ def _text(value: Any) -> str:
     return "" if value is None else " ".join(str(value).split())
 
 
-def read_deepbench(folder: Path) -> Found:
+def read_deepbench(folder: Path) -> ImportedFolder:
     """A publication for each spreadsheet below a folder, in the order of their paths."""
-    return Found([_publication(path) for path in sorted(folder.rglob("DeepBench_*.xlsx"))])
+    return ImportedFolder([_publication(path) for path in sorted(folder.rglob("DeepBench_*.xlsx"))])
 
 
 def _publication(path: Path) -> Publication:

@@ -13,7 +13,7 @@ VGG-16 on Jetson TK1 and TX1, Caffe.
 import csv
 from pathlib import Path
 
-from analysis.published.source import Found, Publication, PublishedRun, read_text
+from analysis.published.source import ImportedFolder, Publication, PublishedRun, read_text
 from benchmarks.published.common import published_run
 from paradnn.families import FAMILIES, model_of
 
@@ -22,11 +22,13 @@ _KEYS = ("device", "model", "batch_size", "forward_ms")
 _PUBLISHED = 1_508_716_800_000
 
 
-def read_layers(path: Path) -> Found:
+def read_layers(path: Path) -> ImportedFolder:
     """The rows of a file."""
     runs = [_run(row) for row in csv.DictReader(read_text(path).splitlines())]
     about = f"{len(runs)} tables by type of layer from {path.name}; see docs/published-data.md."
-    return Found([Publication(f"published, layers of {path.stem}", about, _PUBLISHED, runs)])
+    return ImportedFolder(
+        [Publication(f"published, layers of {path.stem}", about, _PUBLISHED, runs)]
+    )
 
 
 def _run(row: dict[str, str]) -> PublishedRun:

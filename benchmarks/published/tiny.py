@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analysis.published.source import Found, Publication, PublishedRun, read_text
+from analysis.published.source import ImportedFolder, Publication, PublishedRun, read_text
 from benchmarks.published.common import published_run
 from paradnn.store.files import read_json
 
@@ -33,7 +33,7 @@ _ENERGY = re.compile(r"Median energy cost is\s*([0-9.]+) uJ/inf")
 _ABOUT = "{} results of MLPerf Tiny v1.3, closed division (github.com/mlcommons/tiny_results_v1.3, Apache-2.0)."
 
 
-def read_tiny(folder: Path) -> Found:
+def read_tiny(folder: Path) -> ImportedFolder:
     """The results of all submitters, but those that give no throughput."""
     runs = []
     damaged = []
@@ -43,7 +43,7 @@ def read_tiny(folder: Path) -> Found:
                 runs.append(_run(path))
             except ValueError as error:
                 damaged.append(f"{path.parent.name}, {path.name}: {error}")
-    return Found(
+    return ImportedFolder(
         [Publication("published, MLPerf Tiny v1.3", _ABOUT.format(len(runs)), _PUBLISHED, runs)],
         damaged,
     )

@@ -12,7 +12,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.published.source import Found, Publication, PublishedRun, digest, read_text
+from analysis.published.source import ImportedFolder, Publication, PublishedRun, digest, read_text
 from benchmarks.published.common import device_called, repeated, transfer
 from paradnn.store.runs import VIDUR
 
@@ -22,7 +22,7 @@ _SOURCE = "github.com/microsoft/vidur, folder data/profiling/network"
 _PUBLISHED = 1_722_124_800_000
 
 
-def read_vidur(folder: Path) -> Found:
+def read_vidur(folder: Path) -> ImportedFolder:
     """A publication for each file below a folder, in the order of their paths; left out is what is
     another machine's, byte for byte. ValueError and KeyError for a table of another kind.
     """
@@ -45,7 +45,7 @@ def read_vidur(folder: Path) -> Found:
         publications.append(
             Publication(f"published, Vidur {device}, {path.stem}", about, _PUBLISHED, runs)
         )
-    return Found(publications, left_out)
+    return ImportedFolder(publications, left_out)
 
 
 def _runs(

@@ -66,7 +66,7 @@ class Ticker:
             print(line, file=sys.stderr, flush=True)
 
 
-class Screen(Console):
+class SafeConsole(Console):
     """A console that shows control signs in a text in place of obeying them."""
 
     def __init__(self, **how: Any) -> None:
@@ -86,10 +86,10 @@ class Screen(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
-def standard_output() -> Screen:
+def standard_output() -> SafeConsole:
     """A console of the terminal's width, or of no width at all in a pipe or a file."""
-    console = Screen()
-    return console if console.is_terminal else Screen(width=_UNLIMITED)
+    console = SafeConsole()
+    return console if console.is_terminal else SafeConsole(width=_UNLIMITED)
 
 
 def si(value: float) -> str:

@@ -37,12 +37,12 @@ class _Callable(ModuleType):
         Differences below `equivalence` do not matter. ConfigError for what cannot be started. See
         `paradnn.compare.text.Paired` for what is known in the end.
         """
-        from paradnn.compare.commands import Terms
+        from paradnn.compare.commands import CommandProtocol
         from paradnn.compare.duet import command_of, turns_of
         from paradnn.compare.verdict import COMMAND_ROUNDS, Rule
 
         rule = Rule(within, equivalence, most=COMMAND_ROUNDS)
-        terms = Terms(minutes, timeout=timeout)
+        terms = CommandProtocol(minutes, timeout=timeout)
         turns = turns_of((command_of(first), command_of(second)), rule, terms)
         if turns.follow():
             raise KeyboardInterrupt

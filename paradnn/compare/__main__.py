@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paradnn.config.tasks import SweepInfo
 
     Composed = tuple[Settings, Sequence[Point], SweepInfo | None]
-    Words = tuple[Sequence[str], Sequence[str]]  # sentences, and those below the table
+    ResultText = tuple[Sequence[str], Sequence[str]]  # sentences, and those below the table
 
 
 @program
@@ -98,7 +98,10 @@ def _compare_commands(given: argparse.Namespace) -> int:
 
 
 def _tell(
-    given: argparse.Namespace, results: Sequence[Paired], words: Words, document: dict[str, Any]
+    given: argparse.Namespace,
+    results: Sequence[Paired],
+    words: ResultText,
+    document: dict[str, Any],
 ) -> int:
     """Write the files that were asked for, then print: who reads that may be gone; the exit code."""
     from paradnn.compare.text import describe, write_files

@@ -107,7 +107,7 @@ class Command(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Terms:
+class CommandProtocol:
     """How two commands are run and judged: for how long at most, by what, how many runs of each do
     not count, what is run before each visit, how long a run may take, and exit codes of success.
     """
@@ -161,7 +161,7 @@ def program_of(text: str) -> list[str]:
     return words
 
 
-def run_once(command: Command, terms: Terms) -> CommandRun:
+def run_once(command: Command, terms: CommandProtocol) -> CommandRun:
     """Start a process, wait for its end and account for it; what takes longer than it may is
     stopped with all that it started. ConfigError where it cannot be started.
     """
@@ -240,7 +240,11 @@ class Turns(Paired):
     """
 
     def __init__(
-        self, sides: Sequence[Command], rule: Rule, terms: Terms = Terms(), seed: object = None
+        self,
+        sides: Sequence[Command],
+        rule: Rule,
+        terms: CommandProtocol = CommandProtocol(),
+        seed: object = None,
     ) -> None:
         self.sides = sides
         self.terms = terms

@@ -16,7 +16,7 @@ from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
+from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
 from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 
@@ -198,7 +198,7 @@ class Comparison(SweepDesign):
         ]
         return {"columns": columns, "data": data}
 
-    def conclusion(self) -> Conclusion:
+    def conclusion(self) -> DesignResult:
         """The verdict so far; the metrics are those of the only point, or of all points together."""
         whole = self.overall()
         metrics = {"comparison_rounds": float(whole.rounds)}
@@ -213,7 +213,7 @@ class Comparison(SweepDesign):
             "verdicts.json": self.verdict_table(),
             "rounds.json": round_table(self.results),
         }
-        return Conclusion(
+        return DesignResult(
             "\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts
         )
 

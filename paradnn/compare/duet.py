@@ -21,7 +21,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from paradnn.compare.commands import Command, CommandRun, OutputMetric, Terms, Turns, failure_of
+from paradnn.compare.commands import (
+    Command,
+    CommandProtocol,
+    CommandRun,
+    OutputMetric,
+    Turns,
+    failure_of,
+)
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
@@ -51,7 +58,7 @@ def command_of(function: Callable[[], Any] | str) -> Command:
     return Command(f"{source}:{name}", f"{source}:{name}")
 
 
-def turns_of(sides: Sequence[Command], rule: Rule, terms: Terms) -> Turns:
+def turns_of(sides: Sequence[Command], rule: Rule, terms: CommandProtocol) -> Turns:
     """Two functions by finer turns, or two commands one after the other; ConfigError for terms of
     commands alone.
     """
@@ -66,10 +73,10 @@ def turns_of(sides: Sequence[Command], rule: Rule, terms: Terms) -> Turns:
         raise ConfigError(
             option, given[option], "is for commands, not for functions", "leave it out"
         )
-    return Duet(sides, rule, terms)
+    return InterleavedFunctions(sides, rule, terms)
 
 
-class Duet(Turns):
+class InterleavedFunctions(Turns):
     """Two functions; everything else is as for commands."""
 
     def _round(self, order: tuple[int, int]) -> None:
@@ -144,7 +151,7 @@ def take_turns(
     an interruption.
     """
     metric = OutputMetric(given.metric, given.higher)
-    terms = Terms(
+    terms = CommandProtocol(
         given.minutes, metric, given.warmup, given.prepare, given.timeout, given.exit_codes
     )
     with ExitStack() as opened:

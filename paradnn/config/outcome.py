@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from paradnn.core.messages import Answer
 from paradnn.core.tables import rows
-from paradnn.core.workload import Part
+from paradnn.core.workload import WorkloadMessage
 
 #: Every outcome, with what it means.
 OUTCOMES = {row["outcome"]: row["means"] for row in rows(__file__)}
@@ -59,7 +59,7 @@ class PointResult:
     stderr: str = ""
     peak_memory_bytes: int | None = None
     begun: float = 0.0
-    news: list[Part] = field(default_factory=list)
+    news: list[WorkloadMessage] = field(default_factory=list)
 
 
 def classify(

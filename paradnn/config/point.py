@@ -19,7 +19,7 @@ from paradnn.core.layers import COMPUTE_BYTES, Costs
 from paradnn.core.schema import memory_bytes, option, read
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.words import core_list, core_text
-from paradnn.core.workload import USUAL, WORKLOADS, Workload, asked_for, choices, key_groups
+from paradnn.core.workload import DEFAULT_KEYS, WORKLOADS, Workload, asked_for, choices, key_groups
 from paradnn.families import FAMILIES, Model
 
 # Variables that frameworks read when they are imported. An allow-list, since what is set here is
@@ -362,7 +362,8 @@ _ASKED = {
 def asked_keys() -> type[Any]:
     """The keys that ask for a kind of work, as a dataclass."""
     entries = [
-        (key, str, option(USUAL[key], text, choices=choices(key))) for key, text in _ASKED.items()
+        (key, str, option(DEFAULT_KEYS[key], text, choices=choices(key)))
+        for key, text in _ASKED.items()
     ]
     return make_dataclass("Asked", entries, frozen=True)
 
@@ -371,7 +372,7 @@ def asked_keys() -> type[Any]:
 def point_keys() -> tuple[str, ...]:
     """The first words of all keys of a point."""
     own = (key for key in Point.__dataclass_fields__ if key != "workload")
-    return (*own, *USUAL, *key_groups())
+    return (*own, *DEFAULT_KEYS, *key_groups())
 
 
 def read_point(config: Mapping[str, Any]) -> Point:
@@ -437,7 +438,7 @@ def _chosen(
 
 
 def _read_workload(config: Mapping[str, Any]) -> Workload:
-    read(asked_keys(), {key: config[key] for key in USUAL if key in config}, "")
+    read(asked_keys(), {key: config[key] for key in DEFAULT_KEYS if key in config}, "")
     asked = asked_for(config)
     for other in WORKLOADS.values():
         if other is not asked:

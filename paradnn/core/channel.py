@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from paradnn.core.messages import EVENTS, PROTOCOL_VERSION, Event
-from paradnn.core.workload import Part, part_called
+from paradnn.core.workload import WorkloadMessage, part_called
 
 Message = TypeVar("Message")
 
@@ -63,7 +63,9 @@ def encode(message: Any) -> bytes:
 def plain(value: Any) -> Any:
     """A message as JSON-able values; NaN and infinities become strings, since JSON has none."""
     if is_dataclass(value):
-        return ({"of": value.of} if isinstance(value, Part) else {}) | plain_fields(value)
+        return ({"of": value.of} if isinstance(value, WorkloadMessage) else {}) | plain_fields(
+            value
+        )
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -109,10 +111,10 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     """`value` as a `kind`: a dataclass, a scalar, a list, a mapping by text, or a union of them."""
     if kind is Any:
         return value
-    if isinstance(kind, type) and issubclass(kind, Part) and isinstance(value, dict):
+    if isinstance(kind, type) and issubclass(kind, WorkloadMessage) and isinstance(value, dict):
         value = dict(value)
         name = value.pop("of", None)
-        kind = part_called(name) if kind is Part else kind
+        kind = part_called(name) if kind is WorkloadMessage else kind
         if kind is None:
             raise _fault(f"{path}.of", name, "what a kind of work sends")
     if isinstance(kind, types.UnionType):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn.core.layers import Costs
-from paradnn.core.workload import Part
+from paradnn.core.workload import WorkloadMessage
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ class Answer:
     peak_device_memory_bytes: int | None = None
     measurement: Measurement | None = None
     latencies: list[float] | None = None
-    work: Part | None = None
+    work: WorkloadMessage | None = None
     contention: dict[str, Contention] = field(default_factory=dict)
     input: InputMeasurement | None = None
     profile: Profile | NoProfile | None = None
@@ -369,7 +369,7 @@ class Exited:
 class News:
     """A piece of what the point's kind of work measures is known, before the child's answer."""
 
-    part: Part
+    part: WorkloadMessage
 
 
 Event = Ready | Refused | Started | PhaseBegun | News | PointAnswered | Exited

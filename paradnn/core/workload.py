@@ -46,19 +46,19 @@ else:
 
 #: The keys that say which kind of work a point is, and what they say where they ask for none in
 #: particular.
-USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
+DEFAULT_KEYS: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
 #: In this order they decide; a family of models may have a kind of work of its own.
 _DECIDE = ("scenario", "task", "model", "mode")
-AnyPart = TypeVar("AnyPart", bound="Part")
+AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
 
 
-class Ended(Exception):
+class PointEnded(Exception):
     """A point ends here, with an outcome of its own; the text says why in one line."""
 
     outcome: str
 
 
-class Unavailable(Ended):
+class UnavailableError(PointEnded):
     """The device or software that the point asks for is not there."""
 
     outcome = "unavailable"
@@ -66,12 +66,12 @@ class Unavailable(Ended):
 
 @contextmanager
 def refused(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
-    """Unavailable where one of these is raised: its first line says why."""
+    """UnavailableError where one of these is raised: its first line says why."""
     try:
         yield
     except errors as error:
         line = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
-        raise Unavailable(f"{what}: {line}{remedy}") from error
+        raise UnavailableError(f"{what}: {line}{remedy}") from error
 
 
 def expect(*rows: tuple[Any, ...]) -> None:
@@ -83,7 +83,7 @@ def expect(*rows: tuple[Any, ...]) -> None:
             raise ConfigError(key, value, reason, *remedy or [f"set {key}={str(usual).lower()}"])
 
 
-class Part:
+class WorkloadMessage:
     """What a kind of work sends from worker to driver beside what all do, in its answer or as news
     meanwhile: a frozen dataclass. of: its name there.
     """
@@ -91,13 +91,13 @@ class Part:
     of: ClassVar[str]
 
 
-def sent(answers: Iterable[Any], kind: type[AnyPart]) -> list[AnyPart]:
+def sent(answers: Iterable[Any], kind: type[AnyMessage]) -> list[AnyMessage]:
     """What processes sent of one kind, in their answers."""
     return [answer.work for answer in answers if isinstance(answer.work, kind)]
 
 
 @dataclass(frozen=True)
-class Moment:
+class MetricSnapshot:
     """Metrics as they were at a step, such as an epoch, at a time in Unix milliseconds."""
 
     step: int
@@ -106,7 +106,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Words:
+class ResultText:
     """What came of the work, for a person: clauses, the most telling first, under a heading of one
     word; replaces: whether nothing is said of the timed steps beside it; verdict: of a line of
     progress, for the headline.
@@ -133,7 +133,7 @@ class Workload:
     reason: ClassVar[str] = "has no such"
     #: Metrics of its own (`paradnn.core.metric`), and what its worker sends.
     declares: ClassVar[tuple[Metric, ...]] = ()
-    parts: ClassVar[tuple[type[Part], ...]] = ()
+    parts: ClassVar[tuple[type[WorkloadMessage], ...]] = ()
     #: What is shown of a run in one number, by metric with its unit, the most telling first; and
     #: rates of its steps.
     headlines: ClassVar[Mapping[str, str]] = {}
@@ -181,7 +181,7 @@ class Workload:
 
     def keys(self) -> dict[str, Any]:
         """What says in a stored point which work it is, and with which options."""
-        words: dict[str, Any] = {**USUAL, "mode": self.mode}
+        words: dict[str, Any] = {**DEFAULT_KEYS, "mode": self.mode}
         words |= {self.key: self.name} if self.key in ("task", "scenario") else {}
         return words | ({self.group: asdict(self)} if self.group else {})  # type: ignore[call-overload]
 
@@ -201,7 +201,7 @@ class Workload:
         mode=inference does.
         """
         for key, value in self.keys().items():
-            if key in USUAL and (asked := config.get(key, value)) != value:
+            if key in DEFAULT_KEYS and (asked := config.get(key, value)) != value:
                 raise ConfigError(
                     key, asked, f"{self.key}={self.name} {self.reason}", f"set {key}={value}"
                 )
@@ -249,11 +249,11 @@ class Workload:
         """What the worker must be given beside the point; DataError where it cannot be."""
         return {}
 
-    def progress(self, news: Part) -> str:
+    def progress(self, news: WorkloadMessage) -> str:
         """What the terminal shows of news that the worker sent while it worked."""
         return ""
 
-    def history(self, news: Sequence[Part]) -> list[Moment]:
+    def history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
         """Metrics that have a value for each of the worker's news."""
         return []
 
@@ -263,7 +263,7 @@ class Workload:
 
     def named(self, point: Point) -> list[str]:
         """What the name of a run says of it, beside model, size, batch and platform."""
-        words = [self.mode] if self.mode != USUAL["mode"] else []
+        words = [self.mode] if self.mode != DEFAULT_KEYS["mode"] else []
         return words + ([point.data.name] if point.data.name != "synthetic" else [])
 
     def cost_keys(self) -> dict[str, int]:
@@ -292,7 +292,7 @@ class Workload:
         """What in the answer of a process contradicts the arithmetic, a line each."""
         return []
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         """What came of it; None for a run of another kind."""
         return None
 
@@ -313,7 +313,7 @@ WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
 
 def usual() -> Workload:
     """The kind whose metrics all others have beside their own: timed steps."""
-    return WORKLOADS[USUAL["task"]]
+    return WORKLOADS[DEFAULT_KEYS["task"]]
 
 
 def asked_for(config: Mapping[str, Any]) -> Workload:
@@ -323,7 +323,7 @@ def asked_for(config: Mapping[str, Any]) -> Workload:
     model = config.get("model")
     said = {**config, "model": model.get("name") if isinstance(model, Mapping) else model}
     return next(
-        (work for work, key, names in _asked() if said.get(key, USUAL.get(key)) in names),
+        (work for work, key, names in _asked() if said.get(key, DEFAULT_KEYS.get(key)) in names),
         next(iter(WORKLOADS.values())),
     )
 
@@ -336,7 +336,7 @@ def _asked() -> list[tuple[Workload, str, tuple[str, ...]]]:
     ]
 
 
-def part_called(name: object) -> type[Part] | None:
+def part_called(name: object) -> type[WorkloadMessage] | None:
     """What a kind of work sends under a name; None for none."""
     return next(
         (part for work in WORKLOADS.values() for part in work.parts if part.of == name), None
@@ -347,7 +347,7 @@ def part_called(name: object) -> type[Part] | None:
 def choices(key: str) -> tuple[str, ...]:
     """What a key of USUAL can say: nothing in particular first."""
     names = (name for work in WORKLOADS.values() if work.key == key for name in work.names)
-    return tuple(dict.fromkeys([USUAL[key], *names]))
+    return tuple(dict.fromkeys([DEFAULT_KEYS[key], *names]))
 
 
 @cache

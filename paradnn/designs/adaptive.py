@@ -24,13 +24,13 @@ from paradnn.core.errors import StoreError
 from paradnn.core.words import counted
 from paradnn.designs.choice import StoppingRule, choose, first_points, median_error, strain
 from paradnn.designs.frontier import excluded
-from paradnn.forecast.history import History, Past, open_history
+from paradnn.forecast.history import CompletedRun, History, open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, one_thread
 from paradnn.forecast.status import rates_of, sweep_status
-from paradnn.forecast.table import PastRuns, row_of, table_of_points
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
+from paradnn.forecast.table import RunHistory, row_of, table_of_points
+from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
 from paradnn.store.files import read_json
 from paradnn.store.runs import Finished, ResumePolicy
 
@@ -52,7 +52,7 @@ def start_size(axes: int) -> int:
     return 6 + 2 * axes
 
 
-class Knowledge:
+class DesignKnowledge:
     """The distinct points of a sweep, n candidates, and what is known of them.
 
     points: (n,), with their `table`. bounds, limits: (n,) bytes that arithmetic says a point takes,
@@ -68,7 +68,7 @@ class Knowledge:
         self._sweep_id = sweep_id
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self.ended: dict[int, Finished] = {}
-        self.past: dict[int, Past] = {}
+        self.past: dict[int, CompletedRun] = {}
         self.claimed: set[int] = set()
         self._own: set[int] = set()
         self._all = points
@@ -199,16 +199,16 @@ class Knowledge:
             if row.outcome == "ok":
                 params = row_of(self.points[index])
                 tags = {**tags, "outcome": row.outcome}
-                self.past[index] = Past(row.run_id, time.time(), params, row.metrics, tags)
+                self.past[index] = CompletedRun(row.run_id, time.time(), params, row.metrics, tags)
 
     @property
     def tried(self) -> int:
         """How many were measured, or tried: what memory excludes was not."""
         return sum(ended.tags["outcome"] != "oom_predicted" for ended in self.ended.values())
 
-    def runs(self) -> PastRuns:
+    def runs(self) -> RunHistory:
         """The measured ones, as one session."""
-        runs = PastRuns.of(list(self.past.values()), self._rates)
+        runs = RunHistory.of(list(self.past.values()), self._rates)
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
 
     def too_large(self) -> dict[int, str]:
@@ -293,10 +293,10 @@ class AdaptiveSweep(SweepDesign):
         self._ended = False
 
     @cached_property
-    def knowledge(self) -> Knowledge:
+    def knowledge(self) -> DesignKnowledge:
         """Asked for when stacks and store are there; nothing is read yet."""
         history = open_history(self._settings.tracking)
-        return Knowledge(self.points, self._settings, history, self._sweep.sweep_id)
+        return DesignKnowledge(self.points, self._settings, history, self._sweep.sweep_id)
 
     @property
     def left(self) -> int:
@@ -437,10 +437,10 @@ class AdaptiveSweep(SweepDesign):
             which = "every point is measured"
         return f"{which} before {' or '.join(self.rule.words)}"
 
-    def conclusion(self) -> Conclusion:
+    def conclusion(self) -> DesignResult:
         """The whole design, whichever session or driver measured it."""
         if not self.looks:
-            return Conclusion()
+            return DesignResult()
         look = self.looks[-1]
         space = len(self.knowledge.points)
         ended = self.knowledge.ended
@@ -456,4 +456,4 @@ class AdaptiveSweep(SweepDesign):
         text += f" Ended by {self.reason}." if self.reason else " Interrupted."
         tags = {"design": "adaptive", "design_end": self.reason or "interrupted"}
         looks = {"columns": [*DesignState._fields], "data": [*map(list, self.looks)]}
-        return Conclusion(text, metrics, tags, {"design.json": looks})
+        return DesignResult(text, metrics, tags, {"design.json": looks})

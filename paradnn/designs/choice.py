@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, stdtrit
 
-from paradnn.forecast.process import LeftOut
+from paradnn.forecast.process import LeaveOneOutErrors
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -111,7 +111,7 @@ def median_error(spreads: Array) -> float:
     return 0.0
 
 
-def strain(left_out: LeftOut) -> float:
+def strain(left_out: LeaveOneOutErrors) -> float:
     """How many times larger errors of what was left out are than their stated spreads, by the
     medians of their sizes.
 

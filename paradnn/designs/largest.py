@@ -15,7 +15,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.words import rounded
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
+from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
 from paradnn.session.environments import current_environments
 from paradnn.session.record import run_name
 from paradnn.session.workers import WorkerKey
@@ -154,9 +154,9 @@ class LargestBatch(SweepDesign):
             return [DesignPoint(self._point(*self._asked), {"search": "largest"})]
         return []
 
-    def conclusion(self) -> Conclusion:
+    def conclusion(self) -> DesignResult:
         """The answer for every point, and what lies beyond it."""
-        return Conclusion(
+        return DesignResult(
             "\n".join(f"- {self._answer(index)}" for index in range(len(self.points)))
         )
 

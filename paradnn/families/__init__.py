@@ -34,7 +34,7 @@ from paradnn.core.layers import UNKNOWN, Costs, Layer, sum_costs
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
 from paradnn.families.built import BuiltModel
-from paradnn.families.operations import Counted, Operation, product_operations
+from paradnn.families.operations import Operation, RepeatedOperation, product_operations
 
 #: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with
 #: momentum, a velocity; Adam a mean and a mean square.
@@ -169,7 +169,9 @@ class Model:
         """The model for one token after others, which looks back over a cache of `length` places."""
         raise ValueError(f"{self.name} generates no tokens")
 
-    def product_list(self, *, batch_size: int, precision: str, mode: str) -> list[Counted]:
+    def product_list(
+        self, *, batch_size: int, precision: str, mode: str
+    ) -> list[RepeatedOperation]:
         """The matrix products and convolutions of one step, in the order of its layers; ValueError
         for a generation.
         """

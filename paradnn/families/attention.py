@@ -544,13 +544,13 @@ class Llama(_DecoderOnly):
             Attention,
             Experts,
             Network,
-            Rotation,
+            RotaryEmbedding,
             dense_layer,
         )
 
         linear = functools.partial(dense_layer, deviation=_DEVIATION, use_bias=False)
         normalise = functools.partial(layers.RMSNormalization, epsilon=1e-5)
-        rotate = Rotation(self.sequence_length, self.width // self.heads)
+        rotate = RotaryEmbedding(self.sequence_length, self.width // self.heads)
 
         def feed_forward() -> Any:
             if self.experts > 1:

@@ -68,7 +68,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Counted:
+class RepeatedOperation:
     """An operation of a layer, and how often it runs in a step, on average over steps."""
 
     layer: str
@@ -84,7 +84,7 @@ def elementwise_operation(moved: float, precision: str) -> Operation:
 
 def product_operations(
     layers: Sequence[Layer], batch_size: int, precision: str, mode: str
-) -> list[Counted]:
+) -> list[RepeatedOperation]:
     """The products and convolutions of one step over all layers, in the order of the layers; `mode`
     as a point's.
     """
@@ -103,7 +103,7 @@ def product_operations(
                 else:
                     operation = convolution(product, direction, batch_size, width)
                     count = 1
-                found.append(Counted(f"{layer.name} {direction}", operation, count))
+                found.append(RepeatedOperation(f"{layer.name} {direction}", operation, count))
     return found
 
 

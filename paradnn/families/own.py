@@ -23,7 +23,7 @@ from typing import Any, ClassVar, cast
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
-from paradnn.core.workload import Unavailable, expect, refused
+from paradnn.core.workload import UnavailableError, expect, refused
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
@@ -44,7 +44,7 @@ _SHAPES = ("auto", "classes", "numbers")
 
 
 @dataclass(frozen=True)
-class Given(Model):
+class ExternalModel(Model):
     """What all models have in common that come from outside: their costs are counted where they are
     built.
     """
@@ -107,7 +107,7 @@ def _extended(cls: Any, keys: tuple[tuple[str, Any, Any, tuple[str, ...]], ...])
 
 
 @dataclass(frozen=True)
-class Own(Given):
+class Own(ExternalModel):
     """A Keras model, a PyTorch module or a JAX function that a function of your own returns, with
     its parameters.
     """
@@ -203,10 +203,10 @@ def _content(path: Path, _: int) -> tuple[bytes, str]:
 
 
 def unchanged(name: str, source: str) -> Path:
-    """A model's file; Unavailable where it is no longer what it was when its hash was `source`."""
+    """A model's file; UnavailableError where it is no longer what it was when its hash was `source`."""
     path = Path(name)
     if not path.is_file() or content_of(path)[1] != source:
-        raise Unavailable(f"{path} was changed meanwhile: start the command again")
+        raise UnavailableError(f"{path} was changed meanwhile: start the command again")
     return path
 
 
@@ -323,7 +323,7 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _File(Given):
+class _File(ExternalModel):
     path: str = option("", "the model's file")
     source: str = option("", "hash of the file; found, not given")
     input_shape: tuple[int, ...] = option(
@@ -376,7 +376,7 @@ class KerasFile(_File):
         if (
             path.suffix != ".keras"
         ):  # older Keras runs the code in its older formats whatever the mode
-            raise Unavailable(f"{path.name} is no .keras file: save the model as one")
+            raise UnavailableError(f"{path.name} is no .keras file: save the model as one")
         with refused(
             f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
         ):
@@ -432,7 +432,7 @@ class Exported(_File):
 
 
 @dataclass(frozen=True)
-class _Package(Given):
+class _Package(ExternalModel):
     input_shape: tuple[int, ...] = option((), "of an example; []: as the architecture says", low=1)
 
     @classmethod
@@ -472,7 +472,7 @@ class _Package(Given):
         return as_workload(made, f"{self.name}'s {self.called}")
 
     def made(self, package: Any) -> Any:
-        """The module and an example, by the imported package. Raises Unavailable."""
+        """The module and an example, by the imported package. Raises UnavailableError."""
         raise NotImplementedError
 
 
@@ -535,7 +535,7 @@ class Transformers(_Package):
             known = package.AutoConfig.for_model(**held)
             for key, value in self.arguments().items():
                 if not hasattr(known, key):
-                    raise Unavailable(
+                    raise UnavailableError(
                         f"model.{key}={value}: no key of transformers' {type(known).__name__}"
                     )
             # Made anew, since one key may follow from another, as the size of a head from the

@@ -20,7 +20,7 @@ from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
-from paradnn.forecast.table import PastRuns, row_of, table_of_points
+from paradnn.forecast.table import RunHistory, row_of, table_of_points
 from paradnn.session.record import run_name
 from paradnn.store.files import whole_file
 
@@ -91,7 +91,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
     rates = rates_of(status)
     environments = {id(place): place for place in status.environments}.values()
-    runs = PastRuns.of(
+    runs = RunHistory.of(
         history.past({environment.device for environment in environments}, MOST_RUNS), rates
     )
     draws = int(np.clip(_DRAWS // max(len(where), 1), 100, 1000))

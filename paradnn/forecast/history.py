@@ -36,7 +36,7 @@ _METRICS = (
 
 
 @dataclass(frozen=True)
-class Past:
+class CompletedRun:
     """A run that has ended: `start` in Unix seconds, params as they are stored, metrics, some of
     its tags.
     """
@@ -57,7 +57,7 @@ class History:
 
     where: str
     index: Journal | RunIndex | None = None
-    points: Callable[[Collection[str], int], list[Past]] = lambda devices, most: []
+    points: Callable[[Collection[str], int], list[CompletedRun]] = lambda devices, most: []
 
     def finished(
         self, environment_ids: Collection[str], sweep_id: str | None = None
@@ -71,7 +71,7 @@ class History:
         """The points that a living driver is measuring now."""
         return self.index.claimed() if self.index else set()
 
-    def past(self, devices: Collection[str], most: int) -> list[Past]:
+    def past(self, devices: Collection[str], most: int) -> list[CompletedRun]:
         """The newest measured points on these devices, at most so many, in the order of their
         start.
         """
@@ -101,23 +101,25 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
     return History(address.public, RunIndex(reader, name), partial(_in_store, reader, name))
 
 
-def _in_store(reader: Reader, experiment: str, devices: Collection[str], most: int) -> list[Past]:
+def _in_store(
+    reader: Reader, experiment: str, devices: Collection[str], most: int
+) -> list[CompletedRun]:
     tags = {"kind": ("point",), "source": ("measured",), "device": tuple(devices)}
     columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": _METRICS}
     rows = reader.read(Query((experiment,), tags=tags, newest=most, columns=columns))
     return [
-        Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags)
+        CompletedRun(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags)
         for run, params, tags, found in rows
     ]
 
 
-def _in_files(folder: Path, devices: Collection[str], most: int) -> list[Past]:
+def _in_files(folder: Path, devices: Collection[str], most: int) -> list[CompletedRun]:
     runs = map(_in_file, folder.glob("point-*.json"))
     return [run for run in runs if run and run.tags.get("device") in devices]
 
 
 @functools.cache
-def _in_file(path: Path) -> Past | None:
+def _in_file(path: Path) -> CompletedRun | None:
     """A measured point; a file is written once, and read once."""
     try:
         document = read_record(path)
@@ -128,5 +130,5 @@ def _in_file(path: Path) -> Past | None:
     tags = {**record.tags, **({"sweep_id": sweep.tags["sweep_id"]} if sweep else {})}
     metrics = {key: value for key, value in record.metrics.items() if math.isfinite(value)}
     if tags.get("kind") == "point":
-        return Past(path.stem, record.start_time / 1e3, record.params, metrics, tags)
+        return CompletedRun(path.stem, record.start_time / 1e3, record.params, metrics, tags)
     return None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from paradnn.families.operations import Operation
 from paradnn.forecast.predict import Line, fit_line, replicate_noise
-from paradnn.forecast.process import Coordinates, Inputs, LeftOut, Process, places
+from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, places
 from paradnn.forecast.regression import Array, Prediction
 
 #: Operations without which nothing is fitted.
@@ -165,7 +165,7 @@ class OperationTimes:
         }
 
     @property
-    def left_out(self) -> LeftOut:
+    def left_out(self) -> LeaveOneOutErrors:
         """Every operation that was timed, predicted from the others."""
         return self.process.left_out
 

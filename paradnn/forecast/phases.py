@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.predict import overhead_columns
 from paradnn.forecast.regression import Array, Columns, Prediction, RobustRegression, one_thread
-from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, PastRuns, Table
+from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, RunHistory, Table
 from paradnn.worker.measure import MAX_STEPS, WINDOW
 
 #: The `measure` settings of some points, (points, 1) each: seconds, or counts of blocks.
@@ -78,7 +78,7 @@ class PointTimes:
 
 
 @one_thread()
-def point_times(runs: PastRuns, points: Table, draws: int, steps: Prediction) -> PointTimes:
+def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) -> PointTimes:
     """The time of every planned point, from past runs; `steps` is what they say of its step."""
     random = np.random.default_rng(0)
     step = np.exp(steps.draws(draws, random))
@@ -110,7 +110,7 @@ def point_times(runs: PastRuns, points: Table, draws: int, steps: Prediction) ->
     )
 
 
-def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:
+def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
     """Whether planned points have the phase: the common ones always, another where past runs mostly
     had it.
     """
@@ -120,7 +120,7 @@ def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:
 
 
 def _overhead(
-    name: str, runs: PastRuns, points: Table, known: Columns, planned: Columns
+    name: str, runs: RunHistory, points: Table, known: Columns, planned: Columns
 ) -> Prediction:
     """The logarithm of a phase's seconds beyond what arithmetic says of it, over the typical ones."""
     seconds, weight = _observed(name, runs)
@@ -132,7 +132,7 @@ def _overhead(
     return RobustRegression(chosen, logs[use], weight[use]).predict(planned, len(points))
 
 
-def _observed(name: str, runs: PastRuns) -> tuple[Array, Array]:
+def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
     """(runs,) of what a phase took beside its steps, NaN where that is unknown; and how far it is
     to be trusted.
     """
@@ -199,7 +199,7 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
         )
 
 
-def _extra_blocks(runs: PastRuns, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     """(points, draws) of blocks after the first that could have ended the warm-up, before its cap
     is looked at.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from paradnn.forecast.process import Coordinates, Inputs, LeftOut, Process, places
+from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, places
 from paradnn.forecast.regression import Array, Columns, Prediction, RobustRegression, one_thread
 from paradnn.forecast.table import Table
 
@@ -251,7 +251,7 @@ class StepTimeModel:
         return self.process.predict(step_inputs(points)(self.line))
 
     @property
-    def left_out(self) -> LeftOut:
+    def left_out(self) -> LeaveOneOutErrors:
         """Every measured step, predicted from the others."""
         return self.process.left_out
 

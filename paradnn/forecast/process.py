@@ -306,7 +306,7 @@ def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Sca
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeaveOneOutErrors:
     """Every observed step predicted from the others. error: (g,) observed minus predicted. spread:
     (g,) standard deviation that was stated. freedom: degrees of freedom of the errors'
     distribution.
@@ -316,9 +316,9 @@ class LeftOut:
     spread: Array
     freedom: float
 
-    def of(self, chosen: NDArray[np.bool_]) -> LeftOut:
+    def of(self, chosen: NDArray[np.bool_]) -> LeaveOneOutErrors:
         """Some of the steps."""
-        return LeftOut(self.error[chosen], self.spread[chosen], self.freedom)
+        return LeaveOneOutErrors(self.error[chosen], self.spread[chosen], self.freedom)
 
     @property
     def median_error(self) -> float:
@@ -425,7 +425,7 @@ class Process:
 
     @cached_property
     @one_thread()
-    def left_out(self) -> LeftOut:
+    def left_out(self) -> LeaveOneOutErrors:
         """Every step predicted from the others: its residual and variance grow by how far it pulled
         the line itself.
         """
@@ -433,7 +433,7 @@ class Process:
         spread = fit.own + self.noise
         apart = 1 - ((fit.features @ fit.root) ** 2).sum(axis=1) / spread
         error = (self.values - fit.features @ fit.weights) / apart
-        return LeftOut(error, np.sqrt(self.allowance * spread / apart), self.freedom)
+        return LeaveOneOutErrors(error, np.sqrt(self.allowance * spread / apart), self.freedom)
 
     @cached_property
     def _alone(self) -> _Posterior:

@@ -18,7 +18,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.layers import Costs
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Model, model_of
-from paradnn.forecast.history import Past
+from paradnn.forecast.history import CompletedRun
 from paradnn.forecast.regression import Array
 from paradnn.store.files import read_json
 from paradnn.store.metrics import PHASES
@@ -244,7 +244,7 @@ def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rat
 
 
 @dataclass(frozen=True)
-class PastRuns:
+class RunHistory:
     """Measured runs, an entry each in every column; NaN where a run has none.
 
     step: seconds. phases: name -> seconds; those in `EACH_PROCESS` of one process. warmup_blocks:
@@ -265,7 +265,7 @@ class PastRuns:
         return len(self.step)
 
     @classmethod
-    def of(cls, runs: Sequence[Past], rates: Rates) -> PastRuns:
+    def of(cls, runs: Sequence[CompletedRun], rates: Rates) -> RunHistory:
         """What measured runs say; those without a step time, or of another version's making, say
         nothing.
         """
@@ -310,7 +310,7 @@ class PastRuns:
         )
 
 
-def _is_usable(run: Past) -> bool:
+def _is_usable(run: CompletedRun) -> bool:
     numbers = [
         run.metrics.get(name, np.nan)
         for name in ("step_time_ms", "flops_per_step", "bytes_per_step")
@@ -324,12 +324,12 @@ def _is_usable(run: Past) -> bool:
     )
 
 
-def _gaps(runs: Sequence[Past]) -> dict[str, float]:
+def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
     """By run, in the order of their start, the seconds until the next of its session, both of one
     process.
     """
     gaps: dict[str, float] = {}
-    latest: dict[str, Past] = {}  # the last run of each session
+    latest: dict[str, CompletedRun] = {}  # the last run of each session
     for run in runs:
         session = run.tags.get("sweep_id")
         if session:

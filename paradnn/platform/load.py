@@ -31,7 +31,7 @@ _LONGEST = 60  # characters of a name
 
 
 @dataclass(frozen=True)
-class Taker:
+class ForeignProcess:
     """A foreign process: who, and how many cores it takes; `measures` where it is of this suite,
     measuring.
     """
@@ -52,7 +52,7 @@ class HostLoad:
     average: float | None
     foreign: float | None
     steal: float | None
-    takers: tuple[Taker, ...]
+    takers: tuple[ForeignProcess, ...]
 
     @property
     def busy(self) -> bool:
@@ -96,7 +96,7 @@ def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str,
     return {}
 
 
-class LoadWatch:
+class LoadMonitor:
     """Looks when it is made, and again when it is asked."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class LoadWatch:
                     re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called)
                     is not None
                 )
-                takers.append(Taker(process.pid, called, cores, measures))
+                takers.append(ForeignProcess(process.pid, called, cores, measures))
         takers.sort(key=lambda taker: -taker.cores)
         load = load_average(), seen.foreign_cpu_fraction, seen.steal_fraction
         return HostLoad(counters.cores, *load, tuple(takers[:5]))

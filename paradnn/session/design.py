@@ -56,7 +56,7 @@ class DesignPoint:
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class DesignResult:
     """What the parent run holds at the end beside counts and table: Markdown, metrics, tags,
     artifacts.
     """
@@ -103,9 +103,9 @@ class SweepDesign:
         """
         return True
 
-    def conclusion(self) -> Conclusion:
+    def conclusion(self) -> DesignResult:
         """What came of it, also of one that was interrupted."""
-        return Conclusion()
+        return DesignResult()
 
 
 @dataclass

@@ -20,7 +20,7 @@ from paradnn.config.point import Point
 from paradnn.core.channel import plain
 from paradnn.core.messages import PeakRates, ProductRate
 from paradnn.platform.environment import Environment, available_memory
-from paradnn.platform.load import LoadWatch, slow_tags
+from paradnn.platform.load import LoadMonitor, slow_tags
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.measured import mean_interval
 from paradnn.session.record import run_tags
@@ -267,7 +267,7 @@ class CeilingsKeeper:
         found = [
             run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"
         ]
-        any_will_do = bool(found) and all(found) and LoadWatch().look().busy
+        any_will_do = bool(found) and all(found) and LoadMonitor().look().busy
         return lambda tags: (
             outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
         )

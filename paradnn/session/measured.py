@@ -18,7 +18,7 @@ from paradnn.core.metric import given
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import Environment
 from paradnn.worker.chance import events_factor, quantile_ranks
-from paradnn.worker.series import block_interval, why_no_interval, widened_interval
+from paradnn.worker.series import block_interval, missing_interval_reason, widened_interval
 
 LOOKED = 1.1  # by so much wider is the interval of processes whose number it has itself decided
 
@@ -147,7 +147,7 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     ]
     if len(medians) == 1:
         low, high = block_interval(processes[0]) or (None, None)
-        reason = why_no_interval(processes[0]) if low is None else None
+        reason = missing_interval_reason(processes[0]) if low is None else None
         return Summarised(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
     low, high = mean_interval(medians, LOOKED if looked else 1.0)
     reason = None

@@ -11,7 +11,7 @@ from paradnn.config.identity import request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.core.layers import Costs
-from paradnn.core.workload import Moment, Part, Workload
+from paradnn.core.workload import MetricSnapshot, Workload, WorkloadMessage
 from paradnn.platform.environment import Environment
 from paradnn.platform.load import load_average
 from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags
@@ -24,19 +24,19 @@ from paradnn.worker.series import adjusted_times
 _PAUSE = 2.0  # seconds between two words on what a worker does
 
 
-class NewsSaid:
+class ProgressPrinter:
     """A word on the terminal of one point's news, and its curve in the store; not more often than
     every two seconds.
     """
 
-    def __init__(self, work: Workload, tell: Callable[[Sequence[Moment]], None]) -> None:
+    def __init__(self, work: Workload, tell: Callable[[Sequence[MetricSnapshot]], None]) -> None:
         self._work = work
         self._tell = tell
-        self._news: list[Part] = []
+        self._news: list[WorkloadMessage] = []
         self._written = 0
         self._last = 0.0
 
-    def say(self, news: Part) -> str | None:
+    def say(self, news: WorkloadMessage) -> str | None:
         """Take it in; what the terminal is to show, where it is time for that. The rest comes with
         the record.
         """

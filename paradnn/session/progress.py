@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Column
 from rich.text import Text
 
-from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
+from paradnn.cli.console import QUIET_SECONDS, SafeConsole, fitting_table, si, standard_output
 from paradnn.core.metric import interval_names
 from paradnn.core.words import counted, rounded
-from paradnn.core.workload import WORKLOADS, Words
+from paradnn.core.workload import WORKLOADS, ResultText
 from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import headline
 
@@ -39,7 +39,7 @@ class Reporter:
         self._total = total
         self._title = title
         self._left = "left at most" if at_most else "left"
-        self._console = Screen(stderr=True)
+        self._console = SafeConsole(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
         # Of the work, of the latest process, and of the latest word where there is no terminal.
@@ -186,7 +186,7 @@ def describe_point(row: RecordedPoint, where: str) -> str:
     return "\n".join([first, *(f"  {name:<12} {text}" for name, text in lines)])
 
 
-def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, str]]:
+def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
     """The timed steps, how far they are from what the platform can do, where their time went, what
     to know of them.
     """

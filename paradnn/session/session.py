@@ -26,11 +26,11 @@ from paradnn.config.scheduler import job_tags, start_seconds
 from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import DataError, StoreError, WorkerError
 from paradnn.core.words import counted, without_secrets
-from paradnn.core.workload import Part
+from paradnn.core.workload import WorkloadMessage
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding, load_findings
-from paradnn.platform.load import LoadWatch
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, Summary, SweepDesign
+from paradnn.platform.load import LoadMonitor
+from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, Summary, SweepDesign
 from paradnn.session.environments import (
     WorkerEnvironments,
     other_hosts,
@@ -38,7 +38,7 @@ from paradnn.session.environments import (
     require_possible,
 )
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings
-from paradnn.session.open_point import NewsSaid, OpenPoint
+from paradnn.session.open_point import OpenPoint, ProgressPrinter
 from paradnn.session.progress import Reporter
 from paradnn.session.record import point_tags, priced, profile_tags, run_name
 from paradnn.session.turns import BlockTurns
@@ -94,7 +94,7 @@ class _Session:
     """
 
     sweep: SweepInfo | None
-    watch: LoadWatch
+    watch: LoadMonitor
     begin: float
     pool: WorkerPool
     tracker: Journal
@@ -120,7 +120,7 @@ class _Session:
         if todo:
             self._prepare(todo, len(todo))
         processes = sum(point.measure.processes for point in todo)
-        return self._carry_out(partial(self.work, todo), processes, Conclusion)
+        return self._carry_out(partial(self.work, todo), processes, DesignResult)
 
     def follow(self, design: SweepDesign) -> Summary:
         """Measure what the design asks for; what it concludes stands on the parent run."""
@@ -153,7 +153,7 @@ class _Session:
             rows = self.summary.rows[before:]
 
     def _carry_out(
-        self, work: Callable[[], object], processes: int, conclude: Callable[[], Conclusion]
+        self, work: Callable[[], object], processes: int, conclude: Callable[[], DesignResult]
     ) -> Summary:
         how = self.settings.sweep
         summary = self.summary
@@ -470,9 +470,9 @@ class _Session:
         point = entry.point
         request = entry.request()
         work = entry.point.workload
-        said = NewsSaid(work, partial(self.tracker.tell, entry.claim))
+        said = ProgressPrinter(work, partial(self.tracker.tell, entry.claim))
 
-        def news(event: str | Part) -> None:
+        def news(event: str | WorkloadMessage) -> None:
             words = event if isinstance(event, str) else said.say(event)
             if words:
                 self.reporter.phase(words)
@@ -509,7 +509,7 @@ class _Session:
 def _opened(
     points: Sequence[Point], reporter: Reporter, settings: Settings, sweep: SweepInfo | None
 ) -> Iterator[_Session]:
-    watch = LoadWatch()
+    watch = LoadMonitor()
     begin = time.perf_counter()
     require_possible(points)
     with (
@@ -534,7 +534,7 @@ def open_parent(tracker: Journal, sweep: SweepInfo, points: int | None = None) -
 
 
 def end_parent(
-    tracker: Journal, sweep: SweepInfo, summary: Summary, conclusion: Conclusion
+    tracker: Journal, sweep: SweepInfo, summary: Summary, conclusion: DesignResult
 ) -> None:
     """Close the parent run of a sweep."""
     state = "interrupted" if summary.interrupted else "finished"

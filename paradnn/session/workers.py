@@ -28,7 +28,7 @@ from paradnn.core.channel import BrokenLine, MessageError, encode, read_event
 from paradnn.core.messages import Answer, Event
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import Part
+from paradnn.core.workload import WorkloadMessage
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
 
@@ -115,7 +115,7 @@ class Limits:
 _PAUSE = 10  # what is shared is asked for again after so many times the seconds that it took
 
 
-class Resident:
+class PointProcesses:
     """The processes of one point, children of `worker`."""
 
     def __init__(self, worker: int) -> None:
@@ -169,11 +169,11 @@ def _private(pid: int, resident: int) -> int:
 
 
 @dataclass
-class _Watch:
+class ProcessMonitor:
     """What the driver has seen of the child so far."""
 
     begin: float
-    resident: Resident
+    resident: PointProcesses
     has_eager: bool  # whether what it compiles could run without that
     pid: int | None = None
     phase: str = "start"
@@ -184,7 +184,7 @@ class _Watch:
     killed_at: float = 0.0
     answer: Answer | None = None
     measured: Answer | None = None  # the answer as it was when the profile began
-    news: list[Part] = field(default_factory=list)
+    news: list[WorkloadMessage] = field(default_factory=list)
     fault: str | None = None  # a message that is not what the protocol says
 
 
@@ -239,13 +239,16 @@ class Worker:
         self._received = 0  # bytes that it has said of the latest point
 
     def measure(
-        self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]
+        self,
+        point: Mapping[str, Any],
+        limits: Limits,
+        on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
         """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and
         parts.
         """
         has_eager = not self._is_engine and point.get("compile", "eager") != "eager"
-        watch = _Watch(time.perf_counter(), Resident(self.pid), has_eager)
+        watch = ProcessMonitor(time.perf_counter(), PointProcesses(self.pid), has_eager)
         try:
             problem = self._wait_ready()
         except MessageError as error:
@@ -310,7 +313,11 @@ class Worker:
         return None
 
     def _follow(
-        self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Part], None]
+        self,
+        watch: ProcessMonitor,
+        limits: Limits,
+        sent: float,
+        on_news: Callable[[str | WorkloadMessage], None],
     ) -> Ending:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
         while True:
@@ -353,7 +360,7 @@ class Worker:
                 return Ending(None, None, watch.stopped or "worker", watch.phase, watch.has_eager)
             self._enforce(watch, limits, sent)
 
-    def _enforce(self, watch: _Watch, limits: Limits, sent: float) -> None:
+    def _enforce(self, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
         """Kill the child when it is over a limit; the worker, when that did not help."""
         now = time.perf_counter()
         if watch.stopped:
@@ -380,7 +387,9 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _result(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> PointResult:
+    def _result(
+        self, watch: ProcessMonitor, ending: Ending, limits: Limits, stderr: Path
+    ) -> PointResult:
         now = time.perf_counter()
         tail = self._tail(stderr)
         stderr.unlink(missing_ok=True)
@@ -478,7 +487,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         key: WorkerKey,
         point: Mapping[str, Any],
         limits: Limits,
-        on_news: Callable[[str | Part], None],
+        on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
         """Measure one point; whatever happens to child or worker, a result with an outcome comes
         back.
@@ -524,7 +533,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
     def _too_heavy(self) -> bool:
         """Whether another worker like these would leave points too little memory."""
-        held = [Resident(worker.pid).held(worker.pid, None) for worker in self._workers.values()]
+        held = [
+            PointProcesses(worker.pid).held(worker.pid, None) for worker in self._workers.values()
+        ]
         return sum(held) + max(held) > self._share * (available_memory() + sum(held))
 
     def _drop(self, key: WorkerKey) -> None:

@@ -23,7 +23,7 @@ from paradnn.config.point import Tracking
 from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.core.errors import DataError, StoreError
 from paradnn.core.messages import PROTOCOL_VERSION
-from paradnn.core.workload import Moment
+from paradnn.core.workload import MetricSnapshot
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
@@ -178,7 +178,7 @@ class Journal:
             ):
                 os.replace(made, path)
 
-    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+    def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
         """Let who looks at a point that is being measured see what its epochs gave so far: in a
         store.
         """

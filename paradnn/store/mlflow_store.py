@@ -21,7 +21,7 @@ from paradnn.config.point import Tracking
 from paradnn.core.errors import DataError, NoStoreError, StoreError, StoreRefusalError
 from paradnn.core.scratch import Scratch
 from paradnn.core.tables import rows
-from paradnn.core.workload import Moment
+from paradnn.core.workload import MetricSnapshot
 from paradnn.store import runs
 from paradnn.store.address import address_of, local_folder, locate, settle
 from paradnn.store.claims import (
@@ -159,7 +159,9 @@ class MlflowStore(RunIndex):
         self._put_artifacts(run_id, end.artifacts)
         now = _since_1970(time.time() * 1000)
         tags = [RunTag(key, value) for key, value in {**end.tags, _NOTE: end.description}.items()]
-        self._client.log_batch(run_id, metrics=_numbers([Moment(0, now, end.metrics)]), tags=tags)
+        self._client.log_batch(
+            run_id, metrics=_numbers([MetricSnapshot(0, now, end.metrics)]), tags=tags
+        )
         self._client.set_terminated(run_id, end.status, now)
 
     def begin(
@@ -227,7 +229,7 @@ class MlflowStore(RunIndex):
     def renew(self, claim: Claim, timeout: float) -> None:
         self._client.set_tag(claim.run_id, runs.EXPIRES, expiry(timeout))
 
-    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+    def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
         self._log_numbers(claim.run_id, _numbers(moments))
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -358,7 +360,7 @@ class MlflowStore(RunIndex):
         tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
         # At the point's own end, so that a record which is written again after a lost answer does
         # not show twice.
-        last = Moment(0, end, {**record.metrics, **recording_metrics()})
+        last = MetricSnapshot(0, end, {**record.metrics, **recording_metrics()})
         numbers = _numbers([*record.history, last])
         first = max(
             0, len(numbers) + len(params) + len(tags) - _MOST_VALUES
@@ -394,7 +396,7 @@ class MlflowStore(RunIndex):
             )
 
 
-def _numbers(moments: Sequence[Moment]) -> list[Metric]:
+def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:
     """Metrics as MLflow takes them; measurements to seven digits, as many as they may have, counts
     as they are.
     """

@@ -22,7 +22,7 @@ from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure, Point
 from paradnn.core.schema import read
-from paradnn.core.workload import Moment
+from paradnn.core.workload import MetricSnapshot
 
 #: Version of what a run holds.
 #:   1  the first.
@@ -119,7 +119,7 @@ class Record:
     start_time: int
     end_time: int
     description: str = ""
-    history: Sequence[Moment] = ()
+    history: Sequence[MetricSnapshot] = ()
 
     def is_held_by(self, known: Mapping[str, str]) -> bool:
         """Whether a stored run with these tags holds all that this one holds, which is of the same

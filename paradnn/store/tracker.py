@@ -20,7 +20,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.core.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.core.words import counted, without_credentials
-from paradnn.core.workload import Moment
+from paradnn.core.workload import MetricSnapshot
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import (
@@ -153,7 +153,7 @@ class Tracker(Journal):
     def renew(self, claim: Claim, timeout: float) -> None:
         self._beside(claim, partial(self._store.renew, claim, timeout))
 
-    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+    def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
         self._beside(claim, partial(self._store.tell, claim, moments))
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:

@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.core.words import core_list, core_text
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     """Let this process and the threads it will start use `platform.cores` alone; the platform with
-    as many threads. Raises Unavailable where this process may not use one of them, or where the
+    as many threads. Raises UnavailableError where this process may not use one of them, or where the
     system cannot bind.
     """
     given = platform.get("cores")
     if given is None:
         return platform
     if not hasattr(os, "sched_setaffinity"):
-        raise Unavailable(f"platform.cores={given}: this system binds no process to cores")
+        raise UnavailableError(f"platform.cores={given}: this system binds no process to cores")
     cores = core_list(given)
     allowed = os.sched_getaffinity(0)
     missing = sorted(set(cores) - allowed)
     if missing:
         may = core_text(allowed)
-        raise Unavailable(
+        raise UnavailableError(
             f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}"
         )
     os.sched_setaffinity(0, cores)
@@ -48,7 +48,7 @@ class DeviceLayout:
 
 
 def layout_of(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
-    """The layout of so many devices; Unavailable where the machine has too few cores for it."""
+    """The layout of so many devices; UnavailableError where the machine has too few cores for it."""
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
@@ -58,7 +58,7 @@ def layout_of(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
         need = (
             f"devices={devices} with platform.threads={threads} each need {devices * threads} cores"
         )
-        raise Unavailable(f"{need}, this process may use {len(cores)}")
+        raise UnavailableError(f"{need}, this process may use {len(cores)}")
     # Without platform.threads there may be more devices than cores: they take turns.
     return DeviceLayout(
         devices, threads, tuple(cores[index % len(cores)] for index in range(devices * threads))

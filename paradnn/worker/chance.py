@@ -51,7 +51,7 @@ def beta_share(x: float, a: float, b: float) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def fewest_to_pass(late: int, share: float, confidence: float) -> int:
+def required_in_time_queries(late: int, share: float, confidence: float) -> int:
     """How many queries in time LoadGen asks for beside `late` late ones (its early stopping,
     tolerance 0): the least h for which so few late queries among h + late would have a chance below
     1 - confidence if no more than `share` (0.99 for the 99th percentile) of all were in time.

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.frameworks import load
 
 
@@ -33,7 +33,7 @@ def counted(asked: dict[str, Any]) -> dict[str, Any]:
     }
     workload, step = prepare_step({**asked, **point}, framework)
     if not callable(workload.model):
-        raise Unavailable(
+        raise UnavailableError(
             "what an ONNX file multiplies is not counted; ask for the model that it was made from"
         )
     products = [
@@ -55,6 +55,8 @@ if __name__ == "__main__":
     except Exception as error:
         line = (str(error).strip() or type(error).__name__).partition("\n")[0][:300]
         told = {
-            "why": line if isinstance(error, Unavailable) else f"{type(error).__name__}: {line}"
+            "why": line
+            if isinstance(error, UnavailableError)
+            else f"{type(error).__name__}: {line}"
         }
     json.dump(told, answer)

@@ -28,12 +28,12 @@ from paradnn.core.messages import (
     Request,
     Started,
 )
-from paradnn.core.workload import Part
+from paradnn.core.workload import WorkloadMessage
 from paradnn.worker.meters import give_back, remember_file_pages
 
 #: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far,
 #: should it not end.
-Report = Callable[[str | Part, Answer | None], None]
+Report = Callable[[str | WorkloadMessage, Answer | None], None]
 Handler = Callable[[Mapping[str, Any], Report], Answer]
 
 _PR_SET_PDEATHSIG = 1
@@ -170,8 +170,10 @@ def _child(
             os.close(descriptor)
         channel.send(Started(request.id, os.getpid()))
 
-        def report(news: str | Part, answer: Answer | None) -> None:
-            channel.send(News(news) if isinstance(news, Part) else PhaseBegun(news, answer))
+        def report(news: str | WorkloadMessage, answer: Answer | None) -> None:
+            channel.send(
+                News(news) if isinstance(news, WorkloadMessage) else PhaseBegun(news, answer)
+            )
 
         channel.send(PointAnswered(request.id, handler(request.point, report)))
         code = 0

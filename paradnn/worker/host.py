@@ -22,13 +22,13 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
 from paradnn.core.scratch import Scratch, remove_leftovers
-from paradnn.core.workload import Unavailable, asked_for
+from paradnn.core.workload import UnavailableError, asked_for
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.process_group import (
     KEY,
     LOOPBACK,
+    PendingConnection,
     RankFailed,
-    Stranger,
     accept,
     listen,
     run_rank,
@@ -75,7 +75,7 @@ def main() -> int:
         return 2
     try:
         listening = listen(given.port, given.host, "--port")
-    except Unavailable as error:
+    except UnavailableError as error:
         print(f"error: --port: {error}", file=sys.stderr)
         return 2
     print(f"listening on {with_port(*listening.getsockname()[:2])}", flush=True)
@@ -105,7 +105,7 @@ def _own_address(text: str) -> str:
     """An address or name of this host as argparse reads it."""
     try:
         listen(0, text).close()
-    except (Unavailable, UnicodeError):
+    except (UnavailableError, UnicodeError):
         reason = "no process of this host can listen there; give one of its addresses, or 0.0.0.0 (:: of IPv6) for all"
         raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
     return text
@@ -113,7 +113,7 @@ def _own_address(text: str) -> str:
 
 def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
     """Fork a process for each connection that has shown the key."""
-    strangers: dict[int, Stranger] = {}
+    strangers: dict[int, PendingConnection] = {}
     running: set[int] = set()
     listening.setblocking(False)
     while True:
@@ -138,11 +138,11 @@ def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
                 strangers.pop(number).connected.close()
 
 
-def _let_in(listening: socket.socket, strangers: dict[int, Stranger]) -> None:
+def _let_in(listening: socket.socket, strangers: dict[int, PendingConnection]) -> None:
     """Take a new connection, in the place of the oldest where there are too many."""
     try:
         connected, _ = listening.accept()
-        stranger = Stranger(connected, time.monotonic())
+        stranger = PendingConnection(connected, time.monotonic())
     except OSError:  # gone again, or no descriptor is left
         return
     if len(strangers) == _MOST_STRANGERS:
@@ -150,7 +150,11 @@ def _let_in(listening: socket.socket, strangers: dict[int, Stranger]) -> None:
     strangers[connected.fileno()] = stranger
 
 
-def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: socket.socket) -> int:
+def _fork(
+    stranger: PendingConnection,
+    strangers: Mapping[int, PendingConnection],
+    listening: socket.socket,
+) -> int:
     """The number of the process that is asked for, which this becomes there."""
     server = os.getpid()
     pid = os.fork()

@@ -17,9 +17,9 @@ from itertools import chain
 from typing import Any, Self
 
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
-from paradnn.core.workload import Ended
+from paradnn.core.workload import PointEnded
 from paradnn.worker.frameworks import Step
-from paradnn.worker.meters import ContentionWatch, EnergyMeter
+from paradnn.worker.meters import ContentionMonitor, EnergyMeter
 from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
 from paradnn.worker.turns import Turn
 
@@ -50,7 +50,7 @@ Reference = Callable[[], Mapping[str, float]]
 Run = Callable[[int], "float | None"]
 
 
-class NotFinite(Ended):
+class NotFinite(PointEnded):
     """The loss is NaN or infinite: the steps that are timed train nothing."""
 
     outcome = "nan"
@@ -83,7 +83,7 @@ class Protocol:
         )
 
 
-class Watch:
+class AttemptRecorder:
     """Watches the attempts at the measured blocks, each from its first block to its last: what
     others take, and of a model's step the energy and the programs compiled meanwhile. `kept`: the
     number of the attempt that counts.
@@ -92,7 +92,7 @@ class Watch:
     def __init__(
         self, meter: EnergyMeter | None = None, compilations: Callable[[], int] = lambda: 0
     ) -> None:
-        self._watch = ContentionWatch()
+        self._watch = ContentionMonitor()
         self._meter = meter or EnergyMeter("unavailable")
         self._compilations = compilations
         self._compiled = 0
@@ -138,7 +138,7 @@ def measure_steps(
     protocol: Protocol,
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
-    watch: Watch | None = None,
+    watch: AttemptRecorder | None = None,
     reference: Reference | None = None,
     turn: Turn | None = None,
 ) -> Timing:
@@ -184,7 +184,7 @@ class _Measuring:
         run: Run,
         protocol: Protocol,
         clock: Callable[[], float],
-        watch: Watch | None,
+        watch: AttemptRecorder | None,
         reference: Reference | None,
     ) -> None:
         self._run = run
@@ -383,7 +383,7 @@ def compile_steps(
     seconds: list[float] = []
     programs: list[int] = []
     losses: list[float | None] = []
-    watch = ContentionWatch()
+    watch = ContentionMonitor()
     watch.start()
     while len(programs) < MOST_STEPS and (not programs or programs[-1]):
         before = step.compilations()
@@ -409,13 +409,13 @@ def single_latencies(
     run: Callable[[int], float | None],
     longest: float,
     clock: Callable[[], float] = time.perf_counter,
-    watch: ContentionWatch | None = None,
+    watch: ContentionMonitor | None = None,
 ) -> tuple[list[float], Contention | None]:
     """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the
     measurement; and what disturbed them. Where something did they are timed once more, and those
     that were disturbed less count.
     """
-    watch = watch or ContentionWatch()
+    watch = watch or ContentionMonitor()
     longest = min(_LATENCY_SECONDS, longest)
     tries: list[tuple[list[float], Contention | None]] = []
     for _ in range(2):

@@ -58,7 +58,7 @@ class Counters:
     throttled: float | None
 
 
-class ContentionWatch:
+class ContentionMonitor:
     """Watches a measurement: `start` before its first block, `stop` after its last."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.frameworks import Framework
-from paradnn.worker.measure import Protocol, Watch, measure_steps
+from paradnn.worker.measure import AttemptRecorder, Protocol, measure_steps
 
 #: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays
 #: measure.
@@ -93,7 +93,7 @@ def _rates(
     """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile,
     number of blocks, whether they are steady, and what disturbed them.
     """
-    watch = Watch()
+    watch = AttemptRecorder()
     timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), watch=watch)
     rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
     low, middle, high = (

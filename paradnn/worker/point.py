@@ -16,13 +16,13 @@ from typing import Any
 
 from paradnn.core.layers import Costs, Layer, sum_costs
 from paradnn.core.messages import Answer, Compilation, Contention, Measurement, References, Timing
-from paradnn.core.workload import Ended, asked_for
+from paradnn.core.workload import PointEnded, asked_for
 from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import bind_cores, layout_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
-from paradnn.worker.measure import Protocol, Run, Watch, measure_steps, single_latencies
+from paradnn.worker.measure import AttemptRecorder, Protocol, Run, measure_steps, single_latencies
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps
@@ -110,7 +110,7 @@ class PointRun:
 
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
-        watch = Watch(self.meter(), step.compilations)
+        watch = AttemptRecorder(self.meter(), step.compilations)
         protocol = Protocol.of(self.request["measure"])
         own = self.reference
         timing = measure_steps(
@@ -219,7 +219,7 @@ def _ending_of(
     """Outcome and one-line reason of what was raised in `phase`, with the line of the user's own
     file, if in one.
     """
-    if isinstance(error, Ended):
+    if isinstance(error, PointEnded):
         return error.outcome, str(error)
     # The exception's type and the first line of its message, which names the operation; in bold
     # below one of Keras'.

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from paradnn.core.channel import MessageError, encode, read_json, read_message
 from paradnn.core.messages import PROTOCOL_VERSION
-from paradnn.core.workload import Ended, Unavailable
+from paradnn.core.workload import PointEnded, UnavailableError
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
@@ -52,7 +52,7 @@ def with_port(host: str, port: int) -> str:
 
 
 def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
-    """A socket that listens on `port`, 0 for a free one. Raises Unavailable, naming `option`, where
+    """A socket that listens on `port`, 0 for a free one. Raises UnavailableError, naming `option`, where
     it is taken.
     """
     try:
@@ -64,12 +64,12 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
             why = "is taken"
         else:
             why = f"cannot be listened on: {os.strerror(error.errno or 0)}"
-        raise Unavailable(
+        raise UnavailableError(
             f"port {port} of {host} {why}; choose another with {option}, or 0"
         ) from error
 
 
-class RankFailed(Ended):
+class RankFailed(PointEnded):
     """Another process of the group failed with an outcome of its own."""
 
     def __init__(self, outcome: str, reason: str) -> None:
@@ -95,7 +95,7 @@ def hear(channel: Connection, kind: Any) -> Any:
     return read_message(kind, content, "message")
 
 
-def patience_of(point: Mapping[str, Any]) -> float:
+def reply_timeout(point: Mapping[str, Any]) -> float:
     """Seconds to wait for an answer: less than the driver waits for the point, so that the reason
     names the peer.
     """
@@ -287,7 +287,7 @@ class Asked:
 def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> list[RemoteProcess]:
     """Those of `count` processes that are on other hosts, waiting to begin: each host has as many,
     this one the first of them. `port`: the first that each host's processes listen on, 0 for free
-    ones. Raises Unavailable, RankFailed.
+    ones. Raises UnavailableError, RankFailed.
     """
     hosts = int(point.get("hosts", 1))
     if hosts == 1:
@@ -302,7 +302,7 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
                 PROTOCOL_VERSION, rank, own_port, others["environ"], {**point, "other_hosts": None}
             )
             address = others["addresses"][rank // each - 1]
-            found.append(_ask(address, others["key"].encode(), asked, patience_of(point)))
+            found.append(_ask(address, others["key"].encode(), asked, reply_timeout(point)))
     except BaseException:
         for one in found:
             one.close()
@@ -327,7 +327,7 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
             raise silent(f"the server at {address}", patience)
         own_port, life_port = hear(channel, list[int])
     except AuthenticationError:
-        raise Unavailable(
+        raise UnavailableError(
             f"the server at {address} has another key: set the same {KEY} on both hosts"
         ) from None
     except (EOFError, OSError):
@@ -370,7 +370,7 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
     return hmac.digest(key, side + nonces, "sha256")
 
 
-class Stranger:
+class PendingConnection:
     """A connection to a server, until its other end has shown the key: nothing here waits. `since`:
     when it came.
     """
@@ -417,7 +417,7 @@ def accept(
     try:
         asked: Asked = hear(channel, Asked)
         listening = listen(asked.port, local)
-    except (MessageError, Unavailable) as error:
+    except (MessageError, UnavailableError) as error:
         another = (
             f"the server at {local} is of another version of ParaDnn: start it again ({error})"
         )
@@ -440,7 +440,7 @@ def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socke
     except TimeoutError:
         raise silent(f"the server at {address}", patience) from None
     except OSError as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"the server at {address} cannot be reached: {error.strerror or error}"
         ) from error
     connected.settimeout(None)

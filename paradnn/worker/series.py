@@ -141,7 +141,7 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return max(ends[0], least), min(ends[1], most)
 
 
-def why_no_interval(values: Sequence[float]) -> str:
+def missing_interval_reason(values: Sequence[float]) -> str:
     """What to do where `block_interval` is None, and why, in a line."""
     if len(values) < FEWEST:
         return f"{len(values)} of the {FEWEST} blocks that it takes; raise measure.max_seconds or measure.min_blocks"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families import FAMILIES, build
 from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import Framework, Step
@@ -18,7 +18,7 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
-    """The model from the point's seed, and the step with its batch in place; Unavailable for a
+    """The model from the point's seed, and the step with its batch in place; UnavailableError for a
     family of elsewhere.
     """
     if "artefact" in point:
@@ -28,7 +28,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         return framework.made_step(point)
     family = point["model"]["name"]
     if family not in FAMILIES:
-        raise Unavailable(
+        raise UnavailableError(
             f"no family {family} in this interpreter: install the package that brings it there too"
         )
     choose_types(point, framework)
@@ -39,7 +39,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
             lacks = "weights to train"
         else:
             lacks = "loss: it has several outputs"
-        raise Unavailable(f"the model has no {lacks}: set mode=inference")
+        raise UnavailableError(f"the model has no {lacks}: set mode=inference")
     return workload, framework.make_step(
         workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point
     )
@@ -47,7 +47,7 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
 
 def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
     """The seed, and the types of weights and products; not `mixed`: of weights what products have.
-    An engine converts what is built in float32. Raises Unavailable for a type that Keras has not.
+    An engine converts what is built in float32. Raises UnavailableError for a type that Keras has not.
     """
     import keras
 
@@ -58,7 +58,7 @@ def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = T
         precision = point["precision"]
     if precision not in POLICIES:
         lacks = f"framework={framework.name} has no precision={precision}"
-        raise Unavailable(f"{lacks}: set framework=litert or onnxruntime")
+        raise UnavailableError(f"{lacks}: set framework=litert or onnxruntime")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)
 
 

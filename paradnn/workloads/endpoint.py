@@ -30,14 +30,14 @@ from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
 from paradnn.core.workload import (
-    Ended,
     Measured,
-    Part,
     Point,
+    PointEnded,
     PointRun,
-    Unavailable,
-    Words,
+    ResultText,
+    UnavailableError,
     Workload,
+    WorkloadMessage,
     expect,
     sent,
 )
@@ -140,7 +140,7 @@ class EndpointRequest:
 
 
 @dataclass(frozen=True)
-class Requests(Part):
+class Requests(WorkloadMessage):
     """What one process asked for, and when (`EndpointRequest`, packed). model: what the server
     calls itself. rate: requests/s of an open loop, None of a closed one. probes: the rates that a
     search tried.
@@ -171,7 +171,7 @@ class Requests(Part):
         return cls(packed(json.dumps(rows).encode()), *others)
 
 
-class _Overload(Ended):
+class _Overload(PointEnded):
     """No rate holds the limits, or the requests could not be sent as they were due."""
 
     outcome = "overload"
@@ -277,7 +277,7 @@ class Endpoint(Workload):
         with run.phases("warmup"):
             problem = client.loop(1, 0.0, 1)[0].problem
             if problem:
-                raise Unavailable(f"endpoint.url={self.url}: {problem}; is it served there?")
+                raise UnavailableError(f"endpoint.url={self.url}: {problem}; is it served there?")
             client.loop(self.concurrency, run.request["measure"]["warmup_seconds"], 1)
         with run.phases("requests"):
             probes: list[Probe] = []
@@ -289,7 +289,7 @@ class Endpoint(Workload):
             asked = client.loop(self.concurrency, self.min_seconds, self.min_queries, rate)
             run.note(work=Requests.packed(asked, client.model, rate, probes))
         if all(each.problem for each in asked):
-            raise Unavailable(
+            raise UnavailableError(
                 f"endpoint.url={self.url}: no request was answered: {asked[-1].problem}"
             )
         late = statistics.median(each.sent - each.due for each in asked)
@@ -430,7 +430,7 @@ class Endpoint(Workload):
             return {"requests.json": {"unit": "ns", "processes": processes}}
         return {}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "endpoint_model" not in tags or "queries" not in metrics:
             return None
         clauses = [
@@ -459,7 +459,7 @@ class Endpoint(Workload):
         if "peak_queries_per_second" in metrics:
             peak = rounded(metrics["peak_queries_per_second"], 3)
             clauses.append(f"{peak}/s is the highest rate that held the limits")
-        return Words("answers", clauses, replaces=True)
+        return ResultText("answers", clauses, replaces=True)
 
     def refuse_forecast(self) -> None:
         if self.rate == "peak":
@@ -493,7 +493,7 @@ class Client:
         self.model = options.model or self._first_model()
 
     def _first_model(self) -> str:
-        """What the server names first; Unavailable where it answers nothing of the kind."""
+        """What the server names first; UnavailableError where it answers nothing of the kind."""
         try:
             with closing(self._connection()) as connection:
                 connection.request("GET", f"{self._path}/models", headers=self._headers)
@@ -501,7 +501,7 @@ class Client:
             return "".join(filter(str.isprintable, str(answer["data"][0]["id"])))[:200]
         except _NO_ANSWER as error:
             where = f"endpoint.url={self._options.url}: {type(error).__name__}: {error}"[:_REASON]
-            raise Unavailable(
+            raise UnavailableError(
                 f"{where}; start the server, or set endpoint.model where it names none"
             ) from None
 

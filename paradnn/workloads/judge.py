@@ -15,12 +15,12 @@ from paradnn.core.metric import Metric
 from paradnn.core.workload import (
     Measured,
     Model,
-    Part,
     Point,
     PointRun,
-    Unavailable,
-    Words,
+    ResultText,
+    UnavailableError,
     Workload,
+    WorkloadMessage,
     expect,
     sent,
 )
@@ -29,7 +29,7 @@ from paradnn.workloads.step import measure_step
 
 
 @dataclass(frozen=True)
-class Judged(Part):
+class EvaluationResult(WorkloadMessage):
     """Accuracy over so many held-out examples."""
 
     of: ClassVar[str] = "judged"
@@ -39,7 +39,7 @@ class Judged(Part):
 
 
 @dataclass(frozen=True)
-class Judge(Workload):
+class Evaluate(Workload):
     """The accuracy of a model as it comes, beside what its forward pass takes."""
 
     name = "judge"
@@ -47,7 +47,7 @@ class Judge(Workload):
     place = 45
     reason = "trains nothing"
     inputs = SETS
-    parts = (Judged,)
+    parts = (EvaluationResult,)
     phases = {"judge": "latency"}
     declares = (
         Metric(
@@ -95,7 +95,7 @@ class Judge(Workload):
             with contextlib.suppress(ValueError):  # pictures that cannot be repeated to fill it
                 examples.update(fitted_examples(read_arrays(run.request["learning_set"]), wanted))
             if not examples or len(workload.inputs) > 1 or examples["heldout"].shape[1:] != wanted:
-                raise Unavailable(f"{name} has no examples for the model's input of {wanted}")
+                raise UnavailableError(f"{name} has no examples for the model's input of {wanted}")
             step.calibrate(examples["training"])
 
         def beside(_: Any, step: Any) -> Any:
@@ -103,7 +103,7 @@ class Judge(Workload):
                 [examples["training"][np.arange(size) % len(examples["training"])]]
             ).shape
             if len(found) != 2 or found[1] <= (last := examples["heldout_classes"].max()):
-                raise Unavailable(
+                raise UnavailableError(
                     f"{name} has {last + 1} classes, the model's output is {found[1:]}"
                 )
 
@@ -111,22 +111,24 @@ class Judge(Workload):
                 run.note_latencies(timed)
                 with run.phases("judge"):
                     accuracy, _ = evaluate(step.outputs, examples, size)
-                    run.note(work=Judged(accuracy, len(examples["heldout"])))
+                    run.note(work=EvaluationResult(accuracy, len(examples["heldout"])))
 
             return then
 
         measure_step(run, beside, ready)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        found = [judged.accuracy for judged in sent(measured.answers, Judged)]
+        found = [judged.accuracy for judged in sent(measured.answers, EvaluationResult)]
         if found:
             return {"judged_accuracy": found[0], "judged_error": 1 - found[0]}
         return {}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "judged_accuracy" not in metrics:
             return None
-        return Words("accuracy", [f"{metrics['judged_accuracy']:.2%} of the held-out examples"])
+        return ResultText(
+            "accuracy", [f"{metrics['judged_accuracy']:.2%} of the held-out examples"]
+        )
 
 
-JUDGE = Judge()
+JUDGE = Evaluate()

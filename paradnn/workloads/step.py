@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
 from paradnn.core.metric import Metric, given, interval_metrics
-from paradnn.core.workload import Measured, PointRun, Unavailable, Workload
+from paradnn.core.workload import Measured, PointRun, UnavailableError, Workload
 
 #: Given the built model and its step, compiles what is needed; what is done with a step's run once
 #: that was timed.
@@ -309,7 +309,7 @@ def measure_step(
         with phases("input"):
             if run.framework.name != "tensorflow":
                 reads = f"data={source} is read by TensorFlow's tf.data, which is not loaded beside {run.framework.name}"
-                raise Unavailable(f"{reads}: use framework=tensorflow, or data=synthetic")
+                raise UnavailableError(f"{reads}: use framework=tensorflow, or data=synthetic")
             from paradnn.worker.input.feed import FedStep, Feed
 
             fed = FedStep(step, Feed(point, workload))

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.published.source import Found, shipped
+from analysis.published.source import ImportedFolder, shipped
 from analysis.store.frame import typed
 from tests.conftest import ROOT
 
@@ -25,7 +25,7 @@ def raw(name: str) -> dict[str, list[Any]]:
     return json.loads((ARCHIVE / f"{name}.json").read_text())
 
 
-def frame_of(found: Found) -> pd.DataFrame:
+def frame_of(found: ImportedFolder) -> pd.DataFrame:
     """The runs as a store would give them, with their points as ids."""
     known = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
     table = pd.DataFrame(

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.infeed import InfeedOptions, Waiting, infeed, input_waits
+from analysis.analyses.infeed import InfeedOptions, InputBoundSummary, infeed, input_waits
 from paradnn.core.errors import NotEnoughData
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
@@ -24,7 +24,7 @@ def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
     return runs(POINTS, **given)
 
 
-def waiting(frame: pd.DataFrame, **options: Any) -> Waiting:
+def waiting(frame: pd.DataFrame, **options: Any) -> InputBoundSummary:
     """What is found of one family."""
     (found,), _ = input_waits(frame, InfeedOptions(**options))
     return found

@@ -16,7 +16,7 @@ from analysis.cli import COMMANDS, make_parser, output
 from analysis.cli.commands import SubCommand
 from analysis.options import Argument, Arguments, Selection, arguments, command_line, read_arguments
 from analysis.result import Result
-from paradnn.cli.console import Screen
+from paradnn.cli.console import SafeConsole
 
 
 def sample(argument: Argument) -> Any:
@@ -77,7 +77,9 @@ def shown(
     monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame
 ) -> list[str]:
     out = io.StringIO()
-    terminal = Screen(file=out, width=width, force_terminal=True, no_color=True, color_system=None)
+    terminal = SafeConsole(
+        file=out, width=width, force_terminal=True, no_color=True, color_system=None
+    )
     monkeypatch.setattr(output, "standard_output", lambda: terminal)
     output.show(
         Result(sources=(), numbers=rows, rows=[*maps.items()], sentences=["said \x1b]0;owned\x07"])

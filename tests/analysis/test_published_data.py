@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.published.source import Found, PublishedRun, digest, log_found, shipped
+from analysis.published.source import ImportedFolder, PublishedRun, digest, log_found, shipped
 from analysis.roofs import place_models
 from analysis.statistics.pairing import pair
 from analysis.store.load import load, load_tables
@@ -50,16 +50,16 @@ PRINTED = {
 
 
 @pytest.fixture(scope="module")
-def deepbench() -> Found:
+def deepbench() -> ImportedFolder:
     return shipped("deepbench")
 
 
-def some(found: Found, wanted: Callable[[PublishedRun], bool]) -> Found:
+def some(found: ImportedFolder, wanted: Callable[[PublishedRun], bool]) -> ImportedFolder:
     """Those runs of it."""
     parts = [
         one._replace(runs=[run for run in one.runs if wanted(run)]) for one in found.publications
     ]
-    return Found([part for part in parts if part.runs])
+    return ImportedFolder([part for part in parts if part.runs])
 
 
 def test_what_comes_with_the_package_is_what_is_read() -> None:
@@ -160,7 +160,7 @@ def test_traces_and_operations_stand_with_their_point() -> None:
     assert table.loc[loop, "flops_per_second"].isna().all(), "the loop's rate is not its own"
 
 
-def test_all_timings_of_deepbench_come_with_the_package(deepbench: Found) -> None:
+def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolder) -> None:
     """V100's problems beside a copy of its spreadsheet that tests of costs hold, which was read
     without this code.
     """
@@ -200,7 +200,7 @@ def test_all_timings_of_deepbench_come_with_the_package(deepbench: Found) -> Non
 
 
 def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets_print(
-    deepbench: Found,
+    deepbench: ImportedFolder,
 ) -> None:
     at = {run.tags["archive_label"].partition("/DeepBench_NV_")[2]: run for run in deepbench.runs}
     product = at["V100.xlsx, Results FP32, row 5, time"].metrics
@@ -304,7 +304,7 @@ def test_an_interrupted_import_is_finished_once(blank: str) -> None:
 
 
 def test_ones_own_run_of_a_published_point_is_compared_and_placed(
-    writer: Writer, deepbench: Found
+    writer: Writer, deepbench: ImportedFolder
 ) -> None:
     for size in ((1760, 16, 1760), (64, 64, 64)):
         model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))

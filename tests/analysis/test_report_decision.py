@@ -14,9 +14,9 @@ from analysis.options import Selection
 from analysis.prices import PRICE, PriceList, priced
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
-from analysis.report.populations import Population, split, surroundings
+from analysis.report.populations import Population, common_overrides, split
 from analysis.report.results import PageTable, model_name, results, systems
-from analysis.report.sections import Chapter, Context, outline
+from analysis.report.sections import Context, PopulationReport, outline
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 from paradnn.core.schema import read
@@ -78,7 +78,7 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
     (command,) = [
         one.command
-        for one in find([Chapter(population(**{PRICE: None}), [])], [], [])
+        for one in find([PopulationReport(population(**{PRICE: None}), [])], [], [])
         if "train" in one.command
     ]
     python, flag, module, *arguments = shlex.split(command)
@@ -95,7 +95,7 @@ def test_a_command_says_what_its_runs_have_in_common(
     columns: dict[str, object], words: list[str]
 ) -> None:
     """A limit, such as measure.timeout, is no part of a protocol; the standard one needs no word."""
-    assert list(surroundings(population(**columns))) == words
+    assert list(common_overrides(population(**columns))) == words
 
 
 def test_models_are_named_as_their_runs_are() -> None:
@@ -209,7 +209,7 @@ def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
         outline("all", frame, prices.given), frame, Selection(), "all", "all runs"
     )
     comparisons = compare_populations(shown, frame, Selection(), context)
-    found = find([Chapter(one, []) for one in shown], comparisons, choices)
+    found = find([PopulationReport(one, []) for one in shown], comparisons, choices)
     return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
 
 

@@ -15,7 +15,7 @@ from analysis.analyses.compare import compare_points
 from analysis.statistics.pairing import sampling
 from analysis.statistics.sessions import (
     Design,
-    Standing,
+    SessionOverlap,
     arrange,
     session_component,
     sessions_of,
@@ -86,10 +86,10 @@ SIDES = yaml.safe_load(Path(__file__).with_name("standing.yaml").read_text())
 def test_how_sides_stand_in_time(row: dict[str, Any]) -> None:
     a = at(**row["a"])
     b = at(**row["b"])
-    standing = Standing[row["standing"]]
+    standing = SessionOverlap[row["standing"]]
     design = design_of(a, b)
     assert design.standing is standing
-    assert design.comparable == (standing in (Standing.TOGETHER, Standing.REPEATED))
+    assert design.comparable == (standing in (SessionOverlap.TOGETHER, SessionOverlap.REPEATED))
     assert ("python -m paradnn.compare" in design.text()) != design.comparable
 
 

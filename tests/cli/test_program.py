@@ -17,7 +17,7 @@ import pytest
 from paradnn import check
 from paradnn.cli.command import run_command
 from paradnn.cli.commands import COMMANDS
-from paradnn.cli.console import Screen, Ticker, say, visible
+from paradnn.cli.console import SafeConsole, Ticker, say, visible
 from paradnn.cli.help import known_keys
 from paradnn.cli.overrides import keys_of
 from paradnn.cli.program import program
@@ -91,7 +91,7 @@ def test_no_word_of_a_store_commands_the_terminal(capsys: pytest.CaptureFixture[
     assert visible(bad) == "fc\\x1b]0;owned\\x07\\x9b2J\\r\\u202e\\udc80 Ω\tx\nrow"
     say(bad)
     out = io.StringIO()
-    Screen(file=out, force_terminal=True, width=200).print(
+    SafeConsole(file=out, force_terminal=True, width=200).print(
         bad, style="red", soft_wrap=True, markup=False
     )
     assert capsys.readouterr().out == f"{visible(bad)}\n"

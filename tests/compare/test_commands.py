@@ -19,7 +19,14 @@ import paradnn.compare
 from paradnn.compare import __main__ as command
 from paradnn.compare import gate
 from paradnn.compare.arguments import COMMAND_MINUTES, read_arguments
-from paradnn.compare.commands import Command, OutputMetric, Terms, Turns, program_of, run_once
+from paradnn.compare.commands import (
+    Command,
+    CommandProtocol,
+    OutputMetric,
+    Turns,
+    program_of,
+    run_once,
+)
 from paradnn.compare.verdict import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
@@ -55,7 +62,9 @@ def turns_of(
     first: str, second: str, metric: OutputMetric | None = None, rule: Rule | None = None
 ) -> Turns:
     sides = Command(first, first), Command(second, second)
-    turns = Turns(sides, rule or Rule(most=20), Terms(1, metric or OutputMetric()), seed=1)
+    turns = Turns(
+        sides, rule or Rule(most=20), CommandProtocol(1, metric or OutputMetric()), seed=1
+    )
     turns.follow()
     return turns
 
@@ -96,7 +105,7 @@ def test_the_metric_is_what_was_printed_last(
 
 
 def test_the_processor_time_is_a_metric() -> None:
-    run = run_once(Command("a", "sleep 0.1"), Terms(metric=OutputMetric("cpu")))
+    run = run_once(Command("a", "sleep 0.1"), CommandProtocol(metric=OutputMetric("cpu")))
     assert run.measured == run.cpu_seconds < 0.1  # a process that sleeps takes none
 
 
@@ -140,7 +149,7 @@ def test_a_side_that_always_fails_ends_it() -> None:
 def test_what_takes_too_long_is_stopped_with_all_it_started(tmp_path: Path) -> None:
     late = tmp_path / "late"
     text = f"sleep 2; touch {late}"
-    run = run_once(Command("x", text), Terms(timeout=0.05))
+    run = run_once(Command("x", text), CommandProtocol(timeout=0.05))
     assert run.failure == "took longer than 0.05 s"
     assert run.measured < 1.5
     assert not late.exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.config import tasks
-from paradnn.platform.load import HostLoad, LoadWatch, Taker
+from paradnn.platform.load import ForeignProcess, HostLoad, LoadMonitor
 from paradnn.store.metrics import METRICS, metric
 from tests.conftest import SHORT, TINY, Store, process, run, succeeded
 
@@ -129,8 +129,8 @@ def test_the_command_is_kept_as_typed(
 @pytest.mark.framework
 def test_a_single_point_says_what_it_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """And before that, once, that the machine is busy."""
-    busy = HostLoad(2, 3.2, 0.7, 0.0, (Taker(17, "spin", 1.4),))
-    monkeypatch.setattr(LoadWatch, "look", lambda _: busy)
+    busy = HostLoad(2, 3.2, 0.7, 0.0, (ForeignProcess(17, "spin", 1.4),))
+    monkeypatch.setattr(LoadMonitor, "look", lambda _: busy)
     command = ["paradnn.train", "mode=inference", "compile=xla", *TINY]
     done = succeeded(command, store)
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")

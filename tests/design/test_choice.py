@@ -8,7 +8,7 @@ from scipy import stats
 
 from paradnn.designs.choice import choose, first_points, median_error, strain
 from paradnn.designs.frontier import excluded, fitting
-from paradnn.forecast.process import LeftOut
+from paradnn.forecast.process import LeaveOneOutErrors
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -96,7 +96,7 @@ def test_errors_that_are_larger_than_stated_are_seen(
     count: int, factor: float, strained: float
 ) -> None:
     drawn = np.random.default_rng(2).standard_t(9, count)
-    left_out = LeftOut(factor * 0.1 * drawn, np.full(count, 0.1), 9.0)
+    left_out = LeaveOneOutErrors(factor * 0.1 * drawn, np.full(count, 0.1), 9.0)
     assert strain(left_out) == pytest.approx(strained, rel=0.05)
     inside = stats.t(9).cdf(stats.t(9).isf(0.05) / factor) * 2 - 1
     assert count < 8 or left_out.coverage(0.9) == pytest.approx(inside, abs=0.02)

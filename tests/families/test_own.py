@@ -13,7 +13,7 @@ import yaml
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point
 from paradnn.core.errors import ConfigError
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families import model_of
 from tests.conftest import TINY, Store, run
 
@@ -112,7 +112,7 @@ def test_a_package_that_does_not_fit_says_what_to_install(
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms')")
     monkeypatch.syspath_prepend(tmp_path)
     says = r"the package timm cannot be used here: operator t.*; pip install 'paradnn\[architectures\]'"
-    with pytest.raises(Unavailable, match=says):
+    with pytest.raises(UnavailableError, match=says):
         model_of({"name": "timm", "architecture": "resnet18"}).built()
 
 

@@ -10,10 +10,10 @@ from paradnn.config.point import Measure, Optimizer, Point, costs_of
 from paradnn.families import FAMILIES
 from paradnn.families.fc import FullyConnected
 from paradnn.families.rnn import Recurrent
-from paradnn.forecast.history import Past
+from paradnn.forecast.history import CompletedRun
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.table import PastRuns, Table, row_of, table_of_points
+from paradnn.forecast.table import RunHistory, Table, row_of, table_of_points
 
 DEVICE = "a planted machine"
 HOME = "home"
@@ -85,7 +85,7 @@ class Machine:
             * float(np.exp(self._noise * self._random.standard_normal()))
         )
 
-    def run(self, point: Point, number: int) -> Past:
+    def run(self, point: Point, number: int) -> CompletedRun:
         """What the store holds of the point, measured `number`-th in this session."""
         costs = costs_of(point)
         step = self.step(point)
@@ -115,9 +115,9 @@ class Machine:
             "steady": "true",
         }
         tags |= {"kind": "point", "source": "measured"}
-        return Past(f"{self.name}-{number}", 5.0 * number, row_of(point), metrics, tags)
+        return CompletedRun(f"{self.name}-{number}", 5.0 * number, row_of(point), metrics, tags)
 
-    def session(self, name: str, points: list[Point]) -> list[Past]:
+    def session(self, name: str, points: list[Point]) -> list[CompletedRun]:
         """The runs of one session."""
         self.begin_session(name)
         return [self.run(point, number) for number, point in enumerate(points)]
@@ -135,10 +135,10 @@ def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
 
 
 def expected_times(
-    runs: Sequence[Past], points: Sequence[Point], environment: str = HOME
+    runs: Sequence[CompletedRun], points: Sequence[Point], environment: str = HOME
 ) -> PointTimes:
     """What is predicted of points from past runs."""
-    past = PastRuns.of(runs, rates)
+    past = RunHistory.of(runs, rates)
     planned = planned_table(points, environment)
     return point_times(
         past, planned, 300, StepTimeModel.fit(past.table, past.step, past.noise).predict(planned)

@@ -22,7 +22,7 @@ from paradnn.forecast.phases import (
     profile_seconds,
     warmup_seconds,
 )
-from paradnn.forecast.table import PastRuns
+from paradnn.forecast.table import RunHistory
 from paradnn.store.metrics import PHASES
 from paradnn.worker import measure
 from paradnn.worker.profile.run import profile_steps
@@ -223,7 +223,7 @@ def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
     runs[10] = replace(runs[10], tags={**runs[10].tags, **lost}, metrics={})
     expected = expected_times(runs, [fc(2, 128, 256)])
     assert np.median(expected.phases["between"]) < 2.0
-    assert len(PastRuns.of(runs, rates)) == 39
+    assert len(RunHistory.of(runs, rates)) == 39
 
 
 def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
@@ -234,6 +234,6 @@ def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
         replace(run, metrics={**run.metrics, "processes": 5.0, "phase_start_seconds": seconds})
         for run, seconds in zip(runs, (1.28, 0.1), strict=True)
     ]
-    start = PastRuns.of(several, rates).phases["start"]
+    start = RunHistory.of(several, rates).phases["start"]
     assert np.isnan(start[0])
     assert start[1] == pytest.approx(0.02)

@@ -10,7 +10,7 @@ import pytest
 from paradnn.config.point import Point
 from paradnn.families.kernels import Gemm
 from paradnn.forecast.predict import StepTimeModel, _groups
-from paradnn.forecast.table import PastRuns, row_of
+from paradnn.forecast.table import RunHistory, row_of
 from tests.conftest import depth
 from tests.forecast.planted import (
     QUICK,
@@ -95,7 +95,7 @@ def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
     """
     random = np.random.default_rng(8)
     machine = Machine(random)
-    runs = PastRuns.of(machine.session("first", grid(random, 30)), rates)
+    runs = RunHistory.of(machine.session("first", grid(random, 30)), rates)
     points = [fc(4, 512, 256), again(fc(4, 512, 256), 1), fc(4, 1024, 256), lstm(100, 64)]
     times = StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(planned_table(points))
     certain = replace(times, freedom=1e9)  # without the tails of few observations
@@ -126,7 +126,7 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
         replace(runs[2], params=broken),
         *runs[3:],
     ]
-    assert len(PastRuns.of(runs, rates)) == 19
+    assert len(RunHistory.of(runs, rates)) == 19
     assert np.isfinite(expected_times(runs, [fc(2, 128, 256)]).seconds).all()
 
 

@@ -14,7 +14,7 @@ from paradnn.forecast.operation_times import OperationTimes
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.process import JITTER, Inputs, Process
 from paradnn.forecast.regression import Array, Columns, RobustRegression, one_thread
-from paradnn.forecast.table import PastRuns
+from paradnn.forecast.table import RunHistory
 from tests.forecast.planted import Machine, grid, planned_table, rates
 
 
@@ -197,7 +197,7 @@ def test_a_fit_takes_one_thread_and_leaves_them_as_they_were() -> None:
         with one_thread():
             assert threads() == {1}
         assert one_thread()(threads)() == {1}
-        runs = PastRuns.of(Machine(random).session("one", points), rates)
+        runs = RunHistory.of(Machine(random).session("one", points), rates)
         model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
         model.predict(planned_table(points))
         assert threads() == {3}

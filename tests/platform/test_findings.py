@@ -10,7 +10,7 @@ import yaml
 
 from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
-from paradnn.platform.load import HostLoad, LoadWatch, Taker, described
+from paradnn.platform.load import ForeignProcess, HostLoad, LoadMonitor, described
 from tests.processes import started
 
 #: Planted hosts, their files and what is found on them; and what processes are called.
@@ -69,13 +69,15 @@ QUIET = HostLoad(2, 0.2, 0.01, 0.0, ())
 
 def test_a_busy_machine_is_said_to_be() -> None:
     assert not QUIET.busy
-    busy = replace(QUIET, average=3.2, foreign=0.7, takers=(Taker(17, "python", 1.4),))
+    busy = replace(QUIET, average=3.2, foreign=0.7, takers=(ForeignProcess(17, "python", 1.4),))
     assert busy.busy
     assert str(busy) == "load 3.2 on 2 cores, others take 1.4 of them (python (17) 1.4)"
     harming = {finding.name: finding for finding in load_findings(busy) if finding.harms}
     assert list(harming) == ["foreign_cpu"]
     assert "17" in harming["foreign_cpu"].remedy
-    own = replace(busy, takers=(Taker(18, "python -m paradnn.worker", 1.0, measures=True),))
+    own = replace(
+        busy, takers=(ForeignProcess(18, "python -m paradnn.worker", 1.0, measures=True),)
+    )
     [remedy] = [finding.remedy for finding in load_findings(own) if finding.harms]
     assert (
         remedy == "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
@@ -87,7 +89,7 @@ def test_a_busy_machine_is_said_to_be() -> None:
 
 
 def test_what_this_process_started_is_not_foreign() -> None:
-    watch = LoadWatch()
+    watch = LoadMonitor()
     with started([sys.executable, "-c", "while True: pass"]) as spinner:
         assert spinner.pid not in {taker.pid for taker in watch.look().takers}
 

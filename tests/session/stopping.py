@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paradnn import train
-from paradnn.session.open_point import NewsSaid
+from paradnn.session.open_point import ProgressPrinter
 from paradnn.store.journal import PartialResults
 from paradnn.store.mlflow_store import MlflowStore
 
@@ -21,7 +21,7 @@ from paradnn.store.mlflow_store import MlflowStore
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "forget", 1, signal.SIGSTOP),
-    "third_epoch": (NewsSaid, "say", 3, signal.SIGKILL),
+    "third_epoch": (ProgressPrinter, "say", 3, signal.SIGKILL),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.core.messages import Answer
-from paradnn.session.workers import Limits, Worker, _Watch
+from paradnn.session.workers import Limits, ProcessMonitor, Worker
 from paradnn.workloads.learn import LEARN as WORK
 from paradnn.workloads.learn import Epoch, Learn
 from tests.conftest import Store, run, succeeded
@@ -57,7 +57,7 @@ def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     enforce = Worker._enforce
     begun = dict[int, float]()
 
-    def early(worker: Worker, watch: _Watch, limits: Limits, sent: float) -> None:
+    def early(worker: Worker, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
         first = begun.setdefault(id(watch), time.time())
         late = sum(epoch.ended > first for epoch in watch.news if isinstance(epoch, Epoch)) > 1
         enforce(worker, watch, limits, sent - limits.timeout if late else sent)

@@ -24,7 +24,7 @@ from paradnn.config.point import (
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment, describe_environment
-from paradnn.platform.load import HostLoad, LoadWatch
+from paradnn.platform.load import HostLoad, LoadMonitor
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, overrun_tags
@@ -184,7 +184,7 @@ class Rates:
 
 def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """So much of two cores, as long as anyone looks."""
-    monkeypatch.setattr(LoadWatch, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
+    monkeypatch.setattr(LoadMonitor, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
 
 
 def test_ceilings_of_a_busy_minute_are_marked_and_replaced(

@@ -26,7 +26,14 @@ from paradnn.core.messages import NoProfile
 from paradnn.core.scratch import Scratch
 from paradnn.platform import environment
 from paradnn.session.record import profile_tags
-from paradnn.session.workers import Limits, Resident, Worker, WorkerKey, WorkerPool, _Watch
+from paradnn.session.workers import (
+    Limits,
+    PointProcesses,
+    ProcessMonitor,
+    Worker,
+    WorkerKey,
+    WorkerPool,
+)
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT
 from tests.processes import started, wait_for
@@ -161,7 +168,7 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     worker = Worker(key)
     enforce = Worker._enforce
 
-    def early(worker: Worker, watch: _Watch, limits: Limits, sent: float) -> None:
+    def early(worker: Worker, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
         """The time is up once the profile has begun, however long that took."""
         enforce(worker, watch, limits, sent - limits.timeout if watch.phase == "profile" else sent)
 
@@ -281,7 +288,7 @@ def test_shared_pages_count_once_until_parted(
     sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paradnn.session.workers._PAUSE", 0)
-    of_point = Resident(sharing.pid)
+    of_point = PointProcesses(sharing.pid)
     for limit in (None, 1 << 40):  # far from any limit the cheap sum will do
         assert of_point.held(sharing.pid, limit) > (CHILDREN + 1) * SIZE
     assert SIZE < of_point.held(sharing.pid, 3 * SIZE) < 2 * SIZE
@@ -292,7 +299,7 @@ def test_shared_pages_count_once_until_parted(
 
 
 def test_one_process_counts_with_all_that_it_holds(sharing: subprocess.Popen[str]) -> None:
-    alone = Resident(sharing.pid)
+    alone = PointProcesses(sharing.pid)
     child = next(iter(alone._each(sharing.pid).keys() - {sharing.pid}))
     assert alone.held(child, 1) > SIZE
     sharing.kill()

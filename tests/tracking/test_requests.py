@@ -19,7 +19,7 @@ from analysis.cli import main
 from analysis.store.load import read_environment
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.core.workload import Moment
+from paradnn.core.workload import MetricSnapshot
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import Claim, Claimed, Finished, Record
 from tests.cluster.postgres import server
@@ -126,8 +126,8 @@ def test_who_met_another_driver_looks_before_it_makes_a_run(remote: Remote) -> N
 def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Remote) -> None:
     tracker = remote.driver("learning")
 
-    def epochs(count: int) -> list[Moment]:
-        return [Moment(step, 1000 + step, {"loss": float(step)}) for step in range(count)]
+    def epochs(count: int) -> list[MetricSnapshot]:
+        return [MetricSnapshot(step, 1000 + step, {"loss": float(step)}) for step in range(count)]
 
     keep(tracker, 1, history=epochs(100))
     assert remote.asked() == ONE_RUN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker import frameworks
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     torch.testing.assert_close(
         built.model(example, training=False), module(example), rtol=1e-6, atol=0.0
     )
-    with pytest.raises(Unavailable, match="batch_size=3"):
+    with pytest.raises(UnavailableError, match="batch_size=3"):
         built.prepare([torch.zeros(2, 6)])
 
 

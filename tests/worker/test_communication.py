@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker import process_group as remote
 from paradnn.worker.process_group import KEY, RankFailed, listen, processes_elsewhere
 from paradnn.workloads.channel.processes import make_message
@@ -109,13 +109,15 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
     with closing(listen(0)) as held:
         port = held.getsockname()[1]
         with pytest.raises(
-            Unavailable, match=f"port {port} of 127.0.0.1 is taken; choose another with model.port"
+            UnavailableError,
+            match=f"port {port} of 127.0.0.1 is taken; choose another with model.port",
         ):
             listen(port)
-        with pytest.raises(Unavailable, match=f"127.0.0.1:{port} is taken"):
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is taken"):
             serve_calls(f"127.0.0.1:{port}")
     with pytest.raises(
-        Unavailable, match=f"the peer at 127.0.0.1:{port} cannot be reached: Connection refused"
+        UnavailableError,
+        match=f"the peer at 127.0.0.1:{port} cannot be reached: Connection refused",
     ):
         TcpStep(point(), f"127.0.0.1:{port}", bytes(1000), 1.0)
 
@@ -170,7 +172,8 @@ def test_who_has_another_key_or_version_gets_nothing(
     given = elsewhere(server.address)
     other = {**given, "other_hosts": {**given["other_hosts"], "key": "another"}}
     with pytest.raises(
-        Unavailable, match=f"the server at {server.address} has another key: set the same {KEY} on"
+        UnavailableError,
+        match=f"the server at {server.address} has another key: set the same {KEY} on",
     ):
         processes_elsewhere(other, 2)
     assert wait_for(lambda: not server.children())

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from paradnn.core.messages import Contention, Timing
-from paradnn.worker.measure import Watch, single_latencies
-from paradnn.worker.meters import ContentionWatch, Counters, between, read_counters
+from paradnn.worker.measure import AttemptRecorder, single_latencies
+from paradnn.worker.meters import ContentionMonitor, Counters, between, read_counters
 from tests.platform.test_findings import plant
 from tests.processes import in_fresh_process
 
@@ -34,7 +34,7 @@ def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign(
     found = (seen.own_cpu_fraction, seen.foreign_cpu_fraction, seen.steal_fraction)
     assert found == pytest.approx(tuple(shares))
     assert (seen.involuntary_switches_per_second, seen.reason) == (10.0, reason)
-    assert ContentionWatch().stop() is None
+    assert ContentionMonitor().stop() is None
 
 
 #: Goes on with a process once that has stopped.
@@ -52,7 +52,7 @@ def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
 
 
 def _watch_while_stopped() -> None:
-    watch = Watch()
+    watch = AttemptRecorder()
     watch.start()
     helper = subprocess.Popen([sys.executable, "-c", AGAIN, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -129,7 +129,7 @@ def _watch_a_child_and_a_grandchild() -> None:
     assert after.switches >= before.switches
 
 
-class Hogged(ContentionWatch):
+class Hogged(ContentionMonitor):
     """A watch that finds each phase as disturbed as is planted."""
 
     def __init__(self, *taken: float) -> None:

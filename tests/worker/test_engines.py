@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families.parts.given import _plain_archive
 from tests.conftest import ROOT, Store, run
 from tests.worker.families import SMALL, TABLES, run_module
@@ -101,7 +101,7 @@ def test_an_engine_without_a_profiler_says_so() -> None:
 def test_what_an_engine_cannot_is_unavailable(
     engine: str, changed: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(Unavailable, match=reason):
+    with pytest.raises(UnavailableError, match=reason):
         step_of(engine, "fc", **changed)
 
 
@@ -119,11 +119,11 @@ def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
     )
     source: Any = SimpleNamespace(expected=lambda: one, artefact=b"")
     reason = "what Always computes differs from Keras' by {} of the largest output, over {}"
-    with pytest.raises(Unavailable, match=reason.format(r"0\.05", r"0\.001$")):
+    with pytest.raises(UnavailableError, match=reason.format(r"0\.05", r"0\.001$")):
         engines.EngineStep(engine, source, "float32").run(1)
     far: Any = SimpleNamespace(expected=lambda: [np.array([1.0, -4.0])], artefact=b"")
     with pytest.raises(
-        Unavailable, match=reason.format(r"0\.47", r"0\.25: set precision=float32$")
+        UnavailableError, match=reason.format(r"0\.47", r"0\.25: set precision=float32$")
     ):
         engines.EngineStep(engine, far, "int8").run(1)
     engines.EngineStep(engine, source, "int8").run(1)  # what is quantised may differ by more
@@ -180,7 +180,7 @@ def test_an_operation_that_an_engine_lacks_is_named(engine: str) -> None:
     model = keras.Sequential([keras.Input((4, 4)), Singular()])
     source = Source(BuiltModel(model, ()), [np.ones((2, 4, 4), "float32")], 1)
     framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").FRAMEWORK()
-    with pytest.raises(Unavailable, match=r"cannot run this model: .*Svd"):
+    with pytest.raises(UnavailableError, match=r"cannot run this model: .*Svd"):
         framework.load(framework.convert(source, "float32"), source, "float32")
 
 
@@ -197,7 +197,7 @@ def test_a_loop_is_quantised_or_it_is_said_why_not(engine: str) -> None:
         reason = "calibration of a loop"
     else:
         reason = "cannot run this model: (?!Exception|Check).*: set precision=float32"
-    with pytest.raises(Unavailable, match=reason):
+    with pytest.raises(UnavailableError, match=reason):
         step.run(1)
 
 
@@ -296,7 +296,7 @@ def test_nothing_that_pytorch_would_unpickle_is_handed_to_it(tmp_path: Path) -> 
     path = archive(
         tmp_path / "pickled.pt2", **{GRAPH: "{}", WEIGHTS: json.dumps({"config": entry})}
     )
-    with pytest.raises(Unavailable, match=r"pickled\.pt2 holds pickled tensors"):
+    with pytest.raises(UnavailableError, match=r"pickled\.pt2 holds pickled tensors"):
         _plain_archive(path)
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families import build
 from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -210,7 +210,7 @@ def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None
 def test_what_is_no_input_is_said(tmp_path: Path, plant: Any, reason: str) -> None:
     path = tmp_path / "set"
     plant(path)
-    with pytest.raises(Unavailable, match=reason):
+    with pytest.raises(UnavailableError, match=reason):
         feed(point(path=str(path)))
 
 

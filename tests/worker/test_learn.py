@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from paradnn.core.errors import DataError
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.measure import NotFinite
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn import Epoch
@@ -177,7 +177,7 @@ def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
     # Each pixel is repeated twice each way, in three equal colours.
     first = flat["training"][0].reshape(8, 8)
     assert np.allclose(pictures["training"][0, ::2, 1::2, 2], first)
-    with pytest.raises(Unavailable, match="the set to learn from cannot be read"):
+    with pytest.raises(UnavailableError, match="the set to learn from cannot be read"):
         read_arrays(str(tmp_path / "gone.npz"))
 
 

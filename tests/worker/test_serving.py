@@ -13,11 +13,11 @@ import pytest
 from scipy import stats
 
 from paradnn.core.workload import WORKLOADS
-from paradnn.worker.chance import events_factor, fewest_to_pass, quantile_ranks
+from paradnn.worker.chance import events_factor, quantile_ranks, required_in_time_queries
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
 from paradnn.workloads.serve.load import (
-    LimitWatch,
+    LimitMonitor,
     NotServed,
     ServedQueries,
     Service,
@@ -237,7 +237,7 @@ def test_a_search_brackets_the_peak(
 @pytest.mark.parametrize("late", [0, 1, 5, 40, 300])
 @pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
 def test_as_many_queries_pass_as_the_binomial_says(late: int, share: float) -> None:
-    fewest = fewest_to_pass(late, share, 0.99)
+    fewest = required_in_time_queries(late, share, 0.99)
     chance = stats.binom.cdf(late, [late + fewest - 1, late + fewest], 1 - share)
     assert chance[0] >= 0.01 > chance[1]
 
@@ -273,7 +273,7 @@ LIMIT = (1_000_000, 0.99, 0.99)
 
 def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
     """The verdict on queries that come evenly, and how many of them there were."""
-    watch = LimitWatch(*LIMIT)
+    watch = LimitMonitor(*LIMIT)
     for number, latency in enumerate(latencies):
         due = round(number / rate * 1e9)
         if watch([due], due + latency):
@@ -282,8 +282,8 @@ def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
 
 
 def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
-    fewest = LimitWatch(*LIMIT).fewest
-    assert fewest == fewest_to_pass(0, 0.99, 0.999)
+    fewest = LimitMonitor(*LIMIT).fewest
+    assert fewest == required_in_time_queries(0, 0.99, 0.999)
     # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would
     # show.
     assert probe(100, [500] * 10_000) == (True, fewest)
@@ -311,13 +311,18 @@ def test_queries_that_are_needed_and_latencies_that_are_discarded_are_loadgens()
         [found] = re.findall(rf"{wanted} (\d+)", loadgen(scenario, queries, answer, **settings))
         return int(found)
 
-    assert told("Need to process at least", "SingleStream", 50) == fewest_to_pass(1, 0.9, 0.99) + 1
+    assert (
+        told("Need to process at least", "SingleStream", 50)
+        == required_in_time_queries(1, 0.9, 0.99) + 1
+    )
     for queries in (100, 1_000, 5_000):
         most = max(
-            late for late in range(1, queries) if fewest_to_pass(late, 0.9, 0.99) + late <= queries
+            late
+            for late in range(1, queries)
+            if required_in_time_queries(late, 0.9, 0.99) + late <= queries
         )
         assert told("Would discard", "SingleStream", queries) == most - 1
     late = {"server_target_qps": 1e5, "server_target_latency_ns": 0}
-    assert told("Would need to run at least", "Server", 200, **late) == fewest_to_pass(
+    assert told("Would need to run at least", "Server", 200, **late) == required_in_time_queries(
         200, 0.99, 0.99
     )

@@ -21,7 +21,7 @@ from paradnn.families.built import token_predictor
 _ON_TORCH = keras.backend.backend() == "torch"
 
 
-class Rotation(layers.Layer):  # type: ignore[misc]
+class RotaryEmbedding(layers.Layer):  # type: ignore[misc]
     """A layer without variables: (batch, length, heads, head) -> the same, turned by its place.
     Numbers i and i + head / 2 of a head are turned by place / 10000^(2 i / head) (Su et al. 2021,
     equation 34).
@@ -64,7 +64,7 @@ class Attention:
         deviation: float | None = None,
         crossed: bool = False,
         key_heads: int | None = None,
-        rotate: Rotation | None = None,
+        rotate: RotaryEmbedding | None = None,
     ) -> None:
         self.heads = heads
         self.key_heads = key_heads or heads

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from paradnn.core.workload import Unavailable, refused
+from paradnn.core.workload import UnavailableError, refused
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 
 #: What of an exported program's archive is read: its graph, and tensors as plain bytes.
@@ -41,7 +41,7 @@ def as_workload(
     def require(wanted: str, what: str) -> None:
         backend = keras.backend.backend()
         if backend != wanted:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{name} returns {what}, which runs in framework={wanted}, not in {backend}"
             )
 
@@ -62,7 +62,7 @@ def as_workload(
         rest = parts[2:]
     else:
         found = "nothing" if made is None else type(parts[0]).__name__
-        raise Unavailable(f"{name} returns {found}: {_RETURNS}")
+        raise UnavailableError(f"{name} returns {found}: {_RETURNS}")
     inputs = _inputs(model, rest[0] if rest else None, shape, name)
     zeros = [ops.zeros((1, *spec.shape), dtype=spec.dtype) for spec in inputs]
     outputs = keras.tree.flatten(model(zeros[0] if len(zeros) == 1 else zeros, training=False))
@@ -121,7 +121,7 @@ def _inputs(
             for array in (example if isinstance(example, list | tuple) else [example])
         ]
         if not all(array.ndim for array in arrays):
-            raise Unavailable(
+            raise UnavailableError(
                 f"{name} returns a number for an example: return a batch of inputs, of one at least"
             )
         return tuple(
@@ -135,7 +135,7 @@ def _inputs(
             reason = "is not known"
         else:
             reason = f"is open: {[tuple(each.shape[1:]) for each in own]}"
-        raise Unavailable(
+        raise UnavailableError(
             f"the input shape of {name} {reason}; set model.input_shape, or return an example too"
         )
     return tuple(_spec(tuple(each.shape[1:]), each.dtype, _words(model)) for each in own)
@@ -178,7 +178,7 @@ class OnnxGraph:
 
 def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     """The graph with its inputs; `shape` stands for dimensions that a single input leaves open.
-    Raises Unavailable.
+    Raises UnavailableError.
     """
     with refused("onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"):
         import onnx
@@ -189,7 +189,7 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     known = {entry.name for entry in model.graph.initializer}
     inputs = [entry for entry in model.graph.input if entry.name not in known]
     if not inputs:
-        raise Unavailable(f"{path.name} is no ONNX model: it has no inputs")
+        raise UnavailableError(f"{path.name} is no ONNX model: it has no inputs")
     types = tuple(
         onnx.helper.tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type) for entry in inputs
     )
@@ -198,7 +198,7 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     for each, kind in zip(sizes, types, strict=True):
         own = tuple(shape) if shape and len(inputs) == 1 else tuple(each[1:])
         if not each or not all(own):
-            raise Unavailable(
+            raise UnavailableError(
                 f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch"
             )
         specs.append(ArraySpec(own, "float32") if kind.kind == "f" else ArraySpec(own, "int32", 2))
@@ -213,7 +213,7 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
 
 def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     """A program of `torch.export.save`, for inference; `shape` stands for dimensions that its only
-    input leaves open. Raises Unavailable for a file that is none, pickled tensors, and a batch that
+    input leaves open. Raises UnavailableError for a file that is none, pickled tensors, and a batch that
     it was not exported for.
     """
     import torch
@@ -234,7 +234,7 @@ def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     for each, tensor in zip(sizes, tensors, strict=True):
         own = tuple(shape) if shape and len(sizes) == 1 else tuple(each[1:])
         if not each or None in own:
-            raise Unavailable(
+            raise UnavailableError(
                 f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch"
             )
         specs.append(
@@ -248,7 +248,7 @@ def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     def fits(arrays: list[Any]) -> list[Any]:
         for array, (batch, *_) in zip(arrays, sizes, strict=True):
             if batch not in (None, array.shape[0]):
-                raise Unavailable(
+                raise UnavailableError(
                     f"{path.name} was exported for a batch of {batch}: set batch_size={batch}"
                 )
         return arrays
@@ -258,7 +258,7 @@ def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
 
 def _plain_archive(path: Path) -> io.BytesIO:
     """A copy of the archive with nothing in it that PyTorch would unpickle: what is checked here is
-    what is loaded. Raises Unavailable where weights or constants are pickled.
+    what is loaded. Raises UnavailableError where weights or constants are pickled.
     """
     copy = io.BytesIO()
     samples = []
@@ -268,7 +268,7 @@ def _plain_archive(path: Path) -> io.BytesIO:
                 entry.get("use_pickle")
                 for entry in json.loads(archive.read(name)).get("config", {}).values()
             ):
-                raise Unavailable(
+                raise UnavailableError(
                     f"{path.name} holds pickled tensors ({name}): export it with plain ones"
                 )
             if _PLAIN.fullmatch(name):

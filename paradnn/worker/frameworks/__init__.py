@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.core.messages import Conversion
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace, read_trace
 
@@ -103,7 +103,7 @@ class Framework(ABC):
 
     @abstractmethod
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        """Claim the device in this process. Raises Unavailable."""
+        """Claim the device in this process. Raises UnavailableError."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where models are built, so that their variables stand on every device."""
@@ -126,7 +126,7 @@ class Framework(ABC):
         self, folder: Path
     ) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
         """Profile into `folder`; what the function gives marks the steps that count. Raises
-        Unavailable.
+        UnavailableError.
         """
 
     def read_trace(self, folder: Path) -> Trace:
@@ -159,9 +159,9 @@ def load(name: str) -> Framework:
 
 
 def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
-    """`framework` over the devices of `layout`, none of them opened yet. Raises Unavailable."""
+    """`framework` over the devices of `layout`, none of them opened yet. Raises UnavailableError."""
     if not FRAMEWORKS[framework.name].parallel:
         runs = f"framework={framework.name} runs on one device, not on {layout.devices}"
-        raise Unavailable(f"{runs}: data parallel steps are TensorFlow's and JAX's")
+        raise UnavailableError(f"{runs}: data parallel steps are TensorFlow's and JAX's")
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
     return typing.cast("Framework", module.DISTRIBUTED(layout))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.core.messages import Conversion
-from paradnn.core.workload import Unavailable, refused
+from paradnn.core.workload import UnavailableError, refused
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.profile.categories import PRODUCTS, categorise
@@ -68,7 +68,7 @@ class Source:
         model = workload.model
         self.examples: Any = None
         if not hasattr(model, "layers"):
-            raise Unavailable(
+            raise UnavailableError(
                 "an engine runs models, not single operations or generations: use framework=tensorflow"
             )
         self.batch = [np.array(array, order="C") for array in batch]
@@ -116,7 +116,7 @@ class OnnxSource(Source):
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         given: Any = workload.model
         if given.fixed not in (None, len(batch[0])):
-            raise Unavailable(
+            raise UnavailableError(
                 f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}"
             )
         self.batch = [
@@ -127,7 +127,9 @@ class OnnxSource(Source):
         self.examples = None
 
     def frozen(self, **settings: bool) -> Any:
-        raise Unavailable("this engine reads no ONNX file: set framework=onnxruntime or openvino")
+        raise UnavailableError(
+            "this engine reads no ONNX file: set framework=onnxruntime or openvino"
+        )
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
         with refused("onnxruntime, which checks the outputs, is not installed", ImportError):
@@ -142,7 +144,7 @@ class OnnxSource(Source):
         ]
 
 
-class MadeSource(Source):
+class ConvertedArtifact(Source):
     """An artefact that another machine converted, with the batch it is measured on and what Keras
     said of that.
     """
@@ -173,7 +175,7 @@ class Engine(TensorFlow):
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         if platform["name"] != "cpu":
-            raise Unavailable(
+            raise UnavailableError(
                 f"framework={self.name} is measured on a cpu, not on a {platform['name']}"
             )
         super().open_device(platform)
@@ -184,12 +186,14 @@ class Engine(TensorFlow):
             reason = (
                 "runs forward passes alone: set mode=inference, or framework=tensorflow to train"
             )
-            raise Unavailable(f"framework={self.name} {reason}")
+            raise UnavailableError(f"framework={self.name} {reason}")
         if point["compile"] != "graph":
-            raise Unavailable(f"framework={self.name} has one way to compile: set compile=graph")
+            raise UnavailableError(
+                f"framework={self.name} has one way to compile: set compile=graph"
+            )
         precision = point["precision"]
         if precision not in (known := ("float32", *self.precisions)):
-            raise Unavailable(
+            raise UnavailableError(
                 f"framework={self.name} has no precision={precision}: set one of {', '.join(known)}"
             )
         source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(
@@ -205,27 +209,27 @@ class Engine(TensorFlow):
         """A model that another machine converted, which is known by the sizes of its arrays alone,
         and its step.
         """
-        made = MadeSource(Path(point["artefact"]), self._threads)
+        made = ConvertedArtifact(Path(point["artefact"]), self._threads)
         self._step = EngineStep(self, made, point["precision"])
         trained, fixed = ([np.broadcast_to(0.0, count)] for count in made.parameters)
         specs = tuple(ArraySpec(array.shape[1:], str(array.dtype)) for array in made.batch)
         return BuiltModel(FunctionModel(len, trained, fixed), specs), self._step
 
     def convert(self, source: Source, precision: str) -> bytes:
-        """The artefact. Raises Unavailable."""
+        """The artefact. Raises UnavailableError."""
         raise NotImplementedError
 
     def load(
         self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
         """The artefact in the engine, which with a folder for its `traces` notes the times of
-        operations. Raises Unavailable with the engine's own words where it cannot.
+        operations. Raises UnavailableError with the engine's own words where it cannot.
         """
         raise NotImplementedError
 
     @contextlib.contextmanager
     def refusing(self, *errors: type[Exception], precision: str = "float32") -> Iterator[None]:
-        """Unavailable where one of these is raised, with the line of it that names an operation, or
+        """UnavailableError where one of these is raised, with the line of it that names an operation, or
         its first.
         """
         try:
@@ -244,7 +248,7 @@ class Engine(TensorFlow):
                 if "error: " in line or "No conversion" in line
             ]
             reason = f"{self.title} cannot run this model: {[*named, *lines][0][:200]}"
-            raise Unavailable(f"{reason}{_remedy(precision)}") from error
+            raise UnavailableError(f"{reason}{_remedy(precision)}") from error
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
@@ -287,7 +291,7 @@ class EngineStep(Step):
         error = largest_error(session.outputs(), self._source.expected())
         if not error <= (most := _TOLERANCE[self._precision]):
             differs = f"differs from Keras' by {error:.2g} of the largest output, over {most:g}"
-            raise Unavailable(
+            raise UnavailableError(
                 f"what {self._engine.title} computes {differs}{_remedy(self._precision)}"
             )
         self._conversion = Conversion(seconds, float(len(self._artefact)), error)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step
@@ -49,9 +49,9 @@ class Jax(Framework):
             devices = jax.devices(kind)
         except RuntimeError as error:
             line = str(error).splitlines()[0]
-            raise Unavailable(f"JAX {jax.__version__} has no {kind} device: {line}") from error
+            raise UnavailableError(f"JAX {jax.__version__} has no {kind} device: {line}") from error
         if index >= len(devices):
-            raise Unavailable(
+            raise UnavailableError(
                 f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), not number {index}"
             )
         self._device = devices[index]
@@ -108,7 +108,7 @@ class Jax(Framework):
         try:
             jax.profiler.start_trace(str(folder), profiler_options=options)
         except RuntimeError as error:
-            raise Unavailable(f"JAX's profiler: {error}") from error
+            raise UnavailableError(f"JAX's profiler: {error}") from error
         try:
             yield lambda: jax.profiler.TraceAnnotation(WINDOW)
         finally:
@@ -336,7 +336,7 @@ class DistributedJax(Jax):
         super().open_device(platform)
         there = jax.devices(kind)
         if index + wanted > len(there):
-            raise Unavailable(
+            raise UnavailableError(
                 f"JAX {jax.__version__} sees {len(there)} {kind} device(s), not {wanted} from number {index} on"
             )
         self._devices = there[index : index + wanted]

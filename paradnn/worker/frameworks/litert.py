@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ai_edge_litert.interpreter import Interpreter
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
 
@@ -35,7 +35,7 @@ class LiteRT(Engine):
         if precision == "int8" and any(
             each.type == "Enter" for each in function.graph.get_operations()
         ):
-            raise Unavailable(
+            raise UnavailableError(
                 "LiteRT's converter does not survive the calibration of a loop: use int8_dynamic"
             )
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
@@ -61,7 +61,7 @@ class LiteRT(Engine):
         self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
         if traces:
-            raise Unavailable(
+            raise UnavailableError(
                 "LiteRT's interpreter for Python takes no profiler: measure with measure.profile=false"
             )
         threads = source.threads or len(os.sched_getaffinity(0))

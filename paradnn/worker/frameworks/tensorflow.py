@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step
@@ -49,7 +49,7 @@ class TensorFlow(Framework):
             tf.config.threading.set_intra_op_parallelism_threads(int(platform["threads"]))
         devices = tf.config.list_physical_devices(kind)
         if index >= len(devices):
-            raise Unavailable(
+            raise UnavailableError(
                 f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}"
             )
         if kind == "GPU":
@@ -122,7 +122,7 @@ class TensorFlow(Framework):
     def read_trace(self, folder: Path) -> Trace:
         trace = super().read_trace(folder)
         if self._compiled and not trace.ran:
-            raise Unavailable(
+            raise UnavailableError(
                 f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled"
             )
         return trace
@@ -222,7 +222,7 @@ class TensorFlowStep(Step):
 def _kind_of(platform: Mapping[str, Any]) -> str:
     """What TensorFlow calls the platform's devices."""
     if platform["name"] == "tpu":
-        raise Unavailable("framework=tensorflow runs on no TPU here: set framework=jax")
+        raise UnavailableError("framework=tensorflow runs on no TPU here: set framework=jax")
     return str(platform["name"]).upper()
 
 
@@ -256,7 +256,7 @@ def _profiler(folder: Path) -> Iterator[None]:
     try:
         tf.profiler.experimental.start(str(folder), levels)
     except tf.errors.OpError as error:
-        raise Unavailable(f"TensorFlow's profiler: {error.message}") from error
+        raise UnavailableError(f"TensorFlow's profiler: {error.message}") from error
     try:
         yield
     finally:
@@ -270,7 +270,7 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
             step.run(1)
         try:
             trace = read_trace(Path(name))
-        except Unavailable:  # without protobuf
+        except UnavailableError:  # without protobuf
             return ()
     # The trace holds every program of this process.
     ran = trace.ran
@@ -361,7 +361,7 @@ class DistributedTensorFlow(TensorFlow):
                 asked = f"{wanted} from number {index} on"
             else:
                 asked = f"number {index}"
-            raise Unavailable(
+            raise UnavailableError(
                 f"TensorFlow {tf.__version__} sees {len(there)} {kind} device(s), not {asked}"
             )
         if kind == "GPU":
@@ -384,7 +384,7 @@ class DistributedTensorFlow(TensorFlow):
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["compile"] == "xla":
-            raise Unavailable(
+            raise UnavailableError(
                 "TensorFlow has no compile=xla over several devices: set compile=graph or framework=jax"
             )
         inputs, targets = ([self._place(array) for array in arrays] for arrays in batch)

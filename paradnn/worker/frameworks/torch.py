@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from paradnn.core.words import counted
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
@@ -127,15 +127,15 @@ class Torch(Framework):
             torch.set_num_threads(int(platform["threads"]))
         if kind == "cpu":
             if index:
-                raise Unavailable(
+                raise UnavailableError(
                     f"PyTorch {torch.__version__} sees 1 cpu device, not number {index}"
                 )
             return
         if kind != "gpu":
-            raise Unavailable(f"PyTorch {torch.__version__} has no {kind} here")
+            raise UnavailableError(f"PyTorch {torch.__version__} has no {kind} here")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:
-            raise Unavailable(
+            raise UnavailableError(
                 f"PyTorch {torch.__version__} sees {count} gpu device(s), not number {index}"
             )
         # Keras places its variables on "cuda", which is the current device.
@@ -334,18 +334,18 @@ class _Step(Step):
 
 
 def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
-    """The function under torch.compile in one of its modes; Unavailable where it cannot be."""
+    """The function under torch.compile in one of its modes; UnavailableError where it cannot be."""
     if compile == "xla":
-        raise Unavailable(
+        raise UnavailableError(
             "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
         )
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
     if not any(shutil.which(name) for name in compilers):
-        raise Unavailable(
+        raise UnavailableError(
             f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}"
         )
     if device.type == "cuda" and not torch.utils._triton.has_triton():
-        raise Unavailable("torch.compile on a GPU needs the package triton")
+        raise UnavailableError("torch.compile on a GPU needs the package triton")
     if device.type == "cpu":
         # What the processor has is found out by compiling for it, some ten seconds: once a machine,
         # not in each folder.

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from paradnn.core.messages import InputMeasurement, PipelinePart, Timing
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Step
 from paradnn.worker.input.pipelines import ImagePipeline
@@ -90,7 +90,7 @@ class Feed:
         self.settle()
 
     def take(self) -> tuple[Any, ...]:
-        """The arguments of the next step; Unavailable where something in the input cannot be read."""
+        """The arguments of the next step; UnavailableError where something in the input cannot be read."""
         start = time.perf_counter()
         try:
             batch = next(self._iterator, None)
@@ -99,10 +99,12 @@ class Feed:
                 batch = next(self._iterator)
         except StopIteration:
             reason = f"not one batch of {self.batch_size} could be made of it (nothing there can be read)"
-            raise Unavailable(f"{self._where}: {reason}") from None
+            raise UnavailableError(f"{self._where}: {reason}") from None
         except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
             reason = _PLACES.sub("", error.message)[:200]
-            raise Unavailable(f"{self._where}: damaged, or of another format: {reason}") from None
+            raise UnavailableError(
+                f"{self._where}: damaged, or of another format: {reason}"
+            ) from None
         self._slow()
         self.waited += time.perf_counter() - start
         pictures, labels = batch
@@ -151,7 +153,7 @@ class FedStep:
         self.waits: list[float] = []
 
     def run(self, steps: int) -> float | None:
-        """As `Step.run`. Raises Unavailable where the input is damaged."""
+        """As `Step.run`. Raises UnavailableError where the input is damaged."""
         self.source.waited = 0.0
         loss = self.step.feed(steps, self.source.take)
         self.waits.append(self.source.waited)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 
 #: Of the channels of ImageNet's training pictures, in 0..255.
 MEAN = (123.675, 116.28, 103.53)
@@ -27,13 +27,13 @@ _CENTRE = 0.875
 
 def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     """Paths, and the label of each where they are pictures; None where they are TFRecord files.
-    Raises Unavailable.
+    Raises UnavailableError.
     """
     if data["path"] is None:
         return [str(path) for path in generated_images(data)], None
     root = Path(data["path"])
     if not root.exists():
-        raise Unavailable(f"data.path={root}: there is no such file or folder here")
+        raise UnavailableError(f"data.path={root}: there is no such file or folder here")
     if root.is_file():
         files = [root]
     else:
@@ -53,7 +53,7 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
         if not path.name.startswith(".") and path.suffix not in (".json", ".txt")
     ]
     if not records:
-        raise Unavailable(
+        raise UnavailableError(
             f"data.path={root}: there are neither pictures (jpg, jpeg, png) nor TFRecord files"
         )
     return records, None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paradnn.core.messages import NoProfile, OperationTable, Profile
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost, shares, sum_products
@@ -52,7 +52,7 @@ def profile_steps(
         return NoProfile(reason, limited=True)
     try:
         return _profile(framework, step, steps, step_seconds, keep_trace)
-    except Unavailable as error:
+    except UnavailableError as error:
         return NoProfile(str(error))
     except Exception as error:
         traceback.print_exc()

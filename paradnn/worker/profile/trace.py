@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost
 
@@ -157,7 +157,7 @@ def read_trace(folder: Path) -> Trace:
         from paradnn.worker.profile.protos import HloProto, XSpace
     except ModuleNotFoundError as error:
         needs = f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
-        raise Unavailable(needs) from error
+        raise UnavailableError(needs) from error
     files = sorted(folder.glob("**/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ValueError(f"the profiler wrote no trace into {folder}")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
-from paradnn.core.workload import Measured, Point, PointRun, Words, Workload, expect
+from paradnn.core.workload import Measured, Point, PointRun, ResultText, Workload, expect
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
 
@@ -169,7 +169,7 @@ class Channel(Workload):
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         return transfer_metrics(_model(measured.point), known)
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "transfer_us" not in metrics:
             return None
         interval = ""
@@ -186,7 +186,7 @@ class Channel(Workload):
             f"{metrics['transfer_us']:,.2f} us each{interval}",
             f"{rate}, {metrics['messages_per_second']:,.0f} a second",
         )
-        return Words("messages", clauses, replaces=True)
+        return ResultText("messages", clauses, replaces=True)
 
 
 def _model(point: Point) -> Communication:

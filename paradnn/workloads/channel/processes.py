@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.core.channel import encode
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.frameworks import Step
 from paradnn.worker.meters import keep_freed
@@ -32,8 +32,8 @@ from paradnn.worker.process_group import (
     RemoteProcess,
     host_and_port,
     listen,
-    patience_of,
     processes_elsewhere,
+    reply_timeout,
     serve_steps,
     with_port,
 )
@@ -54,7 +54,7 @@ class _Idle(Step):
 class Processes(contextlib.AbstractContextManager["Processes"]):
     """The processes of a point, on its cores: this one, which is measured, and those that it
     starts. They end with the `with` that it is entered by, at the latest with this one. Raises
-    Unavailable and RankFailed.
+    UnavailableError and RankFailed.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class _Means:
                 server.stop(None)
         except RankFailed:
             raise
-        except Unavailable as error:
+        except UnavailableError as error:
             raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
         except Exception as error:
             raise RankFailed(
@@ -187,7 +187,7 @@ class _Means:
         if self.is_served:
             message = make_message(model["bytes"], point["seed"])
             kind = GrpcStep if self._transport == "grpc" else TcpStep
-            return kind(point, addresses[0], message, patience_of(point))
+            return kind(point, addresses[0], message, reply_timeout(point))
         processes = _count_of(point)
         pattern = model["pattern"]
         step: Any
@@ -225,14 +225,16 @@ class _TorchStep(Step):
         if backend == "nccl":
             if not torch.cuda.is_available() or torch.cuda.device_count() < here:
                 there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-                raise Unavailable(f"model.transport=nccl needs {here} GPUs, PyTorch sees {there}")
+                raise UnavailableError(
+                    f"model.transport=nccl needs {here} GPUs, PyTorch sees {there}"
+                )
             self._device = f"cuda:{rank % here}"
             torch.cuda.set_device(rank % here)
         self._torch = torch
         self._dist = dist
         self._rank = rank
         self._pattern = model["pattern"]
-        limit = datetime.timedelta(seconds=patience_of(point))
+        limit = datetime.timedelta(seconds=reply_timeout(point))
         dist.init_process_group(
             backend, init_method=f"tcp://{address}", rank=rank, world_size=processes, timeout=limit
         )
@@ -279,7 +281,7 @@ class _TensorFlowStep(Step):
 
         kind = point["platform"]["name"]
         if kind != "cpu":
-            raise Unavailable(f"model.transport=tensorflow is for platform=cpu, not {kind}")
+            raise UnavailableError(f"model.transport=tensorflow is for platform=cpu, not {kind}")
         # Each process has its own cores, as if it were a host of that many.
         here = len(addresses) // int(point.get("hosts", 1))
         layout = layout_of(here, point["platform"])

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import UnavailableError
 from paradnn.worker.frameworks import Step
 from paradnn.worker.process_group import RankFailed, host_and_port, silent, with_port
 
@@ -94,7 +94,9 @@ class TcpStep(Step):
         except TimeoutError:
             raise silent(peer, patience) from None
         except OSError as error:
-            raise Unavailable(f"{peer} cannot be reached: {error.strerror or error}") from error
+            raise UnavailableError(
+                f"{peer} cannot be reached: {error.strerror or error}"
+            ) from error
         self._connection = Connection(connected, peer, patience)
         self.close = self._connection.close
 
@@ -147,11 +149,11 @@ _SERVER_OPTIONS = (
 
 
 def require_grpc() -> Any:
-    """The library. Raises Unavailable where the interpreter under test lacks it."""
+    """The library. Raises UnavailableError where the interpreter under test lacks it."""
     try:
         import grpc
     except ImportError as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"model.transport=grpc needs the package grpcio in this interpreter: {error}"
         ) from error
     return grpc
@@ -195,7 +197,7 @@ class GrpcStep(Step):
 
 
 def serve_calls(address: str) -> Any:
-    """A server that is started, and runs until it is dropped. Raises Unavailable where the address
+    """A server that is started, and runs until it is dropped. Raises UnavailableError where the address
     is taken.
     """
     grpc = require_grpc()
@@ -208,7 +210,7 @@ def serve_calls(address: str) -> Any:
     try:
         server.add_insecure_port(address)
     except RuntimeError as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"{address} is taken; choose another port with model.port, or 0"
         ) from error
     server.start()

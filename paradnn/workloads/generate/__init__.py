@@ -21,18 +21,18 @@ from paradnn.core.words import rounded
 from paradnn.core.workload import (
     Costs,
     Measured,
-    Part,
     Point,
     PointRun,
-    Words,
+    ResultText,
     Workload,
+    WorkloadMessage,
     expect,
     sent,
 )
 
 
 @dataclass(frozen=True)
-class Generation(Part):
+class Generation(WorkloadMessage):
     """What reading the prompts took, to the first token; the timed steps are those after it."""
 
     of: ClassVar[str] = "generation"
@@ -216,7 +216,7 @@ class Generate(Workload):
             for count in found
         ]
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "generation_ms" not in metrics:
             return None
         clauses = [
@@ -228,7 +228,7 @@ class Generate(Workload):
         if "decode_bandwidth_fraction" in metrics:
             share = metrics["decode_bandwidth_fraction"]
             clauses.append(f"{share:.1%} of the measured bandwidth at what a token must move")
-        return Words("generation", clauses)
+        return ResultText("generation", clauses)
 
     def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer

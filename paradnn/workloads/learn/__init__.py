@@ -15,14 +15,14 @@ from paradnn.core.schema import option
 from paradnn.core.words import counted
 from paradnn.core.workload import (
     Measured,
+    MetricSnapshot,
     Model,
-    Moment,
-    Part,
     Point,
     PointResult,
     PointRun,
-    Words,
+    ResultText,
     Workload,
+    WorkloadMessage,
     expect,
 )
 from paradnn.workloads.learn.messages import Epoch, last_epoch
@@ -112,11 +112,11 @@ class Learn(Workload):
         assert isinstance(point.data, Pictures)
         return {"learning_set": str(set_file(point.data))}
 
-    def progress(self, news: Part) -> str:
+    def progress(self, news: WorkloadMessage) -> str:
         assert isinstance(news, Epoch)
         return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
 
-    def history(self, news: Sequence[Part]) -> list[Moment]:
+    def history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
         moments = []
         seconds = 0.0
         for epoch in news:
@@ -128,7 +128,7 @@ class Learn(Workload):
                 "train_loss": epoch.train_loss,
                 "learning_seconds": seconds,
             }
-            moments.append(Moment(epoch.number, round(1e3 * epoch.ended), metrics))
+            moments.append(MetricSnapshot(epoch.number, round(1e3 * epoch.ended), metrics))
         return moments
 
     def ended(self, result: PointResult) -> bool:
@@ -196,7 +196,7 @@ class Learn(Workload):
             }
         return {}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "best_accuracy" not in metrics:
             return None
         best = f"best accuracy {metrics['best_accuracy']:.4f} in {counted(round(metrics['epochs']), 'epoch')}"
@@ -213,7 +213,7 @@ class Learn(Workload):
                 f"target reached in {metrics['seconds_to_target']:.3f} s, {epochs}, {steps}",
                 best + later,
             ]
-        return Words("learning", clauses, verdict="; ".join(clauses))
+        return ResultText("learning", clauses, verdict="; ".join(clauses))
 
     def refuse_forecast(self) -> None:
         reason = "has no forecast: how many epochs a training takes is not known before"

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paradnn.core.workload import Part
+from paradnn.core.workload import WorkloadMessage
 
 
 @dataclass(frozen=True)
-class Epoch(Part):
+class Epoch(WorkloadMessage):
     """An epoch of so many steps, the first is number 1; `ended` is in Unix seconds. `train_loss` is
     that of its last batch, `accuracy` and `heldout_loss` are over all held-out examples; `joules`
     were taken in what counts, None where nothing counts them; `resumed`: it is the first since the

@@ -23,9 +23,9 @@ import numpy as np
 
 from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.core.messages import Timing, Trial
-from paradnn.core.workload import Ended, Unavailable
+from paradnn.core.workload import PointEnded, UnavailableError
 from paradnn.worker.frameworks import Step
-from paradnn.worker.measure import NotFinite, Watch, compile_steps
+from paradnn.worker.measure import AttemptRecorder, NotFinite, compile_steps
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.point import PointRun
 from paradnn.worker.step import product_flops, synthetic_batch
@@ -36,7 +36,7 @@ Batch = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """The set in the file `path`; Unavailable where it cannot be read."""
+    """The set in the file `path`; UnavailableError where it cannot be read."""
     try:
         with np.load(path) as file:
             return {
@@ -44,7 +44,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
                 for name in ("training", "training_classes", "heldout", "heldout_classes")
             }
     except (OSError, ValueError, KeyError) as error:
-        raise Unavailable(f"the set to learn from cannot be read: {error}") from error
+        raise UnavailableError(f"the set to learn from cannot be read: {error}") from error
 
 
 def fitted_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
@@ -151,7 +151,7 @@ _EVALUATED = 512
 _LIKELIEST = {"accuracy": 1, "top5": 5}
 
 
-class NotReached(Ended):
+class NotReached(PointEnded):
     """All epochs have passed, and none has reached the target."""
 
     outcome = "timeout"
@@ -329,7 +329,7 @@ def measure_training(run: PointRun) -> None:
     run.memory.compiled()
     meter = run.meter()
     epochs: list[Epoch] = []
-    watch = Watch(EnergyMeter(meter.source), step.compilations)
+    watch = AttemptRecorder(EnergyMeter(meter.source), step.compilations)
 
     def tell(epoch: Epoch) -> None:
         epochs.append(epoch)

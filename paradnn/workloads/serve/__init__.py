@@ -19,8 +19,17 @@ from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
-from paradnn.core.workload import Measured, Model, Point, PointRun, Words, Workload, expect, sent
-from paradnn.worker.chance import fewest_to_pass
+from paradnn.core.workload import (
+    Measured,
+    Model,
+    Point,
+    PointRun,
+    ResultText,
+    Workload,
+    expect,
+    sent,
+)
+from paradnn.worker.chance import required_in_time_queries
 from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.serve.load import (
     OFFLINE_SLACK,
@@ -176,7 +185,7 @@ class Scenario(Workload):
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         return load_artifacts(measured.answers)
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "queries_per_batch" not in metrics:
             return None
         words = f"{metrics['queries']:,.0f} queries, {rounded(metrics['queries_per_second'])}/s"
@@ -203,14 +212,16 @@ class Scenario(Workload):
         if early:
             clauses.insert(0, f"{rounded(early, 3)} ms a query, by LoadGen's early stopping")
         if "limit" not in tags:
-            return Words("load", clauses)
+            return ResultText("load", clauses)
         held = f"limit {tags['limit']}: {tags['limit_reason']}"
         invalid = tags.get("valid") == "false"
         if invalid:
             verdict = f"INVALID, {words}, limit {tags['limit']}"
         else:
             verdict = ""
-        return Words("load", [f"INVALID: {held}" if invalid else held, *clauses], verdict=verdict)
+        return ResultText(
+            "load", [f"INVALID: {held}" if invalid else held, *clauses], verdict=verdict
+        )
 
     def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         """At least so many seconds, and so many queries; they come in place of single steps."""
@@ -482,7 +493,7 @@ def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
     """
     count = len(latencies)
     discarded = 0
-    while fewest_to_pass(discarded + 1, share, _CONFIDENCE) + discarded + 1 <= count:
+    while required_in_time_queries(discarded + 1, share, _CONFIDENCE) + discarded + 1 <= count:
         discarded += 1
     return sorted(latencies)[count - discarded] if discarded else None
 

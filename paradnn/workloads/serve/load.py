@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from paradnn.core.workload import Ended, PointRun
-from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
-from paradnn.worker.meters import ContentionWatch, EnergyMeter
+from paradnn.core.workload import PointEnded, PointRun
+from paradnn.worker.chance import beta_share, events_factor, passes, required_in_time_queries
+from paradnn.worker.meters import ContentionMonitor, EnergyMeter
 from paradnn.workloads.serve.generator import Generated
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
@@ -144,7 +144,7 @@ def serve_closed(
     return ServedQueries(log)
 
 
-class NotServed(Ended):
+class NotServed(PointEnded):
     """What was asked for did not all come or was not all served; `load` is what was measured of it."""
 
     def __init__(self, reason: str, load: Load, outcome: str) -> None:
@@ -239,13 +239,13 @@ class ScheduledRuns:
         )
         return time.monotonic() + needed < self._until / 1e9
 
-    def _watch(self) -> LimitWatch:
-        return LimitWatch(self._limit, self._share, self._settings["confidence"])
+    def _watch(self) -> LimitMonitor:
+        return LimitMonitor(self._limit, self._share, self._settings["confidence"])
 
     def _probe(self, rate: float) -> bool:
         return self._held(rate, self._watch())[0]
 
-    def _held(self, rate: float, watch: LimitWatch | None = None) -> tuple[bool, ServedQueries]:
+    def _held(self, rate: float, watch: LimitMonitor | None = None) -> tuple[bool, ServedQueries]:
         """Whether a rate held, in a full run or while a watch looks, and what was served; noted as
         a probe.
         """
@@ -269,7 +269,7 @@ class ScheduledRuns:
         return held is True, run
 
     def _run(
-        self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None
+        self, rate: float, length: tuple[float, int], watch: LimitMonitor | None = None
     ) -> ServedQueries:
         """What was served at `rate` in so many seconds, and queries, at least; why it was not what
         was asked for.
@@ -332,7 +332,7 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
     return False if unlikely else None
 
 
-class LimitWatch:
+class LimitMonitor:
     """Ends a probe once it is sure, with `confidence`, whether a share of all queries takes no
     longer than `latency` ns. Every look has its part of the chance of a false verdict.
 
@@ -347,7 +347,7 @@ class LimitWatch:
         self._latency = latency
         self._share = share
         self._error = (1 - confidence) / LOOKS
-        self.fewest = fewest_to_pass(0, share, 1 - self._error)
+        self.fewest = required_in_time_queries(0, share, 1 - self._error)
         self._next, self._looks = float(self.fewest), 0
         self._late: list[int] = []
         self._begin: int | None = None
@@ -481,7 +481,7 @@ def measure_served(run: PointRun, scenario: Scenario) -> None:
 def _ask(
     run: PointRun, scenario: Scenario, serve_queries: Callable[[int], object], batch: int
 ) -> None:
-    watch = ContentionWatch()
+    watch = ContentionMonitor()
     with run.phases("load"):
         until = time.perf_counter_ns() + int(_SINGLE_SECONDS * 1e9)
         alone = serve_closed(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from paradnn.core.channel import plain
 from paradnn.core.messages import Answer
-from paradnn.core.workload import Part, sent
+from paradnn.core.workload import WorkloadMessage, sent
 
 
 def packed(content: bytes) -> str:
@@ -113,7 +113,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Load(Part):
+class Load(WorkloadMessage):
     """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them; rate:
     queries/s asked, None where no schedule asks; single_seconds: what one query takes alone;
     joules: energy meanwhile, None: not counted.

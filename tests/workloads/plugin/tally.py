@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric
 from paradnn.core.schema import option
-from paradnn.core.workload import Part, Words, Workload
+from paradnn.core.workload import ResultText, Workload, WorkloadMessage
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tallied(Part):
+class Tallied(WorkloadMessage):
     """How long it took to run so many steps one by one."""
 
     of: ClassVar[str] = "tallied"
@@ -77,10 +77,10 @@ class Tally(Workload):
         """How many."""
         return {"tallied": str(self.steps)}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         """How many, how fast."""
         if "tally_per_second" in metrics:
-            return Words("tally", [f"{tags['tallied']} tallied"])
+            return ResultText("tally", [f"{tags['tallied']} tallied"])
         return None
 
 
