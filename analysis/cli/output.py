@@ -268,7 +268,10 @@ def _column(values: pd.Series) -> pd.Series:
     if exact:
         number = "{:.0f}".format
     else:
-        number = lambda value: si(float(value)).strip()
+
+        def number(value):
+            return si(float(value)).strip()
+
     return values.map(
         lambda one: number(one) if is_number(one) else "-" if _is_none(one) else str(one)
     )

@@ -189,8 +189,8 @@ class Endpoint(Workload):
     reason = "is asked, not trained"
     declares = declared(__file__)
     parts = (Requests,)
-    headlines = {"time_to_first_token_ms": "ms to the first token"}
-    phases = {"requests": "warmup"}
+    headlines: ClassVar[Mapping[str, str]] = {"time_to_first_token_ms": "ms to the first token"}
+    phases: ClassVar[Mapping[str, str]] = {"requests": "warmup"}
     brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
 
     url: str = option(

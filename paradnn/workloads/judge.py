@@ -48,7 +48,7 @@ class Evaluate(Workload):
     reason = "trains nothing"
     inputs = SETS
     parts = (EvaluationResult,)
-    phases = {"judge": "latency"}
+    phases: ClassVar[Mapping[str, str]] = {"judge": "latency"}
     declares = (
         Metric(
             "judged_accuracy",

@@ -73,13 +73,30 @@ boxes = test_boxplot.runs
 grid = test_heatmap.grid
 merit = test_figure_of_merit.both
 three = test_frontier.three
-scaled = lambda: test_scaling.planted(0.1)
+
+
+def scaled():
+    return test_scaling.planted(0.1)
+
+
 version = test_software.version
 trained = test_time_to_accuracy.trained
-newer = lambda: software(version("2.16", 2.0))
-apart = lambda: software(version("2.16").assign(batch_size=7))
-roofs = lambda: test_roofline.planted().assign(point_id=range(31), artifact_uri="")  # noqa: E731
-elsewhere = lambda: software(version("2.9", precision="bfloat16", device="Other"))  # noqa: E731
+
+
+def newer():
+    return software(version("2.16", 2.0))
+
+
+def apart():
+    return software(version("2.16").assign(batch_size=7))
+
+
+def roofs():
+    return test_roofline.planted().assign(point_id=range(31), artifact_uri="")
+
+
+def elsewhere():
+    return software(version("2.9", precision="bfloat16", device="Other"))
 
 
 def asked(words: str, frame: pd.DataFrame) -> Result:

@@ -134,7 +134,7 @@ class Channel(Workload):
     unit = "exchange"
     reason = "trains nothing"
     declares = declared(__file__)
-    headlines = {"transfer_us": "us a message"}
+    headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
         """No device is needed."""

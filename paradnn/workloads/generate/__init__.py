@@ -57,9 +57,9 @@ class Generate(Workload):
     same_step = False
     declares = declared(__file__)
     parts = (Generation,)
-    rates = {"tokens_per_second": "tokens/s"}
-    phases = {"prefill": "compile"}
-    disturbed = {"prefill": "while prompts were read: "}
+    rates: ClassVar[Mapping[str, str]] = {"tokens_per_second": "tokens/s"}
+    phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
+    disturbed: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
     judged_by = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
     profiled_whole = False  # products of one token are small, and many are fused with others
 

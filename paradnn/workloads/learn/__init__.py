@@ -44,7 +44,7 @@ class Learn(Workload):
     declares = declared(__file__)
     inputs = SETS
     parts = (Epoch,)
-    phases = {"learn": "latency"}
+    phases: ClassVar[Mapping[str, str]] = {"learn": "latency"}
     judged_by = ("cost_of_learning", "learning_seconds", "best_accuracy")
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
 

@@ -81,8 +81,8 @@ class Scenario(Workload):
         "queries_per_second",
         "latency_p99_ms",
     )
-    phases = {"load": "latency"}
-    disturbed = {"load": "under load: "}
+    phases: ClassVar[Mapping[str, str]] = {"load": "latency"}
+    disturbed: ClassVar[Mapping[str, str]] = {"load": "under load: "}
 
     min_seconds: float
     min_queries: int
