@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from analysis.columns import PLACE_PREFIXES, POINT, POINT_PREFIXES
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
-from analysis.statistics.sessions import FEWEST_SESSIONS, sessions_of
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import Workload, asked_for
+from paradnn.statistics.sessions import FEWEST_SESSIONS, sessions_of
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")

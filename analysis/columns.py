@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
-from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok, only
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import WORKLOADS, choices, key_groups, option_names
 from paradnn.families import FAMILIES
+from paradnn.statistics.regression import Lacking
 from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
 

@@ -16,14 +16,14 @@ from typing import NamedTuple
 from analysis.columns import describes, is_platform_column, join_columns, shown
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
+from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.result import Result
 from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, mean_in_words, tidy
-from analysis.statistics.dependence import geometric_mean, levels_of
-from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from paradnn.core.errors import NotEnoughData
-from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
+from paradnn.statistics.dependence import geometric_mean, levels_of
+from paradnn.statistics.estimate import Estimate
 
 #: The column that names an operation's type; `type` itself identifies no point.
 TYPE = "operation_type"

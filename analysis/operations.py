@@ -27,11 +27,11 @@ from analysis.roofs import (
     roof_in_words,
     verdict,
 )
-from analysis.statistics.dependence import Levels, Unit, crossed_quantile, levels_of
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, StoreError
-from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
+from paradnn.statistics.dependence import Levels, Unit, crossed_quantile, levels_of
+from paradnn.statistics.estimate import Estimate
 
 #: Operations below this share of the time are not drawn, as in the paper's Figure 3.
 MINIMUM_SHARE = 0.01

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from analysis.format import short
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
-from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import families, is_ok
+from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
 
 #: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None);
 #: None without one.

@@ -13,13 +13,14 @@ from analysis.columns import find_column
 from analysis.format import format_distinct, short
 from analysis.lazy import drawing, pd
 from analysis.options import Options, column_option, option, unit_option
+from analysis.pairing import LEVELLED
 from analysis.result import Result, joined
-from analysis.statistics.contrast import MARGIN
-from analysis.statistics.pairing import LEVELLED, sampling
 from analysis.store.conditions import parse, select
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
+from paradnn.statistics.contrast import MARGIN
+from paradnn.statistics.sessions import sampling
 from paradnn.store.metrics import metric as registered
 
 #: Columns of a pair that are shown whether they vary or not.

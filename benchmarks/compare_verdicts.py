@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.common import save
 from benchmarks.steadiness import ar1
 from paradnn.compare.gate import Gate, Limit
-from paradnn.compare.verdict import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
+from paradnn.statistics.paired_rounds import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
 
 VISIT_SECONDS = 5.0
 #: Visits, in pairs, of one comparison: machine(visits, cv, random) is what they have in common with

@@ -30,7 +30,7 @@ from paradnn.designs.choice import choose, first_points
 from paradnn.designs.frontier import excluded, fitting
 from paradnn.forecast.predict import Line, fit_line, roofline, step_inputs
 from paradnn.forecast.process import Inputs, LeaveOneOutErrors, Process
-from paradnn.forecast.regression import Array, Prediction
+from paradnn.statistics.robust_regression import Array, Prediction
 
 SHARES = (0.01, 0.02, 0.05, 0.1)
 #: timm's tables that are replayed: other devices, precisions, layouts and modes.

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.published.source import shipped
-from analysis.statistics.transfers import fit_transfers, fitted
 from benchmarks.common import save
+from paradnn.statistics.transfers import fit_transfers, fitted
 
 #: Bytes from which on errors are of large messages.
 _LARGE = 65536

@@ -19,7 +19,7 @@ from analysis.analyses.infeed import InfeedOptions, input_waits
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.roofs import place_models
 from analysis.roofs import summary as under_roof
-from analysis.statistics.dependence import Unit
+from paradnn.statistics.dependence import Unit
 
 PEAKS = ("peak_flops_per_second", "peak_bytes_per_second")
 

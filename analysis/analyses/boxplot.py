@@ -15,14 +15,14 @@ from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
+from analysis.pairing import pair
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import choose_sides, side_option
-from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
-from analysis.statistics.pairing import pair
 from analysis.store.frame import aggregate_replicates, families, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
+from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
 
 #: What is drawn if no metric is named: the first that nine of ten runs have.
 _CANDIDATES = (

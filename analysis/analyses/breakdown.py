@@ -18,10 +18,10 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
-from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
+from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
 
 _PREFIXES = {"category": "category_share.", "type": "op_share."}
 _LEADING = 3  # types of operation that are named for a family

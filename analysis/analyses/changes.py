@@ -20,11 +20,11 @@ from analysis.lazy import np, pd
 from analysis.options import Options, column_option, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
-from analysis.statistics.contrast import adjusted
-from analysis.statistics.dependence import Component, combined
-from analysis.statistics.sessions import sessions_of
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, DataError, NotEnoughData
+from paradnn.statistics.contrast import adjusted
+from paradnn.statistics.dependence import Component, combined
+from paradnn.statistics.sessions import sessions_of
 from paradnn.store.files import read_json
 
 # sessions of a series at least, and on each side of a change

@@ -13,11 +13,11 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.statistics.sessions import sessions_of
-from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import Estimate
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.sessions import sessions_of
+from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers
 
 _FAINT = 0.55
 #: Breaks beyond which none is marked.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import option
+from analysis.pairing import pair
 from analysis.registry import analysis
 from analysis.sides import (
     Compared,
@@ -27,10 +28,9 @@ from analysis.sides import (
     no_verdict,
     sources_of,
 )
-from analysis.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, equivalent, judge
-from analysis.statistics.dependence import MINIMUM_POINTS, Unit
-from analysis.statistics.pairing import pair
 from analysis.store.frame import families
+from paradnn.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, equivalent, judge
+from paradnn.statistics.dependence import MINIMUM_POINTS, Unit
 
 _KEPT = ("a_count", "b_count", "p_value", "p_adjusted", "verdict")
 

@@ -18,14 +18,14 @@ from analysis.columns import find_column, find_metric, join_columns
 from analysis.format import short
 from analysis.lazy import np, pd, stats
 from analysis.options import Options, column_option, option
+from analysis.pairing import direction
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, pooled_within, require_runs
-from analysis.statistics.dependence import Component, combined
-from analysis.statistics.pairing import direction
-from analysis.statistics.sessions import arrange
 from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
+from paradnn.statistics.dependence import Component, combined
+from paradnn.statistics.sessions import arrange
 
 
 @dataclass(frozen=True, kw_only=True)

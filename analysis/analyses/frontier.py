@@ -23,12 +23,12 @@ from analysis.options import Options, option
 from analysis.prices import PRICE, currency_of, price_option, priced, read_prices
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, joined
-from analysis.statistics.regression import Lacking
-from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.regression import Lacking
+from paradnn.statistics.sessions import ALLOWANCE, arrange
 from paradnn.store.metrics import METRICS
 
 #: No goals in themselves, but what a choice serves, and how long it learns.

@@ -31,12 +31,12 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, metric_option, option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.cli.console import si
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
+from paradnn.statistics.regression import Lacking
 
 
 @dataclass(frozen=True, kw_only=True)

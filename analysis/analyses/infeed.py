@@ -21,11 +21,11 @@ from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.sides import rare
-from analysis.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
-from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
-from paradnn.forecast.estimate import Estimate
+from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.regression import Lacking
 
 #: What the host does for an example is fixed, so that these are what the wait should fall with.
 _SIZE = "flops_per_example"

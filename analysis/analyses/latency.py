@@ -21,7 +21,7 @@ from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.store.frame import require_homogeneous
 from paradnn.core.errors import NotEnoughData
-from paradnn.forecast.estimate import LEVEL
+from paradnn.statistics.estimate import LEVEL
 
 _RATE = "scheduled_queries_per_second"
 #: What is swept or searched, and so no policy.

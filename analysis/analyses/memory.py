@@ -14,10 +14,10 @@ from analysis.lazy import np, pd
 from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
+from paradnn.statistics.regression import Lacking
 
 #: Outcomes of points that ran out of memory when they were tried.
 RAN_OUT = ("oom_device", "oom_host")

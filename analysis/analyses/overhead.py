@@ -14,11 +14,11 @@ from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import rare
-from analysis.statistics.dependence import crossed_ratio, levels_of
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
-from paradnn.forecast.estimate import Estimate
+from paradnn.statistics.dependence import crossed_ratio, levels_of
+from paradnn.statistics.estimate import Estimate
 from paradnn.store.metrics import PHASES
 
 _OWN = {name for work in WORKLOADS.values() for name in work.phases}

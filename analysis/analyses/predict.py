@@ -25,10 +25,10 @@ from analysis.lazy import np, past, pd
 from analysis.options import Options, column_option, metric_option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.statistics.regression import Lacking
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, only, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
+from paradnn.statistics.regression import Lacking
 
 if TYPE_CHECKING:
     from paradnn.forecast.process import LeaveOneOutErrors

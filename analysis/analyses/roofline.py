@@ -32,11 +32,11 @@ from analysis.roofs import (
     roof_in_words,
     summary,
 )
-from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
+from paradnn.statistics.dependence import Unit, crossed_share, levels_of
 
 _FAR = 0.1  # share of the roof below which neither ceiling explains a rate
 _WAITING = 0.1  # infeed fraction above which a point waits for its input

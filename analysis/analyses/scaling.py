@@ -17,14 +17,15 @@ from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option
+from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, joined
-from analysis.statistics.dependence import crossed_quantile, crossed_ratio, levels_of
-from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
-from paradnn.forecast.estimate import Estimate
+from paradnn.statistics.dependence import crossed_quantile, crossed_ratio, levels_of
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.sessions import sampling
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")

@@ -34,14 +34,14 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, metric_option, option, unit_option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
-from analysis.statistics.contrast import adjusted
-from analysis.statistics.dependence import Component, Levels, Unit, combined, levels_of
-from analysis.statistics.regression import BETWEEN, Regression, regress
-from analysis.statistics.sessions import ALLOWANCE, When, when_of
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL
+from paradnn.statistics.contrast import adjusted
+from paradnn.statistics.dependence import Component, Levels, Unit, combined, levels_of
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.regression import BETWEEN, Regression, regress
+from paradnn.statistics.sessions import ALLOWANCE, When, when_of
 
 _RATE = 0.05  # of fits without any effect in which some term may be said to matter
 _POOR = 0.5  # the R2 below which a straight line is said to describe little

@@ -18,15 +18,15 @@ from analysis.format import format_distinct
 from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, pd
 from analysis.options import Options, column_option, option, unit_option
+from analysis.pairing import pair
 from analysis.registry import analysis
 from analysis.result import Result, joined
-from analysis.statistics.contrast import MARGIN, Contrast, Verdict, judge
-from analysis.statistics.dependence import Unit
-from analysis.statistics.pairing import pair
-from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
+from paradnn.statistics.contrast import MARGIN, Contrast, Verdict, judge
+from paradnn.statistics.dependence import Unit
+from paradnn.statistics.regression import Lacking
 
 
 @dataclass(frozen=True, kw_only=True)

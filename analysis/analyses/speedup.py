@@ -20,6 +20,7 @@ from analysis.labels import labelled, term_label
 from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
 from analysis.options import column_option, option
+from analysis.pairing import pair, require_like_sessions
 from analysis.registry import analysis
 from analysis.result import Result
 from analysis.sides import (
@@ -32,13 +33,12 @@ from analysis.sides import (
     side_option,
     sources_of,
 )
-from analysis.statistics.contrast import Contrast, adjusted
-from analysis.statistics.dependence import Unit, levels_of
-from analysis.statistics.pairing import pair, require_like_sessions
-from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
-from paradnn.forecast.estimate import LEVEL
+from paradnn.statistics.contrast import Contrast, adjusted
+from paradnn.statistics.dependence import Unit, levels_of
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.regression import Lacking, Regression, regress
 
 _PANELS = 6
 _VALUES = 3  # of a hyperparameter from which on each may have an effect of its own beside a slope

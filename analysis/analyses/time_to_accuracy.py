@@ -24,11 +24,11 @@ from analysis.options import Options
 from analysis.prices import PRICE, price_option, priced, read_prices
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result
-from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import families
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.statistics.estimate import LEVEL, Estimate
+from paradnn.statistics.sessions import ALLOWANCE, arrange
 from paradnn.store.metrics import COST_TO_TARGET
 
 _PREFIXES = ("optimizer.", "data.", "learn.", "platform.")

@@ -26,7 +26,7 @@ from paradnn.families.operations import Operation
 
 if TYPE_CHECKING:
     from paradnn.forecast.operation_times import OperationTimes
-    from paradnn.forecast.regression import Prediction
+    from paradnn.statistics.robust_regression import Prediction
 
 #: The shipped files: timings (a row each, with the number of its group) and the groups.
 DATA = Path(__file__).with_name("data")

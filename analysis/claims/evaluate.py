@@ -19,16 +19,16 @@ from analysis.columns import describes, is_platform_column, join_columns
 from analysis.lazy import np, pd, stats
 from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
-from analysis.statistics.contrast import Contrast
-from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.statistics.pairing import pair, require_like_sessions
-from analysis.statistics.regression import BETWEEN, Regression, regress
-from analysis.statistics.sessions import ALLOWANCE, When, arrange, when_of
+from analysis.pairing import pair, require_like_sessions
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.statistics.contrast import Contrast
+from paradnn.statistics.dependence import crossed_quantile, crossed_share, levels_of
+from paradnn.statistics.estimate import LEVEL, Estimate
+from paradnn.statistics.regression import BETWEEN, Regression, regress
+from paradnn.statistics.sessions import ALLOWANCE, When, arrange, when_of
 
 
 @dataclass

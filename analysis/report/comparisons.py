@@ -19,11 +19,10 @@ from analysis.registry import SectionSpec
 from analysis.report.populations import Population
 from analysis.report.sections import Context, KeyFinding, Missing, Section
 from analysis.sides import Compared
-from analysis.statistics.contrast import Verdict
-from analysis.statistics.pairing import sampling
-from analysis.statistics.sessions import REMEDY, SessionOverlap
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
+from paradnn.statistics.contrast import Verdict
+from paradnn.statistics.sessions import REMEDY, SessionOverlap, sampling
 
 FASTER = "Which is faster"
 COSTS = "What it costs"

@@ -39,7 +39,7 @@ class _Callable(ModuleType):
         """
         from paradnn.compare.commands import CommandProtocol
         from paradnn.compare.duet import command_of, turns_of
-        from paradnn.compare.verdict import COMMAND_ROUNDS, Rule
+        from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, Rule
 
         rule = Rule(within, equivalence, most=COMMAND_ROUNDS)
         terms = CommandProtocol(minutes, timeout=timeout)

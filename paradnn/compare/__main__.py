@@ -16,8 +16,8 @@ from paradnn.cli.command import run_command
 from paradnn.cli.program import program
 from paradnn.compare.arguments import make_parser as make_parser
 from paradnn.compare.arguments import read_arguments
-from paradnn.compare.verdict import SpeedVerdict
 from paradnn.core.words import counted
+from paradnn.statistics.paired_rounds import SpeedVerdict
 
 if TYPE_CHECKING:
     from paradnn.compare.text import Paired

@@ -32,9 +32,9 @@ from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
 from paradnn.cli.parser import Parser, number, share
-from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
+from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, FEWEST, Rule
 
 #: What a comparison decides itself, with the reason.
 _ROUNDS = ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper")

@@ -4,7 +4,7 @@ is.
 Each round runs both commands, one right after the other, each in a fresh process; which goes first
 is random in one round and the other way round in the next. A round's value is the logarithm of the
 ratio of speeds, so what both sides meet (a session, a drift, a slow neighbour) cancels in it
-(`paradnn.compare.verdict`).
+(`paradnn.statistics.paired_rounds`).
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from paradnn.compare.text import Paired
-from paradnn.compare.verdict import Rule, orders
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted, in_seconds
+from paradnn.statistics.paired_rounds import Rule, orders
 
 #: Runs of a short command that make one visit last this long, so that neither clock nor start-up
 #: luck decides it.

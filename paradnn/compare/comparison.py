@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paradnn.compare.text import Paired, round_table
-from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
 from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
+from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty
 #: of them.

@@ -3,7 +3,7 @@ processes each round.
 
 The turns are those of two models (`paradnn.session.turns`). The process stays the unit of
 replication: a round is one pair of processes, and its value that of its pairs of blocks
-(`paradnn.compare.verdict.trimmed`).
+(`paradnn.statistics.paired_rounds.trimmed`).
 """
 
 import argparse
@@ -29,10 +29,10 @@ from paradnn.compare.commands import (
     Turns,
     failure_of,
 )
-from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
 from paradnn.session.turns import BlockTurns
+from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
 #: Pairs of blocks in a round.
 BLOCKS = 10

@@ -27,9 +27,9 @@ from paradnn.compare.arguments import COMMAND_MINUTES, add_options, parsed
 from paradnn.compare.commands import Turns
 from paradnn.compare.duet import take_turns
 from paradnn.compare.text import describe, seen, write_files
-from paradnn.compare.verdict import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import WORKING_TREE, commit_of
+from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.store.files import append_line, whole_file
 
 

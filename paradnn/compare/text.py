@@ -13,7 +13,9 @@ from typing import Any
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
-from paradnn.compare.verdict import (
+from paradnn.core.words import counted, in_seconds, rounded
+from paradnn.platform.findings import host_findings
+from paradnn.statistics.paired_rounds import (
     FEWEST,
     Rule,
     SpeedEstimate,
@@ -21,8 +23,6 @@ from paradnn.compare.verdict import (
     estimate,
     false_alarms,
 )
-from paradnn.core.words import counted, in_seconds, rounded
-from paradnn.platform.findings import host_findings
 from paradnn.store.files import whole_file, write_json
 
 #: More rounds than this are no advice: the machine is to be quietened instead.

@@ -27,10 +27,10 @@ from paradnn.designs.frontier import excluded
 from paradnn.forecast.history import CompletedRun, History, open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.regression import Array, one_thread
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import RunHistory, row_of, table_of_points
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
+from paradnn.statistics.robust_regression import Array, one_thread
 from paradnn.store.files import read_json
 from paradnn.store.runs import Finished, ResumePolicy
 

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, stdtrit
 
 from paradnn.forecast.process import LeaveOneOutErrors
-from paradnn.forecast.regression import Array, Prediction
+from paradnn.statistics.robust_regression import Array, Prediction
 
 
 def choose(

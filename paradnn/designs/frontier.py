@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paradnn.forecast.regression import Array
+from paradnn.statistics.robust_regression import Array
 
 _Bools = NDArray[np.bool_]
 

@@ -18,10 +18,10 @@ from paradnn.config.point import Settings
 from paradnn.forecast.history import History
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import RunHistory, row_of, table_of_points
 from paradnn.session.record import run_name
+from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import whole_file
 
 #: Past runs that a prediction looks at: the newest.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from paradnn.families.operations import Operation
 from paradnn.forecast.predict import Line, fit_line, replicate_noise
 from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, places
-from paradnn.forecast.regression import Array, Prediction
+from paradnn.statistics.robust_regression import Array, Prediction
 
 #: Operations without which nothing is fitted.
 LEAST = 5

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 
 from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.predict import overhead_columns
-from paradnn.forecast.regression import Array, Columns, Prediction, RobustRegression, one_thread
 from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, RunHistory, Table
+from paradnn.statistics.robust_regression import (
+    Array,
+    Columns,
+    Prediction,
+    RobustRegression,
+    one_thread,
+)
 from paradnn.worker.measure import MAX_STEPS, WINDOW
 
 #: The `measure` settings of some points, (points, 1) each: seconds, or counts of blocks.

@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, places
-from paradnn.forecast.regression import Array, Columns, Prediction, RobustRegression, one_thread
 from paradnn.forecast.table import Table
+from paradnn.statistics.robust_regression import (
+    Array,
+    Columns,
+    Prediction,
+    RobustRegression,
+    one_thread,
+)
 
 #: Coefficients of the line, by name.
 Line = Mapping[Hashable, float]

@@ -22,7 +22,7 @@ from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 from scipy.special import stdtrit
 
-from paradnn.forecast.regression import Array, Columns, Prediction, matrix, one_thread
+from paradnn.statistics.robust_regression import Array, Columns, Prediction, matrix, one_thread
 
 #: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what
 #: factor these and the lengths may be off (standard deviation of its logarithm).

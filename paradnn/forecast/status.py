@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.forecast.history import History
-from paradnn.forecast.regression import Array
 from paradnn.forecast.table import Rates, cost_columns
 from paradnn.platform.environment import Environment, describe_environment, memory_limit
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.environments import current_environments
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.session.workers import WorkerKey
+from paradnn.statistics.robust_regression import Array
 from paradnn.store.runs import Finished, ResumePolicy, outcome_of
 
 #: FLOP/s and B/s where nothing is known: of a CPU's core, of another device.

@@ -19,7 +19,7 @@ from paradnn.core.layers import Costs
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Model, model_of
 from paradnn.forecast.history import CompletedRun
-from paradnn.forecast.regression import Array
+from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import read_json
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS

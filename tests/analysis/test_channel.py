@@ -8,8 +8,8 @@ import pytest
 
 from analysis.analyses.channel import channel
 from analysis.published.source import shipped
-from analysis.statistics.transfers import fit_transfers
 from paradnn.core.errors import NotEnoughData, SchemaError
+from paradnn.statistics.transfers import fit_transfers
 from tests.analysis.planted import runs
 from tests.conftest import depth
 

@@ -13,9 +13,9 @@ from statsmodels.stats.multitest import multipletests
 from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
-from analysis.statistics.contrast import Contrast, Verdict, adjusted, equivalent
-from analysis.statistics.dependence import Component
-from analysis.statistics.pairing import Sampling
+from paradnn.statistics.contrast import Contrast, Verdict, adjusted, equivalent
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.sessions import Sampling
 from tests.analysis.conftest import TABLES
 from tests.analysis.test_pairing import side
 

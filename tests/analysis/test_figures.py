@@ -20,8 +20,8 @@ from analysis.operation_speedup import draw_operations as draw_operation_speedup
 from analysis.operation_speedup import operation_speedup
 from analysis.operations import operations_result, place_operations
 from analysis.roofs import Roof, place_models
-from analysis.statistics.dependence import levels_of
 from paradnn.families import FAMILIES
+from paradnn.statistics.dependence import levels_of
 from tests.analysis import (
     test_infeed,
     test_overhead,

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, overhead, share_of
-from analysis.statistics.dependence import crossed_ratio, levels_of
+from paradnn.statistics.dependence import crossed_ratio, levels_of
 from paradnn.store.metrics import PHASES
 
 

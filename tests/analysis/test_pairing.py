@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.pairing import RESULT_COLUMNS, moderated, pair, rarer_level
+from analysis.pairing import RESULT_COLUMNS, pair
 from paradnn.core.errors import ConfigError
+from paradnn.statistics.variances import moderated, rarer_level
 from tests.conftest import depth
 
 

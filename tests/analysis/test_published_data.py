@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.pairing import pair
 from analysis.published.source import ImportedFolder, PublishedRun, digest, log_found, shipped
 from analysis.roofs import place_models
-from analysis.statistics.pairing import pair
 from analysis.store.load import load, load_tables
 from benchmarks.published import archive, layers
 from paradnn.config.identity import point_id, request_of, texts

@@ -22,10 +22,10 @@ from analysis.analyses.speedup import SpeedupOptions, pair_points, speedup
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import observations
 from analysis.operations import OperationsResult, time_of, types_of
+from analysis.pairing import pair
 from analysis.result import Result
-from analysis.statistics.dependence import crossed_share, geometric_mean, levels_of
-from analysis.statistics.pairing import pair
 from analysis.store.load import load_types
+from paradnn.statistics.dependence import crossed_share, geometric_mean, levels_of
 from tests.analysis.legible import faults
 from tests.analysis.published import published_frame, raw
 

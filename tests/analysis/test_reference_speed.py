@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.statistics.sessions import family_slope
 from benchmarks.worlds import COMPARE, Store, plant
 from paradnn.session.measured import mean_interval
 from paradnn.session.reference import at_reference
+from paradnn.statistics.sessions import family_slope
 from tests.conftest import depth
 from tests.session.test_reference import planted
 

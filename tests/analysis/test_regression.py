@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.dependence import (
+from paradnn.statistics.dependence import (
     crossed_quantile,
     crossed_ratio,
     crossed_share,
@@ -18,7 +18,7 @@ from analysis.statistics.dependence import (
     levels_of,
     quantile_interval,
 )
-from analysis.statistics.regression import regress
+from paradnn.statistics.regression import regress
 from tests.conftest import depth
 
 

@@ -11,8 +11,8 @@ from analysis.analyses.roofline import roofline as analyse
 from analysis.operations import operations_result, place_operations
 from analysis.result import Result
 from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
-from analysis.statistics.dependence import levels_of
 from paradnn.core.errors import ConfigError
+from paradnn.statistics.dependence import levels_of
 from tests.analysis.conftest import TABLES
 
 # ridge point at 20 FLOP/B

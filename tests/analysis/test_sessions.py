@@ -12,11 +12,11 @@ import yaml
 from scipy import stats
 
 from analysis.analyses.compare import compare_points
-from analysis.statistics.pairing import sampling
-from analysis.statistics.sessions import (
+from paradnn.statistics.sessions import (
     Design,
     SessionOverlap,
     arrange,
+    sampling,
     session_component,
     sessions_of,
     steps,

@@ -27,9 +27,9 @@ from paradnn.compare.commands import (
     program_of,
     run_once,
 )
-from paradnn.compare.verdict import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import checkouts
+from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, Rule, SpeedEstimate
 from tests.conftest import ROOT
 
 TABLES, REFUSED = (

@@ -15,11 +15,18 @@ from statsmodels.tsa.stattools import acf
 from benchmarks.compare_verdicts import MACHINES, tally
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
 from paradnn.compare.text import round_table, sentence
-from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, SpeedVerdict, estimate, false_alarms
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
 from paradnn.session.design import DesignPoint, RecordedPoint
+from paradnn.statistics.paired_rounds import (
+    LOOKS,
+    Rule,
+    SpeedEstimate,
+    SpeedVerdict,
+    estimate,
+    false_alarms,
+)
 from tests.compare.test_commands import TABLES
 
 LABELS = ("compile=graph", "compile=xla")

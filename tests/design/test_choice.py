@@ -9,7 +9,7 @@ from scipy import stats
 from paradnn.designs.choice import choose, first_points, median_error, strain
 from paradnn.designs.frontier import excluded, fitting
 from paradnn.forecast.process import LeaveOneOutErrors
-from paradnn.forecast.regression import Array, Prediction
+from paradnn.statistics.robust_regression import Array, Prediction
 
 
 def posterior(

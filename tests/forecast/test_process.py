@@ -13,8 +13,8 @@ from paradnn.families.operations import Operation, elementwise_operation
 from paradnn.forecast.operation_times import OperationTimes
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.process import JITTER, Inputs, Process
-from paradnn.forecast.regression import Array, Columns, RobustRegression, one_thread
 from paradnn.forecast.table import RunHistory
+from paradnn.statistics.robust_regression import Array, Columns, RobustRegression, one_thread
 from tests.forecast.planted import Machine, grid, planned_table, rates
 
 

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from paradnn.compare.verdict import orders, trimmed
 from paradnn.session.turns import BlockTurns
+from paradnn.statistics.paired_rounds import orders, trimmed
 from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.turns import Turn
 from tests.processes import PATIENCE

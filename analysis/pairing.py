@@ -2,7 +2,7 @@
 
 `pair` gives a row for each point that both sides measured, so that a ratio is never one of
 different models. `point_id` cannot serve for this: it covers the platform, which is what differs.
-What is said of all points together, and the verdicts, are `analysis.statistics.contrast`'s.
+What is said of all points together, and the verdicts, are `paradnn.statistics.contrast`'s.
 
 Columns: family and the other join columns; `carry`, as medians over a point's runs; `a` and `b`,
 the medians, in the metric's unit; `speedup`, above 1 where A is better, with its 95% interval
@@ -12,7 +12,7 @@ measurements (sessions where each side has several of its own, else replicates, 
 of the one run); `log_error`, `degrees` and two-sided `p_value` of the log ratio, where the interval
 is from such, p with the chance that the sides' runs took two levels, one each (`rarer_level`);
 `comparable`, whether the sides' sessions allow a verdict on this point
-(`analysis.statistics.sessions`).
+(`paradnn.statistics.sessions`).
 
 interval_source:
   "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
@@ -35,7 +35,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,22 +47,24 @@ from analysis.columns import (
     shown,
     values_of,
 )
-from analysis.lazy import np, optimize, pd, special, stats
-from analysis.statistics.dependence import MINIMUM_POINTS, Component, combined
-from analysis.statistics.sessions import (
+from analysis.lazy import np, pd, stats
+from analysis.store.frame import families, is_ok
+from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.metric import interval_names
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.sessions import (
     BY_CHANCE,
     Design,
+    Sampling,
     SessionOverlap,
     arrange,
     family_slope,
     level,
+    sampling,
     sessions_of,
     steps,
 )
-from analysis.store.frame import families, is_ok
-from paradnn.core.errors import ConfigError, NotEnoughData
-from paradnn.core.metric import interval_names
-from paradnn.forecast.estimate import LEVEL
+from paradnn.statistics.variances import moderated, rarer_level
 from paradnn.store.metrics import metric as registered
 
 #: The columns that a pair's numbers have.
@@ -104,30 +106,6 @@ _WITHIN = {
     **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
     **{name: (((name, *interval_names(name)), 1),) for name in LEVELLED.values()},
 }
-
-
-#: p of chance below which the scatter of measurements differs between the values of a
-#: hyperparameter.
-_UNLIKE = 0.01
-_MOST_CELLS = 500  # whose runs are looked at for two levels
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """What a family's comparison rests on beside its points: the `design` in time, what the
-    sessions of each side add to the variance of the mean log ratio (`between`), how many points
-    that both sides tried A alone measured, and B alone (`missing`), which of both, by their number,
-    are `outside`, their runs having no counterpart in their session, by what factor looking for
-    `steps` made the variance of a point's runs too small (`taken`), and whether the machine still
-    `wanders` beside these.
-    """
-
-    design: Design = field(default_factory=lambda: Design(SessionOverlap.UNKNOWN))
-    between: tuple[Component, ...] = ()
-    missing: tuple[int, int] = (0, 0)
-    outside: frozenset[int] = frozenset()
-    taken: float = 1.0
-    wanders: bool = False
 
 
 def pair(
@@ -197,21 +175,6 @@ def pair(
         result.attrs[f"unpaired_{key}"] = unpaired + _left_out(usable[number], side)
         result.attrs[f"unusable_{key}"] = len(finished[number]) - len(usable[number])
     return result
-
-
-def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
-    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that
-    of all families.
-    """
-    known: Mapping[str, Sampling] = pairs.attrs.get("sampling", {})
-    if family in known or not known:
-        return known.get(family, Sampling())
-    every = [known[name] for name in sorted(known)]
-    widest = max(every, key=lambda one: combined(one.between).variance)
-    first = next((one for one in every if not one.design.comparable), widest)
-    return replace(
-        first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every))
-    )
 
 
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
@@ -593,79 +556,6 @@ def _by_point(
             variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
     told = {"by_process": by_process, "error": variance / count, "units": count, "degrees": freedom}
     return summary.assign(**told, rarer=rarer, span=span).reset_index(drop=True)
-
-
-def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The chance that a run takes the rarer of two levels, from the logarithms of each point's
-    runs, and how far apart runs of a point lie at most; 0 where scatter is normal, or points are
-    few.
-
-    A process may choose one of two kernels, or lay out its memory in one of two ways. Runs of a
-    point that chose alike by chance look exact; those that did not lie in two heaps, and the share
-    of such points tells how often the others did. The p of Shapiro and Wilk's test (Biometrika 52,
-    1965) is even between 0 and 1 where scatter is normal, of whatever size, so that share is what p
-    above 1/2 lack (Storey, J. Royal Statistical Society B 64, 2002), and a standard error more,
-    since some points may have two levels and others one.
-    """
-    cells = [cell for cell in cells[:: max(len(cells) // _MOST_CELLS, 1)] if len(cell) > 2]
-    if len(cells) < MINIMUM_POINTS:
-        return 0.0, 0.0
-    sizes, spans = np.array([(len(cell), np.ptp(cell)) for cell in cells]).T
-    normal = [
-        span == 0 or stats.shapiro(cell).pvalue > 0.5
-        for span, cell in zip(spans, cells, strict=True)
-    ]
-
-    def alike(rarer: float) -> float:
-        """The chance that all runs of a point take one level."""
-        return float(np.mean(rarer**sizes + (1 - rarer) ** sizes))
-
-    seen = np.clip(2 * np.mean(normal) - 1 / math.sqrt(len(cells)), alike(0.5), 1.0)
-    return float(optimize.brentq(lambda rarer: alike(rarer) - seen, 0.0, 0.5)), float(spans.max())
-
-
-def moderated(
-    variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()
-) -> Component:
-    """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards
-    what they share.
-
-    They are taken as s0^2 F(d, d0), s0 and d0 from the mean and the variance of their logarithms;
-    each becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at most all there are
-    (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3). So a
-    point whose few values agree by chance is not taken for exact, and one among many like it needs
-    fewer. Few variances may look alike that are not, so their variance is taken as larger by a
-    standard error. Where they differ by the values (n,) of one of the `axes`, those of a value are
-    alike. As they are below MINIMUM_POINTS, and where none scatters.
-    """
-    known = (variances > 0) & (degrees > 0)
-    if known.sum() < MINIMUM_POINTS:
-        return Component(variances, degrees)
-    half = degrees[known] / 2
-    logs = np.log(variances[known]) - special.digamma(half) + np.log(half)
-    for axis in axes:
-        parts = [axis == value for value in np.unique(axis)]
-        logs_of = [logs[part[known]] for part in parts]
-        if (
-            len(parts) > 1
-            and min(map(len, logs_of)) >= MINIMUM_POINTS
-            and stats.f_oneway(*logs_of).pvalue < _UNLIKE
-        ):
-            found = np.empty((2, len(variances)))
-            for part in parts:
-                found[:, part] = moderated(variances[part], degrees[part])
-            return Component(*found)
-    chance = special.polygamma(1, half).mean()
-    most = float(2 * half.sum())
-    error = math.sqrt((special.polygamma(3, half).mean() + 2 * chance**2) / len(logs))
-    excess = max(logs.var(ddof=1) - chance, 0.0) + error
-    prior = 2 * optimize.brentq(lambda each: special.polygamma(1, each) - excess, 1e-3, most / 2)
-    common = math.exp(logs.mean() + special.digamma(prior / 2) - math.log(prior / 2))
-    drawn = (prior * common + degrees * np.nan_to_num(variances)) / (prior + degrees)
-    able = degrees > 0
-    return Component(
-        np.where(able, drawn, variances), np.where(able, np.minimum(prior + degrees, most), degrees)
-    )
 
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:

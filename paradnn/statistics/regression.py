@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.lazy import np, pd, stats
-from analysis.statistics.dependence import Component, Levels, crossed_variances
-from analysis.statistics.sessions import ALLOWANCE, When
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL
+from paradnn.statistics.dependence import Component, Levels, crossed_variances
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.lazy import np, pd, stats
+from paradnn.statistics.sessions import ALLOWANCE, When
 
 #: Share of a term's variance between sessions from which it has no verdict.
 BETWEEN = 0.25

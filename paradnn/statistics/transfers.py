@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from analysis.lazy import np, pd, stats
-from analysis.statistics.dependence import Component
 from paradnn.core.errors import NotEnoughData
-from paradnn.forecast.estimate import Estimate
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.lazy import np, pd, stats
 
 #: Distinct sizes of a piece, at least: a line and what it does not explain.
 FEWEST = 4

@@ -11,12 +11,13 @@ cannot be told from the side, however many points and replicates it holds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from analysis.lazy import np, pd, stats
-from analysis.statistics.dependence import MINIMUM_POINTS, Component
+from paradnn.statistics.dependence import MINIMUM_POINTS, Component, combined
+from paradnn.statistics.lazy import np, pd, stats
 
 #: Sessions, or hosts, that each side needs where they share none.
 FEWEST_SESSIONS = 3
@@ -112,6 +113,39 @@ class Design:
             SessionOverlap.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
         return f"{reason}; {REMEDY}"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What a family's comparison rests on beside its points: the `design` in time, what the
+    sessions of each side add to the variance of the mean log ratio (`between`), how many points
+    that both sides tried A alone measured, and B alone (`missing`), which of both, by their number,
+    are `outside`, their runs having no counterpart in their session, by what factor looking for
+    `steps` made the variance of a point's runs too small (`taken`), and whether the machine still
+    `wanders` beside these.
+    """
+
+    design: Design = field(default_factory=lambda: Design(SessionOverlap.UNKNOWN))
+    between: tuple[Component, ...] = ()
+    missing: tuple[int, int] = (0, 0)
+    outside: frozenset[int] = frozenset()
+    taken: float = 1.0
+    wanders: bool = False
+
+
+def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
+    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that
+    of all families.
+    """
+    known: Mapping[str, Sampling] = pairs.attrs.get("sampling", {})
+    if family in known or not known:
+        return known.get(family, Sampling())
+    every = [known[name] for name in sorted(known)]
+    widest = max(every, key=lambda one: combined(one.between).variance)
+    first = next((one for one in every if not one.design.comparable), widest)
+    return replace(
+        first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every))
+    )
 
 
 class When(NamedTuple):

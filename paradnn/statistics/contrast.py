@@ -2,8 +2,8 @@
 verdicts of a page.
 
 The logarithm of a point's ratio has an effect of its model, of its batch size and of the values of
-its hyperparameters (`analysis.statistics.dependence`), and each side one of the session or host
-that measured it, unless both sides share it (`analysis.statistics.sessions`). Every number is over
+its hyperparameters (`paradnn.statistics.dependence`), and each side one of the session or host
+that measured it, unless both sides share it (`paradnn.statistics.sessions`). Every number is over
 the points at which the sides are comparable; its interval has the variance of all these effects,
 with Satterthwaite's degrees of freedom. Points that one side alone ran bound it.
 """
@@ -16,8 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from analysis.lazy import np, pd, stats
-from analysis.statistics.dependence import (
+from paradnn.statistics.dependence import (
     MINIMUM_POINTS,
     Component,
     Levels,
@@ -29,9 +28,9 @@ from analysis.statistics.dependence import (
     geometric_mean,
     levels_of,
 )
-from analysis.statistics.pairing import Sampling, sampling
-from analysis.statistics.sessions import ALLOWANCE
-from paradnn.forecast.estimate import Estimate
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.lazy import np, pd, stats
+from paradnn.statistics.sessions import ALLOWANCE, Sampling, sampling
 
 #: Differences up to this are called the same, where that is shown.
 MARGIN = 0.05

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from analysis.lazy import np, pd, stats
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.statistics.estimate import LEVEL, Estimate
+from paradnn.statistics.lazy import np, pd, stats
 
 #: What is taken as a sample: models and batch sizes, models at the given batch sizes, or every
 #: point by itself.

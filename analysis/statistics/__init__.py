@@ -1,1 +1,0 @@
-"""Statistics that several analyses use, each method once."""

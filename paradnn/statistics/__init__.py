@@ -1,0 +1,1 @@
+"""Statistical methods that the driver and the analyses share."""
