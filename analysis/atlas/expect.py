@@ -68,6 +68,8 @@ class StepTimeEstimate:
 
     sources: where the numbers come from. extrapolated: what the timings do not hold, in words.
     prompt: seconds of reading a prompt, of a generation. parts: name -> share of the step.
+    is_dispatch_floor: whether the assumed cost of dispatching operations exceeds the predicted time
+    of the kernels, so that the estimate is a lower bound that hardly depends on the model's sizes.
     """
 
     device: str
@@ -80,6 +82,7 @@ class StepTimeEstimate:
     why: str = ""
     prompt: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
+    is_dispatch_floor: bool = False
 
 
 @dataclass(frozen=True)
@@ -583,10 +586,18 @@ def ends_of(total: np.ndarray, is_whole: bool = False) -> tuple[float, float, fl
 def _answer(device: str, point: str, parts: Sequence[StepPart]) -> StepTimeEstimate:
     """The sum of all parts."""
     total, seconds = summed(parts)
+    notes = []
+    is_dispatch_floor = False
     if any(part.group.engine == "PyTorch" and not part.group.start for part in parts):
         # Without graphs kernels wait for their calls where these take longer.
         calls = sum(each.count for part in parts for each in part.counted)
         each = _CALL * np.exp(_CALLS_DIFFER * np.random.default_rng(2).standard_normal(_DRAWS))
+        is_dispatch_floor = bool(np.median(total) < calls * _CALL)
+        if is_dispatch_floor:
+            notes.append(
+                f"the time is a floor: dispatching {calls:,.0f} operations at about "
+                f"{_CALL * 1e6:.0f} us each takes longer than running their kernels"
+            )
         total = np.maximum(total, calls * each)
     middle, low, high = ends_of(total, is_whole=parts[0].name == "whole step")
     shares = {name: own / middle for name, own in seconds.items()}
@@ -600,7 +611,6 @@ def _answer(device: str, point: str, parts: Sequence[StepPart]) -> StepTimeEstim
             point,
             why=f"{widest.name} are too far from what was timed there ({widest.group.told})",
         )
-    notes = []
     said = [part for part in parts if shares[part.name] >= _WORTH_SAYING]
     for part in said:
         if part.instead:
@@ -608,4 +618,14 @@ def _answer(device: str, point: str, parts: Sequence[StepPart]) -> StepTimeEstim
         for size, factor in part.group.beyond([each.operation for each in part.counted]).items():
             notes.append(f"{part.name}: {size} is {factor:.3g} times the largest that was timed")
     sources = tuple(dict.fromkeys(part.group.told for part in said))
-    return StepTimeEstimate(device, point, middle, low, high, sources, tuple(notes), parts=shares)
+    return StepTimeEstimate(
+        device,
+        point,
+        seconds=middle,
+        low=low,
+        high=high,
+        sources=sources,
+        extrapolated=tuple(notes),
+        parts=shares,
+        is_dispatch_floor=is_dispatch_floor,
+    )
