@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.columns import shown
+from analysis.columns import format_values
 from analysis.format import short
 from analysis.lazy import stats
 from analysis.options import Arguments, Selection, option
@@ -322,13 +322,15 @@ def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[AuditFinding]:
     shared = [name for name in first if name in second]
     if not shared:
         raise DataError(
-            f"no benchmark is in both: {shown({*first}, 5)} against {shown({*second}, 5)}; give files of the same"
+            f"no benchmark is in both: {format_values({*first}, 5)} against {format_values({*second}, 5)}; give files of the same"
         )
     yield from (_between(first[name], second[name]) for name in shared)
     for called, side, other in (("first", first, second), ("second", second, first)):
         alone = [name for name in side if name not in other]
         if alone:
-            yield AuditFinding("", f"In files of the {called} side alone: {shown({*alone}, 5)}.")
+            yield AuditFinding(
+                "", f"In files of the {called} side alone: {format_values({*alone}, 5)}."
+            )
 
 
 def _within(series: Series) -> AuditFinding:

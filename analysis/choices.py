@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.columns import PLACE_PREFIXES, POINT, POINT_PREFIXES
+from analysis.columns import CONFIGURATION_COLUMNS, CONFIGURATION_PREFIXES, PLATFORM_PREFIXES
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
 from paradnn.core.metric import interval_names
@@ -27,8 +27,8 @@ _LEARN = "learn"
 _LEARNT = ("data.", "learn.metric")
 _TELLING = ("model.", "generate.", *_LEARNT)
 #: What is configured: whole names, and groups of keys.
-_KEYS = ("family", *POINT)
-_GROUPS = (*POINT_PREFIXES, *PLACE_PREFIXES)
+_KEYS = ("family", *CONFIGURATION_COLUMNS)
+_GROUPS = (*CONFIGURATION_PREFIXES, *PLATFORM_PREFIXES)
 #: What is configured and leaves a choice as it is: how it is found out, not what it is; or what
 #: another key says too.
 _ASIDE = (

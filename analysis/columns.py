@@ -1,6 +1,6 @@
-"""Which columns of a frame an analysis is about: hyperparameters by name, the metric to explain,
-and what identifies a point. Users write `nodes` for `model.nodes`; a wrong name is answered with
-the nearest right one.
+"""Choice of columns: hyperparameters by name, metrics, and the columns that identify a point.
+
+Users may write `nodes` for `model.nodes`. An unknown name is answered with the closest known one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from analysis.labels import not_recorded
+from analysis.labels import label, not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok, only
@@ -21,13 +21,12 @@ from paradnn.statistics.regression import Lacking
 from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
 
-#: What is shown or explained unless a metric is named: the first that the runs have. With one
-#: device, peak and precision the first two differ by a constant factor, so what depends on what is
-#: the same.
+#: Default metrics: the first that enough runs have is used. On one device with one peak and one
+#: precision, the first two differ by a constant factor, so their relative weights are the same.
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
-#: What is computed, and where and with what, as whole names and as groups of keys. Of the second
-#: only what both sides share takes part in a pair's identity.
-POINT = (
+
+#: Columns of the configuration of a point, apart from those that start with a prefix below.
+CONFIGURATION_COLUMNS = (
     "batch_size",
     "precision",
     "compile",
@@ -38,21 +37,83 @@ POINT = (
     "task",
     "scenario",
 )
-POINT_PREFIXES = ("model.", "optimizer.", "data.", *(f"{group}." for group in key_groups()))
-PLACE_PREFIXES = ("platform.", "framework.", "software.")
-#: Hyperparameters that are not of the model itself, in the order they are listed in.
-_RUN = (
-    *POINT[:4],
-    *(key for work in key_groups().values() if not work.same_step for key in option_names(work)),
-    *("devices", "transport", "hosts", "scenario"),
+CONFIGURATION_PREFIXES = (
+    "model.",
+    "optimizer.",
+    "data.",
+    *(f"{group}." for group in key_groups()),
 )
-#: Settings that also change what is measured, though they are no hyperparameters.
-_SETTINGS = (
-    *("optimizer.", "data.", *PLACE_PREFIXES),
+#: Prefixes of the columns of the platform: hardware, framework and software stack. Only values that
+#: both sides of a comparison share identify a pair.
+PLATFORM_PREFIXES = ("platform.", "framework.", "software.")
+
+#: Settings that change which operations a step runs, or how a device runs them. Runs that differ in
+#: one of them are shown separately, never pooled.
+OPERATION_SETTINGS = (
+    "device",
+    "devices",
+    "framework.name",
+    "software.name",
+    "compile",
+    "precision",
+    "mode",
+    "task",
+    "optimizer.name",
+)
+#: Settings of `OPERATION_SETTINGS` whose values are clear without their names.
+_SELF_EXPLANATORY = (
+    "device",
+    "framework.name",
+    "software.name",
+    "compile",
+    "precision",
+    "mode",
+    "optimizer.name",
+)
+
+_WORKLOADS_OF_OTHER_STEPS = [work for work in key_groups().values() if not work.same_step]
+#: Hyperparameters that do not belong to the model, in display order.
+_RUN_HYPERPARAMETERS = (
+    "batch_size",
+    "precision",
+    "compile",
+    "mode",
+    *(key for work in _WORKLOADS_OF_OTHER_STEPS for key in option_names(work)),
+    "devices",
+    "transport",
+    "hosts",
+    "scenario",
+)
+#: Prefixes of settings that may change the measured speed without being hyperparameters.
+_SETTING_PREFIXES = (
+    "optimizer.",
+    "data.",
+    *PLATFORM_PREFIXES,
     *(f"{group}." for group, work in key_groups().items() if work.same_step),
 )
 
-T = TypeVar("T")
+_SCENARIOS = choices("scenario")[1:]
+_SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
+#: Columns with a configuration or platform prefix that identify nothing.
+_NOT_IDENTIFYING = ("model.name", "platform.index", PRICE)
+#: Further columns in which the steps of two runs may differ.
+_STEP_COLUMNS = ("family", "device", "seed")
+_SCENARIO_DECLARATIONS = [
+    declaration
+    for work in WORKLOADS.values()
+    if work.key == "scenario"
+    for declaration in work.declares
+]
+#: Metrics of the queries of a scenario.
+_QUERY_METRICS = {
+    *(name for name in METRICS if name.startswith("latency_p")),
+    *(entry.name for declaration in _SCENARIO_DECLARATIONS for entry in declaration.entries()),
+    "cost_per_million_queries",
+    "limit",
+    "limit_reason",
+}
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -64,7 +125,7 @@ class GroupKey:
 
     @property
     def name(self) -> str:
-        """Such as "fc on TPU v2"."""
+        """The name for sentences, such as "fc on TPU v2"."""
         return f"{self.family} on {self.device}"
 
 
@@ -75,271 +136,332 @@ class FamilyGroup(GroupKey):
     rows: pd.DataFrame
 
 
-def groups(frame: pd.DataFrame) -> list[FamilyGroup]:
-    """The frame by family, in the paper's order, and device, by name, or that it is not recorded."""
-    family, device = (
-        frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device")
-    )
-    present = (
-        pd.DataFrame({"family": family, "device": device}).value_counts().index
-    )  # pairs, each once
-    order = [*families(frame), not_recorded("family")]
-    ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
-    return [FamilyGroup(a, b, only(frame, family.eq(a) & device.eq(b))) for a, b in ordered]
+def family_groups(frame: pd.DataFrame) -> list[FamilyGroup]:
+    """Split a frame by family, in the paper's order, and then by device, in alphabetical order.
 
-
-def of_groups(
-    frame: pd.DataFrame, judge: Callable[[FamilyGroup], T], problem: str, remedy: str
-) -> tuple[list[T], list[Lacking]]:
-    """What `judge` finds of each group of a frame's runs, and which groups have not enough data,
-    and why.
-
-    NotEnoughData, with `problem` and `remedy`, where none has.
+    Runs without a family or device form groups named "family not recorded" and "device not
+    recorded".
     """
-    found = list[T]()
-    lacking = list[Lacking]()
-    for group in groups(frame):
+    family = frame["family"].astype("object").fillna(not_recorded("family"))
+    device = frame["device"].astype("object").fillna(not_recorded("device"))
+    pairs = pd.DataFrame({"family": family, "device": device}).value_counts().index
+    order = [*families(frame), not_recorded("family")]
+    ordered = sorted(pairs, key=lambda pair: (order.index(pair[0]), pair[1]))
+    return [
+        FamilyGroup(name, where, only(frame, family.eq(name) & device.eq(where)))
+        for name, where in ordered
+    ]
+
+
+def analyze_groups(
+    frame: pd.DataFrame, analyze: Callable[[FamilyGroup], ResultT], problem: str, remedy: str
+) -> tuple[list[ResultT], list[Lacking]]:
+    """Apply a function to the runs of every family on every device.
+
+    Args:
+        frame: one row per run.
+        analyze: the function. It raises NotEnoughData for a group that it cannot analyze.
+        problem: start of the error message if no group has enough data.
+        remedy: end of that message.
+
+    Returns:
+        The results, and the groups without enough data together with the reasons.
+
+    Raises:
+        NotEnoughData: no group has enough data.
+    """
+    results: list[ResultT] = []
+    lacking: list[Lacking] = []
+    for group in family_groups(frame):
         try:
-            found.append(judge(group))
+            results.append(analyze(group))
         except NotEnoughData as error:
             lacking.append(Lacking(group.name, error.problem))
-    if not found:
+    if not results:
         raise NotEnoughData(problem, lacking, remedy)
-    return found, lacking
+    return results, lacking
 
 
 def hyperparameters(frame: pd.DataFrame) -> list[str]:
-    """The columns `model.*` (but the name) and those of the run, such as batch_size, that any of
-    these runs has.
+    """Return the hyperparameter columns in which any run has a value.
+
+    These are `model.*`, except for the name, and those of the run, such as `batch_size`.
     """
     model = [
         name for name in frame.columns if str(name).startswith("model.") and name != "model.name"
     ]
-    return [name for name in (*model, *_RUN) if name in frame and frame[name].notna().any()]
+    candidates = (*model, *_RUN_HYPERPARAMETERS)
+    return [name for name in candidates if name in frame and frame[name].notna().any()]
 
 
 def settings(frame: pd.DataFrame) -> list[str]:
-    """Columns of the configuration that are no hyperparameters but may change speed, and vary among
-    these runs.
+    """Return the varying columns of the configuration that are not hyperparameters.
+
+    They may change the speed of a run.
     """
-    named = [name for name in frame.columns if str(name).startswith(_SETTINGS) and name != PRICE]
-    return [name for name in named if frame[name].nunique(dropna=False) > 1]
+    names = [name for name in frame if str(name).startswith(_SETTING_PREFIXES) and name != PRICE]
+    return [name for name in names if frame[name].nunique(dropna=False) > 1]
+
+
+def split_by_settings(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split runs by the settings that change the operations of a step.
+
+    Returns:
+        For each combination of `OPERATION_SETTINGS`, the values of the settings that vary among
+        `rows`, as text such as "eager, float32", and the runs. The text is empty if none varies.
+    """
+    varying = [
+        name for name in OPERATION_SETTINGS if name in rows and rows[name].nunique(dropna=False) > 1
+    ]
+    if not varying:
+        return [("", rows)]
+    parts = []
+    for values, part in rows.groupby(varying, dropna=False, sort=True):
+        texts = [_format_setting(name, value) for name, value in zip(varying, values, strict=True)]
+        parts.append((", ".join(texts), part))
+    return parts
+
+
+def _format_setting(name: str, value: object) -> str:
+    if pd.isna(value):
+        return not_recorded(name)
+    if name in _SELF_EXPLANATORY:
+        return str(value)
+    return f"{label(name)} {value}"
 
 
 def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
-    """The hyperparameter column that a user means, with or without `model.`; ConfigError if there
-    is none.
+    """Return the column for the name of a hyperparameter, with or without `model.`.
+
+    Args:
+        frame: one row per run.
+        name: the name that the user wrote.
+        option: the option that holds the name, for the message.
+
+    Raises:
+        ConfigError: no run has a value in such a column.
     """
     for candidate in (name, f"model.{name}"):
         if candidate in frame and frame[candidate].notna().any():
             return candidate
-    known = [
-        str(column).removeprefix("model.")
-        for column in frame.columns
-        if frame[column].notna().any()
-    ]
-    remedy = did_you_mean(name, known).strip() or f"they have {', '.join(hyperparameters(frame))}"
+    known = [str(column).removeprefix("model.") for column in frame if frame[column].notna().any()]
+    suggestion = did_you_mean(name, known).strip()
+    available = hyperparameters(frame)
+    if suggestion:
+        remedy = suggestion
+    elif available:
+        remedy = f"they have {', '.join(available)}"
+    else:
+        remedy = "they have no hyperparameter; choose other runs"
     raise ConfigError(option, name, "these runs have no such hyperparameter", remedy)
 
 
 def find_metric(frame: pd.DataFrame, name: str) -> str:
-    """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says
-    what there is.
+    """Return `name` if any ok run has a number in that column.
+
+    Raises:
+        ConfigError: no ok run has one; the message lists metrics that these runs have.
     """
-    held = frame.loc[is_ok(frame)]
-    if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
+    ok_runs = frame.loc[is_ok(frame)]
+    if name in ok_runs and is_number(ok_runs[name]) and ok_runs[name].notna().any():
         return name
-    known = [column for column in METRICS if column in held and held[column].notna().any()]
+    known = [column for column in METRICS if column in ok_runs and ok_runs[column].notna().any()]
     if name in METRICS:
         problem = "none of these runs has a value of it"
+        remedy = ""
     else:
-        problem = "is no metric of these runs"
-    close = "" if name in METRICS else did_you_mean(name, known).strip()
-    raise ConfigError("--metric", name, problem, close or f"they have {', '.join(known[:8])}")
+        problem = "is not a metric of these runs"
+        remedy = did_you_mean(name, known).strip()
+    if not remedy and known:
+        remedy = f"they have {', '.join(known[:8])}"
+    elif not remedy:
+        remedy = "no measured run has any metric; choose other runs"
+    raise ConfigError("--metric", name, problem, remedy)
 
 
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
-    """The first candidate that at least nine of ten ok runs have, else the one that most of them
-    have.
+    """Return the first candidate that at least 90% of the ok runs have.
 
-    ConfigError when no ok run has any of them.
+    If there is none, return the candidate that most ok runs have.
+
+    Raises:
+        ConfigError: no ok run has any of the candidates.
     """
-    held = frame.loc[is_ok(frame)]
-    share = {
-        name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)
-    }
-    if not any(share.values()):
+    ok_runs = frame.loc[is_ok(frame)]
+    shares = {name: float(ok_runs[name].notna().mean()) for name in candidates if name in ok_runs}
+    if ok_runs.empty or not any(shares.values()):
+        problem = f"no measured run has {', '.join(candidates)}"
         remedy = "measure first, choose other runs, or name a metric"
-        raise ConfigError(
-            "--metric", "(none given)", f"no measured run has {', '.join(candidates)}", remedy
-        )
-    return next(
-        (name for name, part in share.items() if part >= 0.9),
-        max(share, key=lambda name: share[name]),
-    )
+        raise ConfigError("--metric", "(not given)", problem, remedy)
+    for name, share in shares.items():
+        if share >= 0.9:
+            return name
+    return max(shares, key=lambda name: shares[name])
 
 
-def blocks_of(text: object) -> list[int] | None:
-    """The counts in a value such as "[3, 4, 6, 3]" of `model.blocks`; None for what is no list of
-    numbers.
+def parse_blocks(text: object) -> list[int] | None:
+    """Return the counts in a value of `model.blocks`, such as "[3, 4, 6, 3]".
+
+    Returns None if the value is not a list of integers.
     """
     try:
         value = read_json(str(text))
     except ValueError:
         return None
-    counts = value if isinstance(value, list) else None
-    if counts and all(isinstance(count, int) for count in counts):
-        return counts
-    return None
+    if not isinstance(value, list) or not value:
+        return None
+    if not all(isinstance(count, int) for count in value):
+        return None
+    return value
 
 
 def as_numbers(column: pd.Series) -> pd.Series | None:
-    """A column as float64, lists of blocks as their totals; None if it holds words."""
+    """Return a column as float64, with the total of each list of blocks; None if it holds text."""
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
         return column.astype("Float64").astype("float64")
-    totals = {value: blocks_of(value) for value in column.dropna().unique()}
-    if totals and all(totals.values()):
-        return column.map(
-            {value: float(sum(counts or ())) for value, counts in totals.items()}
-        ).astype("float64")
-    return None
+    counts = {value: parse_blocks(value) for value in column.dropna().unique()}
+    if not counts or not all(counts.values()):
+        return None
+    totals = {value: float(sum(blocks or ())) for value, blocks in counts.items()}
+    return column.map(totals).astype("float64")
 
 
 def is_number(column: pd.Series) -> bool:
-    """Whether a column holds numbers, of which truths are none."""
+    """Return whether a column holds numbers; truth values are not numbers."""
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
-_SCENARIOS = choices("scenario")[1:]
-_SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
-_NEVER = ("model.name", "platform.index", PRICE)
-#: What else tells the steps of two runs apart.
-_STEP = ("family", "device", "seed")
-_LOADED = [each for work in WORKLOADS.values() if work.key == "scenario" for each in work.declares]
-#: What a run of a scenario says of its queries.
-_QUERIES = {
-    *(name for name in METRICS if name.startswith("latency_p")),
-    *(entry.name for each in _LOADED for entry in each.entries()),
-    *("cost_per_million_queries", "limit", "limit_reason"),
-}
-
-
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """The columns that identify a point, and those that set the two sides apart (column -> values
-    of A, values of B).
+    """Find the columns that identify a point on both sides of a comparison.
 
-    What is computed identifies a point, and where and with what, as far as both sides share a
-    value; left out is what sets the sides apart: a column with one value in A and another one in B,
-    or that one side lacks altogether.
+    The configuration identifies a point, and so do platform columns in which both sides share a
+    value. A column that sets the sides apart is excluded: each side has a single value there and
+    the values differ, or one side has no value.
+
+    Returns:
+        The columns, and for each excluded column the values of A and of B, as text.
     """
     keys = ["family"]
-    differ = {}
+    differing = {}
     for name in [column for column in a.columns if column in b]:
-        point = describes(name)
-        if not point and name != "device" and not is_platform_column(name):
+        is_configuration = is_configuration_column(name)
+        if not is_configuration and name != "device" and not is_platform_column(name):
             continue
-        values = values_of(a[name])
-        others = values_of(b[name])
-        if not values and not others:
+        of_a = distinct_values(a[name])
+        of_b = distinct_values(b[name])
+        if not of_a and not of_b:
             continue
-        # Runs that are not there set nothing apart.
-        apart = len(a) > 0 and len(b) > 0 and not values & others
-        if apart and (not point or not values or not others or len(values) == len(others) == 1):
-            differ[name] = (shown(values), shown(others))
+        # An empty side does not set the sides apart.
+        is_disjoint = len(a) > 0 and len(b) > 0 and not of_a & of_b
+        is_constant = len(of_a) <= 1 and len(of_b) <= 1
+        is_missing = not of_a or not of_b
+        if is_disjoint and (not is_configuration or is_missing or is_constant):
+            differing[name] = (format_values(of_a), format_values(of_b))
         else:
             keys.append(name)
-    return keys, differ
+    return keys, differing
 
 
-def given_columns(
+def named_join_columns(
     on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame
 ) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """The same for columns that were named; ConfigError for one that a side lacks."""
+    """Like `join_columns`, but the given columns identify a point.
+
+    Raises:
+        ConfigError: one side has no such column.
+    """
     for name in on:
         for side, frame in (("A", a), ("B", b)):
             if name not in frame:
-                raise ConfigError(
-                    "on",
-                    name,
-                    f"the runs of {side} have no such column",
-                    "name columns of both sides",
-                )
+                problem = f"the runs of {side} have no such column"
+                raise ConfigError("on", name, problem, "name columns of both sides")
     keys = list(dict.fromkeys(["family", *on]))
-    return keys, {
-        name: values for name, values in join_columns(a, b)[1].items() if name not in keys
-    }
+    _, differing = join_columns(a, b)
+    return keys, {name: values for name, values in differing.items() if name not in keys}
 
 
-def describes(name: str) -> bool:
-    """Whether a column says what is computed."""
-    return name not in _NEVER and (name in POINT or name.startswith(POINT_PREFIXES))
+def is_configuration_column(name: str) -> bool:
+    """Return whether a column is part of the configuration of a point."""
+    is_configuration = name in CONFIGURATION_COLUMNS or name.startswith(CONFIGURATION_PREFIXES)
+    return is_configuration and name not in _NOT_IDENTIFYING
 
 
 def is_platform_column(name: str) -> bool:
-    """Whether a column says where and with what it is computed."""
-    return name not in _NEVER and name.startswith(PLACE_PREFIXES)
+    """Return whether a column describes hardware, framework or software stack."""
+    return name.startswith(PLATFORM_PREFIXES) and name not in _NOT_IDENTIFYING
 
 
-def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame, int]:
-    """Runs of scenarios as replicates of the point whose steps they time, and how many such runs
-    there are.
+def scenario_runs_as_steps(frame: pd.DataFrame, named: Collection[str]) -> tuple[pd.DataFrame, int]:
+    """Turn runs of scenarios into replicates of the point whose steps they time.
 
-    Runs that differ in the scenario and its keys alone have measured one thing several times: they
-    get one `point_id`, and the columns of scenarios are left out. The frame as it is where `asked`,
-    words of options, names a scenario, one of its keys or a metric of its queries.
+    Runs that differ only in the scenario and its keys have measured the same step several times.
+    They get one `point_id`, and the columns of scenarios are dropped.
+
+    Args:
+        frame: one row per run.
+        named: columns that the options name. The frame is returned unchanged if they name a
+            scenario, one of its keys, or a metric of its queries.
+
+    Returns:
+        The frame, and the number of scenario runs that were turned into replicates.
     """
-    if "scenario" not in frame or any(word in _QUERIES or _of_scenario(word) for word in asked):
+    is_about_queries = any(name in _QUERY_METRICS or _is_scenario_column(name) for name in named)
+    if "scenario" not in frame or is_about_queries:
         return frame, 0
-    loaded = frame["scenario"].isin(list(_SCENARIOS)).to_numpy(dtype=bool)
-    if not loaded.any():
+    is_scenario_run = frame["scenario"].isin(list(_SCENARIOS)).to_numpy(dtype=bool)
+    if not is_scenario_run.any():
         return frame, 0
-    steps = frame.drop(columns=[name for name in frame.columns if _of_scenario(name)])
+    steps = frame.drop(columns=[name for name in frame.columns if _is_scenario_column(name)])
     keys = [
         name
         for name in steps.columns
-        if name in _STEP or describes(name) or is_platform_column(name)
+        if name in _STEP_COLUMNS or is_configuration_column(name) or is_platform_column(name)
     ]
     if "point_id" in steps and keys:
         group = steps.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-        order = np.argsort(
-            loaded, kind="stable"
-        )  # closed runs first: all are called what these are
-        names = steps["point_id"].iloc[order].groupby(group[order]).first()
-        steps["point_id"] = steps["point_id"].where(~loaded, names.reindex(group).to_numpy())
-    return steps, int(loaded.sum())
+        # Closed runs come first, so that scenario runs get the identity of a closed run.
+        order = np.argsort(is_scenario_run, kind="stable")
+        point_ids = steps["point_id"].iloc[order].groupby(group[order]).first()
+        replacement = point_ids.reindex(group).to_numpy()
+        steps["point_id"] = steps["point_id"].where(~is_scenario_run, replacement)
+    return steps, int(is_scenario_run.sum())
 
 
-def _of_scenario(name: str) -> bool:
-    """Whether a column says who asks, and how."""
+def _is_scenario_column(name: str) -> bool:
     return name == "scenario" or name.startswith(_SCENARIO_PREFIXES)
 
 
-def values_of(column: pd.Series) -> set[Any]:
-    """The values of a column."""
+def distinct_values(column: pd.Series) -> set[Any]:
+    """Return the set of values of a column, without missing values."""
     return set(column.dropna().unique())
 
 
-def shown(values: set[Any], limit: int = 3) -> str:
-    """Some values for a person to read: "0.1, 0.2, 0.3 and 4 more"."""
-    texts = [str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))]
-    return (
-        ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
-        or "(none)"
-    )
+def format_values(values: set[Any], limit: int = 3) -> str:
+    """Format some values for a sentence, such as "0.1, 0.2, 0.3 and 4 more"."""
+    ordered = sorted(values, key=lambda value: (str(type(value)), value))
+    if not ordered:
+        return "(none)"
+    text = ", ".join(str(value) for value in ordered[:limit])
+    if len(ordered) > limit:
+        text += f" and {len(ordered) - limit} more"
+    return text
 
 
-def computing(rows: pd.DataFrame) -> tuple[str, ...]:
-    """The families whose rate is of examples, not of messages, in their order; all where nothing
-    else ran.
+def compute_families(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the families that process examples instead of messages, in display order.
+
+    Returns all families if every run is about messages.
     """
-    there = tuple(families(rows))
-    return (
-        tuple(name for name in there if name not in FAMILIES or not FAMILIES[name].is_communication)
-        or there
+    present = tuple(families(rows))
+    selected = tuple(
+        name for name in present if name not in FAMILIES or not FAMILIES[name].is_communication
     )
+    return selected or present
 
 
-def narrowed(rows: pd.DataFrame) -> tuple[str, ...]:
-    """The same where that leaves any family out, else nothing."""
-    wanted = computing(rows)
-    return wanted if len(wanted) < len(families(rows)) else ()
+def compute_families_if_mixed(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return `compute_families` if some other family ran as well, else an empty tuple."""
+    selected = compute_families(rows)
+    if len(selected) == len(families(rows)):
+        return ()
+    return selected

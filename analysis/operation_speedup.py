@@ -13,7 +13,12 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from analysis.columns import describes, is_platform_column, join_columns, shown
+from analysis.columns import (
+    format_values,
+    is_configuration_column,
+    is_platform_column,
+    join_columns,
+)
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.pairing import RESULT_COLUMNS, pair
@@ -142,7 +147,7 @@ def operation_speedup(
     if pairs.empty:
         raise NotEnoughData(
             "no type of operation has FLOPs in a point of both sides; "
-            f"A has {shown({*one[TYPE]}, 6)}; B has {shown({*two[TYPE]}, 6)}"
+            f"A has {format_values({*one[TYPE]}, 6)}; B has {format_values({*two[TYPE]}, 6)}"
         )
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
@@ -168,7 +173,7 @@ def identity_columns(runs: pd.DataFrame) -> list[str]:
     return [
         name
         for name in map(str, runs)
-        if name in _RUN or describes(name) or is_platform_column(name)
+        if name in _RUN or is_configuration_column(name) or is_platform_column(name)
     ]
 
 

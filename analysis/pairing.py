@@ -40,12 +40,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis.columns import (
-    describes,
-    given_columns,
+    distinct_values,
+    format_values,
+    is_configuration_column,
     is_platform_column,
     join_columns,
-    shown,
-    values_of,
+    named_join_columns,
 )
 from analysis.lazy import np, pd, stats
 from analysis.store.frame import families, is_ok
@@ -289,9 +289,9 @@ def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tupl
         keys = [name for name in found.keys if name not in found.further]
     else:
         keys = []
-    held = {name: (values_of(a[name]), values_of(b[name])) for name in keys}
+    held = {name: (distinct_values(a[name]), distinct_values(b[name])) for name in keys}
     return {
-        name: (shown(of_a), shown(of_b))
+        name: (format_values(of_a), format_values(of_b))
         for name, (of_a, of_b) in held.items()
         if of_a | of_b and not of_a & of_b
     }
@@ -302,7 +302,7 @@ def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
     names = [
         name
         for name in map(str, rows.columns)
-        if name in ("family", "device") or describes(name) or is_platform_column(name)
+        if name in ("family", "device") or is_configuration_column(name) or is_platform_column(name)
     ]
     return len(rows.loc[~rows["family"].isin(kept["family"]), names].drop_duplicates())
 
@@ -343,7 +343,7 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
     other side holds one of these values, or as some of these runs none; else these points are left
     out. ConfigError where that leaves no point, or where columns were given.
     """
-    keys, differ = join_columns(a, b) if on is None else given_columns(on, a, b)
+    keys, differ = join_columns(a, b) if on is None else named_join_columns(on, a, b)
     further: tuple[str, ...] = ()
     found = _by_keys(a, b, keys)
     mixed = list(_mixed(found))
@@ -356,8 +356,8 @@ def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) ->
         left_out = np.unique(np.concatenate([points for _, _, points in mixed]))
         if on is not None or len(left_out) == len(found.both):
             side, column, _ = mixed[0]
-            values = shown(
-                values_of(
+            values = format_values(
+                distinct_values(
                     found.runs.loc[(found.side == side) & np.isin(found.point, found.both), column]
                 )
             )
@@ -400,7 +400,7 @@ def _mixed(found: _Match) -> Iterator[_Mixed]:
     names = [
         name
         for name in map(str, found.runs)
-        if name not in found.keys and (describes(name) or is_platform_column(name))
+        if name not in found.keys and (is_configuration_column(name) or is_platform_column(name))
     ]
     for side in (0, 1):
         mine = (found.side == side) & np.isin(found.point, found.both)
@@ -420,7 +420,9 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
     for _, name, points in (one for one in mixed if one[1] in shared):
         there = np.isin(found.point, points)
         one, other = (found.runs.loc[there & (found.side == side), name] for side in (0, 1))
-        if (one.isna().any() and other.isna().any()) or values_of(one) & values_of(other):
+        if (one.isna().any() and other.isna().any()) or distinct_values(one) & distinct_values(
+            other
+        ):
             yield name
 
 
@@ -538,7 +540,9 @@ def _by_point(
     for name in dict.fromkeys(family):
         mine = family == name
         axes = [
-            pd.factorize(found.points.loc[mine, key])[0] for key in found.keys if describes(key)
+            pd.factorize(found.points.loc[mine, key])[0]
+            for key in found.keys
+            if is_configuration_column(key)
         ]
         own = sampled[name].taken * variance[mine]
         few = freedom[mine]

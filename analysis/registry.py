@@ -92,12 +92,12 @@ class Analysis(Generic[OptionsT, ResultT]):
         options = options or self.options()
         if self.gate == "none":
             return self.function(frame, options)
-        from analysis.columns import as_steps
+        from analysis.columns import scenario_runs_as_steps
         from analysis.store.quality import admit
 
         runs, quality = admit(frame, options.steady_only)
         if self.gate != "queries":
-            runs, count = as_steps(runs, columns_named(options))
+            runs, count = scenario_runs_as_steps(runs, columns_named(options))
             quality = replace(quality, scenarios=count)
         if self.gate == "untimed" and not options.steady_only:
             quality = replace(quality, unsteady=0, contended=0, scenarios=0)

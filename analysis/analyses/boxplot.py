@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from analysis.columns import choose_metric, find_column, find_metric, narrowed
+from analysis.columns import choose_metric, compute_families_if_mixed, find_column, find_metric
 from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
@@ -66,7 +66,7 @@ class BoxplotOptions(Options):
     section="system",
     place=10,
     title="Spread by family",
-    shown=lambda rows: [SectionSpec(families=narrowed(rows))],
+    shown=lambda rows: [SectionSpec(families=compute_families_if_mixed(rows))],
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     """A row for each value of `by`, of runs or with `a` and `b` of the speedups of A over B, point

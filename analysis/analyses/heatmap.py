@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from analysis.columns import (
     DEFAULT_METRICS,
-    blocks_of,
     choose_metric,
-    computing,
+    compute_families,
+    family_groups,
     find_column,
     find_metric,
-    groups,
     hyperparameters,
+    parse_blocks,
     settings,
 )
 from analysis.format import is_share, short
@@ -65,7 +65,7 @@ def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
     what is swept first; empty where too few vary).
     """
     kinds: dict[object, list[str]] = {}
-    for name in computing(rows):
+    for name in compute_families(rows):
         family = FAMILIES.get(name)
         kinds.setdefault(family.options if family and family.swept else name, []).append(name)
     for kind, names in sorted(kinds.items(), key=lambda pair: isinstance(pair[0], str)):
@@ -247,14 +247,14 @@ def heat_maps(
     both = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
     lacking = [
         Lacking(group.name, f"no run with both {columns[0]} and {columns[1]}")
-        for group in groups(frame)
+        for group in family_groups(frame)
         if not group.rows.index.isin(both.index).any()
     ]
     (across, place_x), (up, place_y) = (_axis(both, column) for column in columns)
     parts = list[pd.DataFrame]()
     notes = {}
     used = list[str]()
-    for group in groups(both):
+    for group in family_groups(both):
         rows = require_homogeneous(group.rows, pool=pool)
         ok = is_ok(rows)
         if (
@@ -366,7 +366,7 @@ def _order(value: object) -> tuple[int, Sequence[object]]:
     """
     with contextlib.suppress(ValueError):  # beside lists, numbers are texts as well
         return 0, [float(value)]  # type: ignore[arg-type]
-    counts = blocks_of(value)
+    counts = parse_blocks(value)
     return (1, [sum(counts), *counts]) if counts else (2, [str(value)])
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from analysis.columns import FamilyGroup, hyperparameters, of_groups, settings
+from analysis.columns import FamilyGroup, analyze_groups, hyperparameters, settings
 from analysis.format import percent_interval, short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
@@ -157,7 +157,7 @@ def input_waits(
         rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
         return InputBoundSummary(group.name, runs, points, share, wait, levels.words, *rest)
 
-    return of_groups(
+    return analyze_groups(
         frame, judged, "not enough data", "measure with a real input pipeline, such as data=images"
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analysis.columns import FamilyGroup, as_numbers, hyperparameters, of_groups
+from analysis.columns import FamilyGroup, analyze_groups, as_numbers, hyperparameters
 from analysis.lazy import np, pd
 from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
@@ -77,7 +77,7 @@ def memory_limits(
     frame: pd.DataFrame, pool: bool = False
 ) -> tuple[list[MemoryEdge], list[Lacking]]:
     """The limit of each family on each device, and which groups have no answer, and why."""
-    return of_groups(
+    return analyze_groups(
         frame,
         lambda group: _limit(group, pool),
         "not enough data",

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING
 
 from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.analyses.memory import RAN_OUT, size_of
-from analysis.columns import FamilyGroup, GroupKey, choose_metric, find_metric, groups, of_groups
+from analysis.columns import (
+    FamilyGroup,
+    GroupKey,
+    analyze_groups,
+    choose_metric,
+    family_groups,
+    find_metric,
+)
 from analysis.labels import not_recorded
 from analysis.lazy import np, past, pd
 from analysis.options import Options, column_option, metric_option
@@ -312,7 +319,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
             "--metric", metric, "does not follow from the time of a step", f"predicted are {known}"
         )
     lacks = f"not enough data to predict {metric}"
-    spaces, lacking = of_groups(
+    spaces, lacking = analyze_groups(
         frame, lambda group: _space(group, metric, pool), lacks, "measure more points"
     )
     runs = pd.concat([space.runs for space in spaces])
@@ -334,7 +341,7 @@ def is_sparse(frame: pd.DataFrame) -> bool:
     """Whether a tenth or more of a space that some of these runs span was not tried, and can be
     predicted.
     """
-    for group in groups(frame):
+    for group in family_groups(frame):
         with contextlib.suppress(ParadnnError):
             space = space_of(group)
             if space.measured >= _LEAST and len(space.others) >= _SPARSE * space.total:

@@ -18,15 +18,15 @@ from typing import Any, Literal
 from analysis.columns import (
     FamilyGroup,
     GroupKey,
+    analyze_groups,
     as_numbers,
     choose_metric,
+    compute_families_if_mixed,
     find_column,
     find_metric,
+    format_values,
     hyperparameters,
-    narrowed,
-    of_groups,
     settings,
-    shown,
 )
 from analysis.format import short
 from analysis.labels import label, term_label
@@ -119,7 +119,9 @@ class Fit(GroupKey):
         "Standardised weights of a regression on logarithms. Further from zero matters more; an interval"
         " that holds zero shows no effect."
     ),
-    shown=lambda rows: [SectionSpec(SensitivityOptions(log_scale="both"), families=narrowed(rows))],
+    shown=lambda rows: [
+        SectionSpec(SensitivityOptions(log_scale="both"), families=compute_families_if_mixed(rows))
+    ],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     """The weights of every family on every device, over its ok runs; see `regress` for the
@@ -139,7 +141,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     chosen = [find_column(frame, name, "--on") for name in options.on or ()]
     lacks = f"not enough data to explain {metric}"
     remedy = "measure more points, or choose fewer hyperparameters with --on"
-    fits, lacking = of_groups(
+    fits, lacking = analyze_groups(
         frame, lambda group: _fit(group, metric, chosen, options), lacks, remedy
     )
     log = options.log_scale == "both"
@@ -212,7 +214,7 @@ def _fit(
     rows = every[every[names].notna().all(axis=1)]
     if rows.empty:
         raise NotEnoughData(
-            f"no measured run has all of {shown(set(map(label, names)), 12)}; choose some with --on"
+            f"no measured run has all of {format_values(set(map(label, names)), 12)}; choose some with --on"
         )
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]

@@ -15,7 +15,7 @@ from typing import Any
 from analysis.analyses.sensitivity import encode
 from analysis.analyses.software import order
 from analysis.claims.kinds import Bound, Check, ClaimAnswer, StatedClaim
-from analysis.columns import describes, is_platform_column, join_columns
+from analysis.columns import is_configuration_column, is_platform_column, join_columns
 from analysis.lazy import np, pd, stats
 from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
@@ -126,7 +126,7 @@ def paired_points(
     carried = [
         name
         for name in extra
-        if name in about and not describes(name) and not is_platform_column(name)
+        if name in about and not is_configuration_column(name) and not is_platform_column(name)
     ]
     found = pair(both[0], both[1], metric, carry=carried)
     if found.empty:

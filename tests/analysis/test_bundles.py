@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.columns import blocks_of
+from analysis.columns import parse_blocks
 from analysis.store.load import _parse, load, load_files, load_table, load_tables, read_environment
 from paradnn.core.errors import ConfigError, DataError, ParadnnError
 from paradnn.designs.adaptive import _number
@@ -293,7 +293,7 @@ LINES = {
 
 def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
     deep = "[" * 3900 + "]" * 3900
-    assert blocks_of(deep) is None
+    assert parse_blocks(deep) is None
     assert [_number(text) for text in (deep, f"1{'0' * 400}", '["a"]', "[3, 4]")] == [
         None,
         None,

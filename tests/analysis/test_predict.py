@@ -14,7 +14,7 @@ from analysis.analyses.predict import (
     predicted_maps,
     space_of,
 )
-from analysis.columns import groups
+from analysis.columns import family_groups
 from analysis.report.sections import outline
 from tests.analysis.planted import POINTS, runs
 
@@ -47,7 +47,7 @@ def part(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
 
 
 def space(frame: pd.DataFrame) -> Space:
-    return space_of(groups(frame)[0])
+    return space_of(family_groups(frame)[0])
 
 
 def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept() -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.columns import as_steps
+from analysis.columns import scenario_runs_as_steps
 from tests.analysis.planted import grid, runs
 
 POINTS = grid(layers=(4, 8))
@@ -41,7 +41,7 @@ def with_servers(device: str = "Test CPU") -> pd.DataFrame:
 )
 def test_they_stay_apart_where_queries_are_asked_for(word: str) -> None:
     frame = with_servers()
-    same, count = as_steps(frame, ["batch_size", word])
+    same, count = scenario_runs_as_steps(frame, ["batch_size", word])
     assert count == 0
     pd.testing.assert_frame_equal(same, frame)
 
