@@ -56,7 +56,7 @@ docs: $(VENV)/.installed-docs $(if $(wildcard report.html),,demo)
 	cp -r --parents README.md CONTRIBUTING.md CHANGELOG.md docs benchmarks/README.md notebooks/analysis.ipynb \
 	  analysis/claims report.html build/docs
 	$(BIN)/python -c "import analysis; found = (getattr(analysis, name) for name in analysis.__all__); \
-	  [print(f'\n::: {each.__module__}.{each.__name__}') for each in found if '.analyses.' in each.__module__]" >> build/docs/docs/api.md
+	  [print(f'\n::: {each.__module__}.{each.__name__}') for each in found if '.analyses.' in each.__module__]" >> build/docs/docs/reference/api.md
 	$(BIN)/zensical build --strict
 	@echo "Open site/index.html"
 

@@ -120,7 +120,7 @@ class Sides:
         )
         if all(source) and source[0] != source[1]:
             shown = " / ".join(", ".join(part) for part in source)
-            yield f"They were not timed in the same way: source {shown}, see docs/published-data.md."
+            yield f"They were not timed in the same way: source {shown}, see docs/validation/published-data.md."
         elif all(protocol) and protocol[0] != protocol[1]:
             yield "They were not timed by the same protocol (measure.*)."
         for key, (name, _) in both.items():

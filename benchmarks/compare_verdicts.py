@@ -1,7 +1,7 @@
 """Planted sides through the rule of `python -m paradnn.compare`: false verdicts between equal
 sides, and the power.
 
-    python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/compare.md
+    python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/how-to/compare.md
     python -m benchmarks.compare_verdicts --gate [--draws 2000]     # that of `paradnn gate`
 
 Each draw is one whole comparison in simulated time, with the order of sides, the looks, the stop

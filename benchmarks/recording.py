@@ -36,7 +36,7 @@ from tests.cluster.postgres import postgres, server
 from tests.conftest import environment
 from tests.tracking.counting import counting
 
-#: As docs/tracking-server.md has it; "" for uvicorn.
+#: As docs/how-to/tracking-server.md has it; "" for uvicorn.
 SERVER = "--gunicorn-opts '--worker-class gthread --threads 4 --keep-alive 75'"
 POINT = [
     "model.nodes=64",

@@ -1,7 +1,7 @@
 """Planted series through the real protocol, on a clock that is turned by hand: false and missed
 alarms, coverage.
 
-    python -m benchmarks.steadiness [--series 400]     # the tables of docs/method.md
+    python -m benchmarks.steadiness [--series 400]     # the tables of docs/explanation/method.md
     python -m benchmarks.steadiness --coverage         # the second of them alone
     python -m benchmarks.steadiness --stop 0.02        # coverage where the interval itself decides when to stop
     python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.csv

@@ -3,7 +3,7 @@ sizes.
 
     python -m benchmarks.verdicts [--draws 250]
 
-The figures are those of docs/analysis.md, section "Verdicts under attack".
+The figures are those of docs/reference/analysis.md, section "Verdicts under attack".
 """
 
 import argparse

@@ -5,7 +5,7 @@ is.
 
 Each world plants runs with NumPy, writes them into a SQLite store as runs, and reads what the
 commands print of it. A rate comes with its 95% interval (Clopper and Pearson). The rows printed are
-those of "Planted worlds" in docs/analysis.md.
+those of "Planted worlds" in docs/reference/analysis.md.
 """
 
 import argparse

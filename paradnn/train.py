@@ -5,11 +5,11 @@
   python -m paradnn.train -m experiment=quick model=fc             a preset, narrowed; add axes to widen it
   python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60
                                                                    the points that teach most, the others predicted
-  python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/adaptive.md)
+  python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/how-to/adaptive.md)
   python -m paradnn.plan -m experiment=paper_fc                    how long it would take: measures nothing
   python -m paradnn.compare compile=graph compile=xla -- model=lstm
-                                                                   which is faster, by turns (docs/compare.md)
-  the same command on several hosts                                each takes points that no other has: docs/clusters.md
+                                                                   which is faster, by turns (docs/how-to/compare.md)
+  the same command on several hosts                                each takes points that no other has: docs/how-to/clusters.md
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """

@@ -3,7 +3,7 @@ it.
 
 A room is a folder of `paradnn`, or one of the other packages; the files at the top of `paradnn`,
 which `python -m` runs, are the room of the commands. A room stands one floor above the highest of
-those it imports. The picture in docs/architecture.md shows every room with the first sentence of
+those it imports. The picture in docs/explanation/architecture.md shows every room with the first sentence of
 its docstring, and the arrows that no longer way round replaces.
 """
 

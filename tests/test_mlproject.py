@@ -26,7 +26,7 @@ def mlflow_run(store: Store | None, uri: str, *arguments: str, cwd: Path = ROOT)
 
 def test_every_parameter_is_passed_on_and_documented() -> None:
     project = yaml.safe_load((ROOT / "MLproject").read_text())
-    text = (ROOT / "docs" / "mlflow-projects.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "mlflow-projects.md").read_text()
     for name, entry in project["entry_points"].items():
         assert f"`{name}`" in text
         for parameter in entry["parameters"]:

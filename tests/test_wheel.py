@@ -153,7 +153,7 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
 @pytest.mark.pages
 @pytest.mark.framework
 def test_ones_own_model_is_swept_as_its_page_says(installed: Path, tmp_path: Path) -> None:
-    page = (ROOT / "docs/own-models.md").read_text()
+    page = (ROOT / "docs/how-to/own-models.md").read_text()
     [source] = re.findall(r"```python\n(.*?)```", page, re.S)
     (tmp_path / "my_models.py").write_text(source)
     _, *blocks = re.findall(r"```bash\n(.*?)```", page, re.S)  # the first installs

@@ -40,7 +40,7 @@ from paradnn.store.files import read_json
 _DRAWS = 2000
 #: Standard deviations of logarithms: how far operations of a step are off together beside kernels
 #: of theirs that ran alone, and beside others that they are taken for; how far a step as a whole is
-#: off (docs/extrapolation.md).
+#: off (docs/explanation/extrapolation.md).
 _OF_KERNELS = 0.1
 _OF_OTHERS = 0.35
 _WHOLE = 0.1

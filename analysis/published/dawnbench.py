@@ -34,7 +34,7 @@ _TASKS = {
     "ImageNet": ("top5Accuracy", 93.0, 100.0),
     "SQuAD": ("f1Score", 0.75, 1.0),
 }
-_ABOUT = "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); see docs/learning.md."
+_ABOUT = "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); see docs/how-to/learning.md."
 
 
 def read_dawnbench(folder: Path) -> ImportedFolder:

@@ -3,7 +3,7 @@ claims.
 
     model.nodes>=1024      device=TPU v2,V100      version.tensorflow!=2.1*      reason=null
 
-`docs/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition
+`docs/reference/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition
 but `column=null`.
 """
 

@@ -102,7 +102,7 @@ class Quality:
             shared: self.contended * (not strict),
             f"{runs(self.wild)} without an interval, which would reach far beyond every block": self.wild,
             rest: self.partly_failed,
-            f"{steps} (docs/serving.md)": self.scenarios,
+            f"{steps} (docs/how-to/serving.md)": self.scenarios,
         }
         line = "; ".join(words for words, count in parts.items() if count)
         return f"{line[0].upper()}{line[1:]}." if line else ""

@@ -1,5 +1,5 @@
 """Makes analysis/published/data of the published files, from clones of their repositories
-(docs/published-data.md).
+(docs/validation/published-data.md).
 
 python -m benchmarks.published archive=paradnn-original/scripts/data deepbench=DeepBench/results
     vidur=vidur/data/profiling/network tiny=tiny_results_v1.3 layers=benchmarks/published/layers.csv

@@ -4,7 +4,7 @@ first day.
     python -m benchmarks.published archive=DIR
 
 The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data):
-parallel lists with a label a model. docs/published-data.md says what the figures mean, and where
+parallel lists with a label a model. docs/validation/published-data.md says what the figures mean, and where
 they differ from this project's own.
 """
 
@@ -65,7 +65,7 @@ _OUTCOMES = {
     "not run": "unavailable",
     "no error but not finished": "crash",
 }
-_NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; see docs/published-data.md."
+_NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; see docs/validation/published-data.md."
 
 
 def read_archive(folder: Path) -> ImportedFolder:
@@ -76,7 +76,7 @@ def read_archive(folder: Path) -> ImportedFolder:
             for label, entry in _entries(folder / name):
                 _take(runs, platform, label, entry)
     about = f"{len(runs):,} published measurements of ParaDnn (Wang, Wei, Brooks, MLSys 2020); "
-    about += "see docs/published-data.md."
+    about += "see docs/validation/published-data.md."
     return ImportedFolder(
         [Publication("published, MLSys 2020", about, _PUBLISHED, [*runs.values()])]
     )

@@ -50,7 +50,7 @@ def transfer(
 ) -> tuple[str, dict[str, str], dict[str, float]]:
     """A time of a message or a collective of `size` bytes between `processes`, which are on so many
     `hosts`, with name, params and metrics of one's own runs of `model=channel`
-    (docs/communication.md). One's own runs have no `model.hosts`: all their processes are of one.
+    (docs/how-to/communication.md). One's own runs have no `model.hosts`: all their processes are of one.
     """
     fixed = {
         "model.name": "channel",

@@ -7,7 +7,7 @@ DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet
 precision, with sections one below the other whose order and spelling differ, so that columns are
 found by their headings. Each timing becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`,
 `sparse_gemm` or `channel`, with the params of one's own, so that analyses find the same point in
-both. docs/published-data.md says what the figures mean, and what is odd.
+both. docs/validation/published-data.md says what the figures mean, and what is odd.
 """
 
 import itertools
@@ -207,7 +207,7 @@ def _publication(path: Path) -> Publication:
     use = "training" if path.parent.name == "train" else "inference"
     device = device_called(platform.device)
     source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
-    about = f"{len(timings):,} timings of {path.name} ({source}); see docs/published-data.md."
+    about = f"{len(timings):,} timings of {path.name} ({source}); see docs/validation/published-data.md."
     specs = platform.specs
     file = f"{use}/{path.name}"
     versions = {
@@ -240,7 +240,7 @@ def _run(timing: KernelTiming, file: str, kind: str, tags: Mapping[str, str]) ->
     note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.place}; "
     own = {
         "archive_label": f"{file}, {timing.place}",
-        "mlflow.note.content": note + "see docs/published-data.md.",
+        "mlflow.note.content": note + "see docs/validation/published-data.md.",
     }
     params = {**params, "platform.name": kind, "framework.name": library}
     return PublishedRun("", f"{name} {device}", params, {**tags, **own}, metrics)

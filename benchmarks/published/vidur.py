@@ -5,7 +5,7 @@ H100.
 
 DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/network: one folder for
 each machine, with `all_reduce.csv` and `send_recv.csv`. Each row becomes one run of
-`model=channel`. docs/published-data.md says what the figures mean.
+`model=channel`. docs/validation/published-data.md says what the figures mean.
 """
 
 import csv
@@ -40,7 +40,7 @@ def read_vidur(folder: Path) -> ImportedFolder:
         device = device_called(machine)
         runs = repeated(_runs(machine, device, name, path.stem, content), "vidur", name)
         about = (
-            f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/published-data.md."
+            f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/validation/published-data.md."
         )
         publications.append(
             Publication(f"published, Vidur {device}, {path.stem}", about, _PUBLISHED, runs)

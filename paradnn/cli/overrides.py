@@ -37,7 +37,7 @@ _REFUSED = {
     "sweep.plan": ("is internal", "leave it out"),
     "hydra/launcher": (
         "nothing is launched",
-        "start the same command on every host (docs/clusters.md)",
+        "start the same command on every host (docs/how-to/clusters.md)",
     ),
 }
 _MOST = 1_000  # values of one override that are looked at

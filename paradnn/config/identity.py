@@ -16,7 +16,7 @@ LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
 #: All that leave the times of the blocks as they are, and so are no part of a protocol: reference
-#: kernels run between the blocks and bias no step (docs/method.md), so that runs from before they
+#: kernels run between the blocks and bias no step (docs/explanation/method.md), so that runs from before they
 #: did are runs of the same protocol.
 UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
 #: What `measure=standard` said before it took half of the time.

@@ -97,7 +97,7 @@ class FrameworkOptions:
     """The framework below Keras, with the variables it reads when it is imported."""
 
     name: str = option(
-        "tensorflow", "Keras backend, or an engine (docs/engines.md)", choices=tuple(FRAMEWORKS)
+        "tensorflow", "Keras backend, or an engine (docs/how-to/engines.md)", choices=tuple(FRAMEWORKS)
     )
     env: Mapping[str, str] = option(
         {},
@@ -255,7 +255,7 @@ class Sweep:
     )
     design: str = option(
         "grid",
-        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/adaptive.md)",
+        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/how-to/adaptive.md)",
         choices=("grid", "adaptive"),
     )
     points: int | None = option(None, "adaptive: end once so many points are measured", low=1)
@@ -352,9 +352,9 @@ class Settings:
 LARGEST = "largest"
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 _ASKED = {
-    "mode": "a training step, a forward pass alone, or tokens one after the other (docs/generation.md)",
-    "task": "what is measured: a step, learning to an accuracy, or the accuracy of what was trained (docs/engines.md)",
-    "scenario": "who asks for inference, as MLPerf defines it (docs/serving.md)",
+    "mode": "a training step, a forward pass alone, or tokens one after the other (docs/how-to/generation.md)",
+    "task": "what is measured: a step, learning to an accuracy, or the accuracy of what was trained (docs/how-to/engines.md)",
+    "scenario": "who asks for inference, as MLPerf defines it (docs/how-to/serving.md)",
 }
 
 

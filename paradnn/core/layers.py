@@ -193,7 +193,7 @@ def sum_costs(
     which are a layer's forward pass, its backward pass, the loss and the update.
     memory_lower_bound_bytes is what must exist at one moment: in training the end of the forward
     pass, in inference the largest of inputs and outputs of one product, with weights and batch.
-    docs/metrics.md says which tensors these are, and how wide.
+    docs/reference/metrics.md says which tensors these are, and how wide.
     """
     training = mode == "train"
     width = COMPUTE_BYTES[precision]

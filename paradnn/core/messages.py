@@ -33,7 +33,7 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class InputMeasurement:
-    """What input cost (docs/input.md): seconds waited within each block, pairs of step times, one a
+    """What input cost (docs/how-to/input.md): seconds waited within each block, pairs of step times, one a
     round, and parts of the pipeline's work alone.
     """
 

@@ -19,7 +19,7 @@ Driver, worker and analysis import these files, so Keras and frameworks are impo
 `build`.
 
 FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions,
-forward and backward, as Chowdhery et al. (PaLM, appendix B) count model FLOPs; docs/metrics.md says
+forward and backward, as Chowdhery et al. (PaLM, appendix B) count model FLOPs; docs/reference/metrics.md says
 more.
 """
 

@@ -1,4 +1,4 @@
-"""Models from outside (docs/own-models.md): that a function of one's own returns (`model=own`),
+"""Models from outside (docs/how-to/own-models.md): that a function of one's own returns (`model=own`),
 whose parameters are keys of it; in files (`model=keras_file`, `model=onnx`, `model=exported`);
 architectures of other packages with random weights, which are PyTorch's (`model=timm`,
 `model=transformers`). Nothing is downloaded, and nothing is unpickled.

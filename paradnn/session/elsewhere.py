@@ -1,4 +1,4 @@
-"""A folder that measures points on a machine with an engine alone (docs/engines.md): made here,
+"""A folder that measures points on a machine with an engine alone (docs/how-to/engines.md): made here,
 where models are built and converted. There its run.py, `paradnn.session.run_elsewhere`, measures
 and keeps results as files for `sync`.
 """

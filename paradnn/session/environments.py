@@ -112,9 +112,9 @@ HOSTS = "PARADNN_HOSTS"  # the variable with the addresses of the servers, host:
 #: One of them. An address of one link alone (fe80::2%eth0) would mean nothing to the other host.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 _ANSWER = 5.0  # seconds in which a server answers that is there
-_REMEDY = "docs/clusters.md says how points come to have several hosts"
+_REMEDY = "docs/how-to/clusters.md says how points come to have several hosts"
 _RESTART = (
-    "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+    "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
 )
 
 

@@ -2,7 +2,7 @@
 engines' packages.
 
 A point that has a result is passed over, so the same command goes on after an interruption. Where
-the folder was made (`elsewhere=FOLDER`, docs/engines.md), `python -m paradnn.sync FOLDER` logs the
+the folder was made (`elsewhere=FOLDER`, docs/how-to/engines.md), `python -m paradnn.sync FOLDER` logs the
 results.
 """
 

@@ -175,7 +175,7 @@ def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) ->
     So the error of the mean is that of an AR(1) series, larger by sqrt((1 + r) / (1 - r)), with r
     from the correlation at lag one, raised for what a short series underestimates of it: (n r + 7)
     / (n - 8), of the last look (n r + 5) / (n - 6), less for n under 20, and at most 1 - 1.5 / n.
-    All were found by simulation (`python -m benchmarks.compare_verdicts`, docs/compare.md).
+    All were found by simulation (`python -m benchmarks.compare_verdicts`, docs/how-to/compare.md).
     """
     from scipy.special import stdtrit
 

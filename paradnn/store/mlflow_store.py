@@ -59,7 +59,7 @@ _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (
     "ParaDnn: one run for each measured point, nested under the sweep that measured it. The tag `outcome` says how a "
-    "point ended; metrics and their units are explained in docs/metrics.md."
+    "point ended; metrics and their units are explained in docs/reference/metrics.md."
 )
 
 

@@ -4,7 +4,7 @@ another host measures.
     node2$ PARADNN_HOSTS_KEY=... python -m paradnn.worker.host --host 10.0.0.2 --port 5000
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 python -m paradnn.train model=channel hosts=2
 
-docs/clusters.md says more. Each process is forked from this one, which imports no framework, once
+docs/how-to/clusters.md says more. Each process is forked from this one, which imports no framework, once
 who connects has shown the key, and imports the one that its point asks for. This runs until it is
 stopped, with --with-stdin until standard input ends.
 """

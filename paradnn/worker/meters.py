@@ -3,7 +3,7 @@ just after the last.
 
 Three things take cores away from a point: other processes, the hypervisor (steal) and the quota of
 a control group. Whatever the cores were neither idle nor stolen nor the point's own was foreign,
-known to about 0.01 s a core (measured: docs/check.md). Linux alone tells; elsewhere nothing is
+known to about 0.01 s a core (measured: docs/how-to/check.md). Linux alone tells; elsewhere nothing is
 said.
 """
 
@@ -25,7 +25,7 @@ from paradnn.core.messages import Contention
 from paradnn.core.words import counted
 
 #: Shares of the capacity of the point's cores, and of the time in which a quota stopped it, beyond
-#: which its blocks are contended (docs/check.md says why these).
+#: which its blocks are contended (docs/how-to/check.md says why these).
 FOREIGN = 0.05
 STEAL = 0.05
 THROTTLED = 0.01

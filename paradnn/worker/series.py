@@ -121,7 +121,7 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     values there is none, but of up to `_FEW` values: those show too little of their correlation to
     be widened by it, and what the extremes cover is known. As many as `_UNSURE` show it, but not
     how far it reaches: those that may well have a coefficient of 0.9 have the extremes. How many
-    hold a median that is known: `python -m benchmarks.steadiness --coverage`, docs/method.md.
+    hold a median that is known: `python -m benchmarks.steadiness --coverage`, docs/explanation/method.md.
     """
     ends = widened_interval(values)
     if ends is None:

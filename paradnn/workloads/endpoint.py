@@ -2,7 +2,7 @@
 llama.cpp, any.
 
 Each process of a point sends requests of its own and streams their answers, by the standard library
-alone (docs/serving.md).
+alone (docs/how-to/serving.md).
 """
 
 from __future__ import annotations

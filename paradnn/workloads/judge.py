@@ -1,5 +1,5 @@
 """Forward passes of a model that was trained, timed, and what they are worth: its accuracy on
-held-out examples (`task=judge`, docs/engines.md). An engine calibrates `precision=int8` on examples
+held-out examples (`task=judge`, docs/how-to/engines.md). An engine calibrates `precision=int8` on examples
 of the set's other part.
 """
 

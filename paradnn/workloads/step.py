@@ -1,4 +1,4 @@
-"""A step: training a batch, or a forward pass of one, again and again (docs/method.md); and the
+"""A step: training a batch, or a forward pass of one, again and again (docs/explanation/method.md); and the
 metrics that every kind of work has in common with it, each declared here, where it is computed.
 """
 
@@ -143,7 +143,7 @@ METRICS = (
     ),
     # memory and energy
     Metric("memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"),
-    Metric("peak_memory_bytes", "B", "lower", "peak of the point's processes (docs/metrics.md)"),
+    Metric("peak_memory_bytes", "B", "lower", "peak of the point's processes (docs/reference/metrics.md)"),
     Metric(
         "step_memory_bytes",
         "B",
@@ -515,7 +515,7 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Metrics of real input, given the blocks' seconds (the paper, section 4.4; docs/input.md). A
+    """Metrics of real input, given the blocks' seconds (the paper, section 4.4; docs/how-to/input.md). A
     host runs ahead of any device but a CPU: there the share is what the fed step takes longer than
     the one whose batch stays.
     """

@@ -107,7 +107,7 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
         in text
     )
     assert (
-        "They were not timed in the same way: source published / measured, see docs/published-data.md."
+        "They were not timed in the same way: source published / measured, see docs/validation/published-data.md."
         in text
     )
     assert (

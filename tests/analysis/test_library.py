@@ -63,12 +63,12 @@ def test_the_example_of_the_documentation_runs(
 ) -> None:
     """On planted runs in the place of the store's."""
     (example,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "analysis.md").read_text(), re.DOTALL
     )
     monkeypatch.setattr("analysis.store.load.load", lambda **_: planted())
     names: dict[str, object] = {}
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "docs/analysis.md", "exec"), names)
+    exec(compile(example, "docs/reference/analysis.md", "exec"), names)
     results = {name: value for name, value in names.items() if isinstance(value, Result)}
     assert {type(result).__name__ for result in results.values()} == {"Result", "Compared"}
     assert all(result.figure().axes for result in results.values())

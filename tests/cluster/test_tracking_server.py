@@ -177,7 +177,7 @@ class Guarded:
     passwords: dict[str, str]
 
     def add(self, user: str) -> None:
-        """Make a user, as docs/tracking-server.md says."""
+        """Make a user, as docs/how-to/tracking-server.md says."""
         self.passwords[user] = secrets.token_hex(12)
         body = json.dumps({"username": user, "password": self.passwords[user]}).encode()
         word = base64.b64encode(f"admin:{self.admin}".encode()).decode()

@@ -167,7 +167,7 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
 
 
 def test_torch_compile_takes_as_long_as_its_compiler_and_a_plan_says_whom_that_ends() -> None:
-    """A forward pass of fc 4x1024 was compiled in 11 s (docs/engines.md); TensorFlow's in 0.1 s."""
+    """A forward pass of fc 4x1024 was compiled in 11 s (docs/how-to/engines.md); TensorFlow's in 0.1 s."""
     compiled = fc(
         4, 1024, 1, workload=SingleStep("inference"), framework=FrameworkOptions(name="torch")
     )

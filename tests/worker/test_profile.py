@@ -74,7 +74,7 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precisi
         batch_size=BATCH, precision=precision, mode="train", optimizer="rmsprop"
     )
     # A compiler pads three channels to four, and a recurrence's first product is with zeros:
-    # docs/metrics.md.
+    # docs/reference/metrics.md.
     if (compile, family) in EXACT:
         tolerance = 0.01
     elif family in ATTENTION:

@@ -1,4 +1,4 @@
-"""Messages between processes (`model=channel`), measured alone; docs/communication.md says what a
+"""Messages between processes (`model=channel`), measured alone; docs/how-to/communication.md says what a
 step is.
 """
 

@@ -1,5 +1,5 @@
 """Generating tokens (`mode=generate`): a prompt is read at once, then one token follows the other
-(docs/generation.md).
+(docs/how-to/generation.md).
 
 A timed step is one decode step: a token of each example; what reading the prompts took stands
 beside it.

@@ -1,4 +1,4 @@
-"""Training until an accuracy on held-out examples is reached (`task=learn`): docs/learning.md says
+"""Training until an accuracy on held-out examples is reached (`task=learn`): docs/how-to/learning.md says
 what each means.
 """
 

@@ -1,5 +1,5 @@
 """Inference under load (`scenario=...`): who asks, how it is served, what comes of it
-(docs/serving.md).
+(docs/how-to/serving.md).
 
 Definitions and defaults are MLPerf Inference's, of mlperf.conf and test_settings.h of LoadGen 6.0.
 """
