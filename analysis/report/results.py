@@ -451,7 +451,9 @@ def are_busy(rows: pd.DataFrame) -> bool:
 def _timed(one: Population) -> dict[str, str]:
     """The days and minutes (UTC) between which it was measured, and how."""
     if one.published:
-        protocol = "one figure for each point, without intervals (docs/validation/published-data.md)"
+        protocol = (
+            "one figure for each point, without intervals (docs/validation/published-data.md)"
+        )
         return {"Measured (UTC)": "not published", "Protocol": protocol}
     started = one.rows["start_time"].dropna()
     ends = dict.fromkeys(

@@ -39,9 +39,7 @@ def read_vidur(folder: Path) -> ImportedFolder:
         seen[content] = name
         device = device_called(machine)
         runs = repeated(_runs(machine, device, name, path.stem, content), "vidur", name)
-        about = (
-            f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/validation/published-data.md."
-        )
+        about = f"{len(runs):,} timings of {name} ({_SOURCE}, MIT License); see docs/validation/published-data.md."
         publications.append(
             Publication(f"published, Vidur {device}, {path.stem}", about, _PUBLISHED, runs)
         )

@@ -97,7 +97,9 @@ class FrameworkOptions:
     """The framework below Keras, with the variables it reads when it is imported."""
 
     name: str = option(
-        "tensorflow", "Keras backend, or an engine (docs/how-to/engines.md)", choices=tuple(FRAMEWORKS)
+        "tensorflow",
+        "Keras backend, or an engine (docs/how-to/engines.md)",
+        choices=tuple(FRAMEWORKS),
     )
     env: Mapping[str, str] = option(
         {},

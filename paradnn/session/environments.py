@@ -113,9 +113,7 @@ HOSTS = "PARADNN_HOSTS"  # the variable with the addresses of the servers, host:
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 _ANSWER = 5.0  # seconds in which a server answers that is there
 _REMEDY = "docs/how-to/clusters.md says how points come to have several hosts"
-_RESTART = (
-    "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
-)
+_RESTART = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
 
 
 def _named(environ: Mapping[str, str]) -> list[str]:

@@ -143,7 +143,12 @@ METRICS = (
     ),
     # memory and energy
     Metric("memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"),
-    Metric("peak_memory_bytes", "B", "lower", "peak of the point's processes (docs/reference/metrics.md)"),
+    Metric(
+        "peak_memory_bytes",
+        "B",
+        "lower",
+        "peak of the point's processes (docs/reference/metrics.md)",
+    ),
     Metric(
         "step_memory_bytes",
         "B",

@@ -150,7 +150,5 @@ def test_a_host_that_is_gone_is_no_outcome_of_a_point(monkeypatch: pytest.Monkey
 
     # What it forked for the last connection, perhaps only now, holds its port for a moment longer.
     assert wait_for(is_gone)
-    remedy = (
-        "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
-    )
+    remedy = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
     assert said == [f"no server answers at {variables[HOSTS]}; {remedy}"]
