@@ -1,0 +1,19 @@
+"""`audit`: what the result files of other benchmark harnesses can and cannot show.
+
+The parts: `series` holds the data model, `microbenchmarks` and `load_tests` read the formats,
+`files` finds the format of a file, `conclusions` draws the conclusions, and `command` is the
+sub-command.
+"""
+
+from analysis.audit.command import AuditOptions, audit
+from analysis.audit.conclusions import AuditFinding, draw_conclusions
+from analysis.audit.files import READERS, read_results
+
+__all__ = [
+    "READERS",
+    "AuditFinding",
+    "AuditOptions",
+    "audit",
+    "draw_conclusions",
+    "read_results",
+]

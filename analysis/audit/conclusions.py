@@ -1,0 +1,283 @@
+"""What may be concluded from series of one side, or of two sides.
+
+A file holds the series of one session, most of them measured one after the other. It shows how
+they scatter within that session, and no more. The difference between two files is one of the
+benchmarks and of the two sessions together. With three or more sessions per side a session is one
+observation, and Welch's t-test over the sessions carries a verdict.
+"""
+
+import math
+import shlex
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from analysis.audit.series import Results, Series
+from analysis.columns import format_values
+from analysis.format import short
+from analysis.lazy import stats
+from paradnn.core.errors import DataError
+from paradnn.core.words import counted
+
+#: Sessions that each side needs for a verdict.
+MIN_SESSIONS = 3
+
+#: Series of one file are compared with each other only if there are at most this many.
+_MAX_SERIES_COMPARED = 20
+#: Values below which a trend within a session is not tested.
+_MIN_VALUES_FOR_TREND = 10
+
+
+class AuditFinding(NamedTuple):
+    """A statement about a series, or about the ratio of two.
+
+    Attributes:
+        about: Name of the series; empty for a statement about a file.
+        sentence: The statement.
+        verdict: "faster", "slower", "different", "undecided" or "no verdict"; empty if nothing is
+            compared.
+        ratio: How many times as good the first side is; the ratio of the values if the file does
+            not say whether more is better. NaN if nothing is compared.
+        low: Lower end of the ratio's 95% interval; NaN without one.
+        high: Upper end of the ratio's 95% interval; NaN without one.
+    """
+
+    about: str
+    sentence: str
+    verdict: str = ""
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+
+def draw_conclusions(
+    side: Sequence[Results], other_side: Sequence[Results] = ()
+) -> Iterator[AuditFinding]:
+    """What the sessions of one side show, or those of two sides against each other.
+
+    Args:
+        side: Sessions of the first side.
+        other_side: Sessions of the second side; empty if there is only one.
+
+    Yields:
+        Findings: first what the harnesses report of failures, then one per series.
+
+    Raises:
+        DataError: The sides share no benchmark.
+    """
+    for results in (*side, *other_side):
+        for note in results.notes:
+            yield AuditFinding(results.file, f"{_capitalized(note)}.")
+    if other_side:
+        yield from _compare_sides(side, other_side)
+        return
+    for results in side:
+        for series in results.series:
+            yield _describe(series)
+        yield from _compare_within_file(results.series)
+
+
+def _describe(series: Series) -> AuditFinding:
+    """How a series scatters within its session, and whether it was steady."""
+    value = format_value(series.center, series.unit)
+    if series.count < 2:
+        sentence = f"{value}, a single number: its repeatability is unknown."
+        return AuditFinding(series.name, sentence)
+    parts = [f"{value}, {series.statistic} over {counted(series.count, series.observation)}"]
+    if series.stddev > 0:
+        parts.append(f"standard deviation {short(series.stddev / series.center, share=True)}")
+    parts.append("one session")
+    sentence = f"{', '.join(parts)}.{_describe_stability(series)}"
+    return AuditFinding(series.name, sentence)
+
+
+def _describe_stability(series: Series) -> str:
+    """Sentences about a trend and about an outlier, each after a blank; empty for a steady series."""
+    values = series.values
+    if len(values) < _MIN_VALUES_FOR_TREND:
+        return ""
+    sentences = ""
+    half = len(values) // 2
+    change = statistics.median(values[half:]) / statistics.median(values[:half]) - 1
+    trend = stats.spearmanr(range(len(values)), values)
+    if trend.pvalue < 0.01 and abs(change) > 0.01:
+        sentences += f" Not steady: the second half differs by {100 * change:+.2g}% from the first."
+    slowest = max(values) / series.center
+    if slowest > max(1.5, 2 * series.center / min(values)):
+        sentences += (
+            f" The slowest run took {short(slowest)} times the median; "
+            "other work on the machine or a first run may explain it."
+        )
+    return sentences
+
+
+def _compare_within_file(series: Sequence[Series]) -> Iterator[AuditFinding]:
+    """Compare the series of one file, such as hyperfine's commands, with the first of them."""
+    comparable = [entry for entry in series if entry.values and entry.unit == series[0].unit]
+    if not 2 <= len(comparable) <= _MAX_SERIES_COMPARED:
+        return
+    first, *others = comparable
+    for other in others:
+        ratio = first.center / other.center
+        remedy = "measure both in turn."
+        if first.command and other.command:
+            command = shlex.join(["paradnn", "compare", first.command, other.command])
+            remedy = f"measure both in turn: {command}"
+        sentence = (
+            f"They differ by {_format_difference(ratio)}, but one was measured before the other, "
+            f"and drift of the machine looks the same. No verdict; {remedy}"
+        )
+        yield AuditFinding(f"{first.name} and {other.name}", sentence, "no verdict", ratio)
+
+
+def _compare_sides(
+    side: Sequence[Results], other_side: Sequence[Results]
+) -> Iterator[AuditFinding]:
+    yield from _compare_conditions(side, other_side)
+    first = _by_name(side)
+    second = _by_name(other_side)
+    shared = [name for name in first if name in second]
+    if not shared:
+        raise DataError(
+            f"no benchmark is on both sides: {format_values({*first}, 5)} against {format_values({*second}, 5)}; "
+            "give files of the same benchmarks"
+        )
+    for name in shared:
+        yield _compare_sessions(first[name], second[name])
+    yield from _list_missing("first", first, second)
+    yield from _list_missing("second", second, first)
+
+
+def _compare_conditions(
+    side: Sequence[Results], other_side: Sequence[Results]
+) -> Iterator[AuditFinding]:
+    """State the settings and machine properties in which the sides differ."""
+    names = dict.fromkeys(name for results in (*side, *other_side) for name in results.conditions)
+    for name in names:
+        first, second = (
+            {results.conditions[name] for results in sessions if name in results.conditions}
+            for sessions in (side, other_side)
+        )
+        if first and second and first != second:
+            sentence = (
+                f"The sides differ in {name} ({format_values(first)} against {format_values(second)}), "
+                "so a difference may come from that."
+            )
+            yield AuditFinding("", sentence)
+
+
+def _compare_sessions(first: Sequence[Series], second: Sequence[Series]) -> AuditFinding:
+    """Compare the sessions of one series on two sides."""
+    name = first[0].name
+    obstacle = _comparison_obstacle([*first, *second])
+    if obstacle:
+        return AuditFinding(name, f"Not compared: {obstacle}.", "no verdict")
+    logs = [[_log_goodness(series) for series in sessions] for sessions in (first, second)]
+    ratio = math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
+    difference = _describe_difference(first, second, ratio)
+    if min(len(first), len(second)) < MIN_SESSIONS:
+        sentence = (
+            f"{difference}; {_format_sessions(first, second)}, no verdict. "
+            f"A verdict needs {MIN_SESSIONS} or more sessions per side, measured in turn."
+        )
+        return AuditFinding(name, sentence, "no verdict", ratio)
+    if not any(statistics.variance(values) for values in logs):
+        sentence = f"{difference}; the sessions of each side are copies of each other."
+        return AuditFinding(name, sentence, "no verdict", ratio)
+
+    interval = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
+    low = math.exp(interval.low)
+    high = math.exp(interval.high)
+    verdict, statement = _judge(first[0], ratio, low, high, difference)
+    sentence = (
+        f"{statement} (95% interval of the ratio {low:.3g} to {high:.3g}, "
+        f"{_format_sessions(first, second)}). "
+        "This holds if the sessions of both sides alternated in time."
+    )
+    return AuditFinding(name, sentence, verdict, ratio, low, high)
+
+
+def _judge(
+    series: Series, ratio: float, low: float, high: float, difference: str
+) -> tuple[str, str]:
+    """The verdict on a ratio with its 95% interval, and the statement that says so."""
+    if low <= 1 <= high:
+        return "undecided", f"{difference}, which the scatter of the sessions explains"
+    if series.better == "unknown":
+        return "different", f"{difference}; the file does not say whether more is better"
+    if low > 1:
+        return "faster", f"The first side is {ratio:.3g} times as good"
+    return "slower", f"The second side is {1 / ratio:.3g} times as good"
+
+
+def _describe_difference(first: Sequence[Series], second: Sequence[Series], ratio: float) -> str:
+    """The values of both sides and their difference: "10 ms against 11 ms, differing by 10%"."""
+    unit = first[0].unit
+    first_value, second_value = (
+        format_value(statistics.geometric_mean(series.center for series in sessions), unit)
+        for sessions in (first, second)
+    )
+    return f"{first_value} against {second_value}, differing by {_format_difference(ratio)}"
+
+
+def _comparison_obstacle(sessions: Sequence[Series]) -> str:
+    """Why series of the same name are not measurements of the same thing; empty if they are."""
+    units = {series.unit for series in sessions}
+    if len(units) > 1:
+        return f"the units differ ({format_values({unit or 'none' for unit in units})})"
+    versions = {series.version for series in sessions if series.version}
+    if len(versions) > 1:
+        return "the files hold different versions of the benchmark's code"
+    return ""
+
+
+def _log_goodness(series: Series) -> float:
+    """Logarithm of the center, with the sign for which more is better."""
+    if series.better == "lower":
+        return -math.log(series.center)
+    return math.log(series.center)
+
+
+def _list_missing(
+    label: str, side: dict[str, list[Series]], other_side: dict[str, list[Series]]
+) -> Iterator[AuditFinding]:
+    missing = {name for name in side if name not in other_side}
+    if missing:
+        yield AuditFinding("", f"Only on the {label} side: {format_values(missing, 5)}.")
+
+
+def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
+    """The series of a side by name, one per session."""
+    by_name: dict[str, list[Series]] = {}
+    for results in side:
+        for series in results.series:
+            by_name.setdefault(series.name, []).append(series)
+    return by_name
+
+
+def format_value(value: float, unit: str) -> str:
+    """A value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
+    if unit != "s":
+        return short(value, unit, digits=3)
+    for name, seconds in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= seconds:
+            return f"{value / seconds:.3g} {name}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def _format_difference(ratio: float) -> str:
+    """A ratio as a difference: "13%", or "a factor of 2.5" from two times on."""
+    factor = max(ratio, 1 / ratio)
+    if factor < 2:
+        return f"{100 * (factor - 1):.2g}%"
+    return f"a factor of {factor:.3g}"
+
+
+def _format_sessions(first: Sequence[Series], second: Sequence[Series]) -> str:
+    if len(first) == len(second) == 1:
+        return "one session each"
+    return f"{len(first)} and {len(second)} sessions"
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]

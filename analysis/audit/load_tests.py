@@ -1,0 +1,269 @@
+"""Readers for load tests of servers: AIPerf, GuideLLM, vllm bench and MLPerf's LoadGen.
+
+Units, kinds, repetitions and failures follow each harness's own documentation and source.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis.audit.series import (
+    Direction,
+    Note,
+    Reading,
+    child,
+    children,
+    finite_number,
+    from_summary,
+    from_values,
+    text_conditions,
+)
+from paradnn.core.words import counted
+
+_MAX_LISTED_ERRORS = 3
+
+_AIPERF_RATES = (
+    "request_throughput",
+    "goodput",
+    "output_token_throughput",
+    "output_token_throughput_per_user",
+    "total_token_throughput",
+)
+_AIPERF_LATENCIES = (
+    "request_latency",
+    "time_to_first_token",
+    "time_to_first_output_token",
+    "time_to_second_token",
+    "inter_token_latency",
+    "inter_chunk_latency",
+)
+
+
+def read_aiperf(document: Any) -> Reading:
+    """Read profile_export_aiperf.json, or GenAI-Perf's file of the same layout.
+
+    Every metric states its unit. A metric of single requests has a distribution; a total has only
+    `avg`.
+    """
+    metrics = child(document, "records") or child(document)
+    directions: dict[str, Direction] = dict.fromkeys(_AIPERF_RATES, "higher")
+    directions |= dict.fromkeys(_AIPERF_LATENCIES, "lower")
+    requests = finite_number(child(metrics, "request_count").get("avg"))
+    for name, better in directions.items():
+        metric = child(metrics, name)
+        summary = dict(metric)
+        if "std" in metric and math.isfinite(requests):
+            # Files before schema 1.0 do not count the observations of a metric.
+            summary.setdefault("count", requests)
+        yield from_summary(
+            name, str(metric.get("unit", "")), summary, better=better, observation="request"
+        )
+    yield from _aiperf_notes(document, metrics, requests)
+
+
+def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) -> Iterator[Note]:
+    if child(document).get("was_cancelled") is True:
+        yield Note("the run was cancelled before its end")
+    elif child(document).get("is_complete") is False:
+        yield Note("the run is incomplete")
+
+    errors = children(document, "error_summary")
+    counts = [finite_number(error.get("count")) for error in errors]
+    failed = sum(count for count in counts if count > 0)
+    reported = finite_number(child(metrics, "error_request_count").get("avg"))
+    if reported > failed:
+        failed = reported
+    messages = [_aiperf_error(error) for error in errors[:_MAX_LISTED_ERRORS]]
+    yield from _failed_requests(failed, reasons=[message for message in messages if message])
+
+    mismatched = finite_number(child(metrics, "osl_mismatch_count").get("avg"))
+    if mismatched > 0:
+        if not math.isfinite(requests):
+            requests = finite_number(child(metrics, "request_latency").get("count"))
+        total = ""
+        if math.isfinite(requests):
+            total = f" of {requests:.0f}"
+        yield Note(
+            f"{mismatched:.0f}{total} requests returned another number of tokens than requested, "
+            "so latencies and token rates are of other work than requested"
+        )
+
+
+def _aiperf_error(error: Mapping[str, Any]) -> str:
+    details = child(error, "error_details")
+    return str(details.get("message") or details.get("type") or "")
+
+
+def read_guidellm(document: Any) -> Reading:
+    """Read a GuideLLM report: one set of metrics per load.
+
+    Metrics ending in `_ms` are milliseconds, `request_latency` is seconds. Only successful requests
+    count. The rate of a load is the mean of its distribution over time.
+    """
+    for position, entry in enumerate(children(document, "benchmarks"), 1):
+        load = _guidellm_load(entry, position)
+        for name, statuses in child(entry, "metrics").items():
+            summary = child(statuses, "successful")
+            percentiles = child(summary, "percentiles")
+            if "median" not in summary and "p50" in percentiles:
+                summary = {**summary, "p50": percentiles["p50"]}
+            full_name = f"{name} ({load})"
+            if name.endswith("_per_second"):
+                # The count is of intervals between events, not of repetitions.
+                mean = {"mean": summary.get("mean", summary.get("median"))}
+                yield from_summary(full_name, "1/s", mean, better="higher")
+            elif name.endswith("_ms"):
+                yield from_summary(full_name, "ms", summary, observation="request")
+            elif name == "request_latency":
+                yield from_summary(full_name, "s", summary, observation="request")
+        totals = (
+            child(entry, "metrics", "request_totals")
+            or child(entry, "scheduler_metrics", "requests_made")
+            or child(entry, "run_stats", "requests_made")
+        )
+        yield from _failed_requests(totals.get("errored"), prefix=f"{load}: ")
+        incomplete = finite_number(totals.get("incomplete"))
+        if incomplete > 0:
+            yield Note(
+                f"{load}: {counted(round(incomplete), 'request')} cut off at the end of the load, "
+                "excluded from the numbers"
+            )
+
+
+def _guidellm_load(entry: Mapping[str, Any], position: int) -> str:
+    """Name a load by its strategy and rate, so that only equal loads of two files are compared."""
+    strategy = (
+        child(entry, "config", "strategy")
+        or child(entry, "args", "strategy")
+        or child(entry, "scheduler", "strategy")
+    )
+    kind = strategy.get("kind") or strategy.get("type_")
+    if not kind:
+        return f"load {position}"
+    rate = finite_number(strategy.get("rate"))
+    streams = finite_number(strategy.get("streams", strategy.get("max_concurrency")))
+    if rate > 0:
+        return f"{kind}, {rate:.4g} requests/s"
+    if streams > 0:
+        return f"{kind}, {counted(round(streams), 'stream')}"
+    return str(kind)
+
+
+#: Time to first token, time per output token, inter-token latency, end-to-end latency.
+_VLLM_LATENCIES = ("ttft", "tpot", "itl", "e2el")
+_VLLM_RATES = (
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "requests_per_second",
+    "tokens_per_second",
+)
+
+
+def read_vllm_bench(document: Any) -> Reading:
+    """Read results of `vllm bench serve`, `throughput` or `latency`, and of SGLang's bench_serving.
+
+    `serve` writes milliseconds, `latency` writes seconds.
+    """
+    fields = child(document)
+    yield from text_conditions(
+        {
+            "model": fields.get("model_id"),
+            "request rate": fields.get("request_rate"),
+            "maximum concurrency": fields.get("max_concurrency"),
+            "number of prompts": fields.get("num_prompts"),
+        }
+    )
+    for name in _VLLM_RATES:
+        yield from_summary(name, "1/s", {"mean": fields.get(name)}, better="higher")
+    completed = fields.get("completed")
+    for name in _VLLM_LATENCIES:
+        summary: dict[str, Any] = {"count": completed}
+        for statistic in ("median", "mean", "std"):
+            summary[statistic] = fields.get(f"{statistic}_{name}_ms")
+        yield from_summary(f"{name}_ms", "ms", summary, observation="request")
+    if "avg_latency" in fields:
+        yield from_values("latency", "s", fields.get("latencies")) or from_summary(
+            "latency", "s", {"avg": fields.get("avg_latency")}
+        )
+
+    failed = finite_number(fields.get("failed"))
+    if math.isnan(failed) and "request_throughput" in fields:
+        # Older versions count only what completed.
+        failed = finite_number(fields.get("num_prompts")) - finite_number(completed)
+    yield from _failed_requests(failed)
+
+
+_LOADGEN_SECTION = re.compile(r"^=+\n(.+)\n=+$", re.MULTILINE)
+_LOADGEN_FIELD = re.compile(r"^\s*([^:\n=]{1,60}?)\s*:\s*(\S.{0,60}?)\s*$", re.MULTILINE)
+_LOADGEN_ESTIMATE = re.compile(r"Early stopping [\d.]+th percentile estimate", re.IGNORECASE)
+_LOADGEN_ERRORS = re.compile(r"^(\d+) errors? encountered", re.MULTILINE | re.IGNORECASE)
+
+
+def read_loadgen(document: Any) -> Reading:
+    """Read mlperf_log_summary.txt of MLPerf's LoadGen.
+
+    Measurements are in the sections "MLPerf Results Summary" and "Additional Stats". The section
+    "Test Parameters Used" holds settings and limits, which are no measurements.
+    """
+    sections = _loadgen_sections(str(child(document).get("text", "")))
+    if "MLPerf Results Summary" not in sections:
+        return
+    summary = dict(_LOADGEN_FIELD.findall(sections["MLPerf Results Summary"]))
+    parameters_text = sections.get("Test Parameters Used", "")
+    parameters = dict(_LOADGEN_FIELD.findall(parameters_text))
+    yield from text_conditions(
+        {
+            "system under test": summary.get("SUT name"),
+            "scenario": summary.get("Scenario"),
+            "mode": summary.get("Mode"),
+            "target_qps": parameters.get("target_qps"),
+        }
+    )
+    additional = dict(_LOADGEN_FIELD.findall(sections.get("Additional Stats", "")))
+    for name, text in {**summary, **additional}.items():
+        yield from _loadgen_measurement(name.strip("* "), text)
+
+    if summary.get("Result is", "VALID") != "VALID":
+        unmet = [name for name, text in summary.items() if text.upper() == "NO"]
+        reasons = ""
+        if unmet:
+            reasons = f" (not met: {', '.join(unmet)})"
+        yield Note(f"LoadGen's own rules call the result {summary['Result is']}{reasons}")
+    if summary.get("Mode", "PerformanceOnly") == "AccuracyOnly":
+        yield Note("the run checked accuracy, so its times are no performance result")
+    errors = _LOADGEN_ERRORS.search(parameters_text)
+    if errors:
+        yield Note(f"LoadGen reports {counted(int(errors[1]), 'error')}")
+
+
+def _loadgen_measurement(name: str, text: str) -> Reading:
+    try:
+        value = float(text)
+    except ValueError:
+        return
+    if name.endswith("(ns)") or _LOADGEN_ESTIMATE.fullmatch(name):
+        yield from_summary(name.removesuffix("(ns)").strip(), "ns", {"mean": value})
+    elif name.startswith("Scheduled "):
+        # The load that LoadGen offers follows from its settings and seed, not from the system.
+        yield from_summary(f"{name} (offered load)", "1/s", {"mean": value}, better="unknown")
+    elif "per second" in name or name.startswith(("QPS ", "TPS ")):
+        yield from_summary(name, "1/s", {"mean": value}, better="higher")
+
+
+def _loadgen_sections(text: str) -> dict[str, str]:
+    """The sections of a summary by title; each title is between two lines of equals signs."""
+    text = text.replace("\r\n", "\n")
+    parts = _LOADGEN_SECTION.split(text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _failed_requests(count: Any, *, prefix: str = "", reasons: list[str] | None = None) -> Reading:
+    failed = finite_number(count)
+    if failed > 0:
+        because = ""
+        if reasons:
+            because = f": {'; '.join(reasons)}"
+        yield Note(f"{prefix}{counted(round(failed), 'request')} failed{because}")

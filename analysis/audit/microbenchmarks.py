@@ -1,0 +1,238 @@
+"""Readers for harnesses that time code: hyperfine, pytest-benchmark, Google Benchmark and asv.
+
+Units, kinds, repetitions and failures follow each harness's own documentation and source.
+"""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.audit.series import (
+    Direction,
+    Note,
+    Reading,
+    Series,
+    child,
+    children,
+    finite_number,
+    from_summary,
+    from_values,
+    text_conditions,
+)
+from paradnn.core.words import counted
+
+_MAX_LISTED_FAILURES = 5
+
+
+def read_hyperfine(document: Any) -> Reading:
+    """Read `hyperfine --export-json`: seconds per run of each command."""
+    entries = children(document, "results")
+    occurrences = Counter(str(entry.get("command", "?")) for entry in entries)
+    for entry in entries:
+        command = str(entry.get("command", "?"))
+        name = command
+        parameters = child(entry, "parameters")
+        if occurrences[command] > 1 and parameters:
+            settings = ", ".join(f"{key}={value}" for key, value in parameters.items())
+            name = f"{command} ({settings})"
+        series = from_values(name, "s", entry.get("times"), command=command)
+        if series is None:
+            series = from_summary(name, "s", entry, command=command)
+        yield series
+        exit_codes = entry.get("exit_codes")
+        if isinstance(exit_codes, list):
+            # A null exit code is a run that a signal ended.
+            failed = sum(code != 0 for code in exit_codes)
+            if failed:
+                yield Note(
+                    f"{name}: {failed} of {counted(len(exit_codes), 'run')} failed; "
+                    "the times include failed runs"
+                )
+
+
+def read_pytest_benchmark(document: Any) -> Reading:
+    """Read `pytest --benchmark-json` or a saved run: seconds per call, one value per round."""
+    machine = child(document, "machine_info")
+    yield from text_conditions(
+        {
+            "machine": machine.get("node"),
+            "processor": child(machine, "cpu").get("brand_raw"),
+            "Python version": machine.get("python_version"),
+        }
+    )
+    for entry in children(document, "benchmarks"):
+        summary = child(entry, "stats")
+        name = str(entry.get("fullname", entry.get("name", "?")))
+        # The raw values are in the file only with --benchmark-json or --benchmark-save-data.
+        yield from_values(name, "s", summary.get("data")) or from_summary(name, "s", summary)
+
+
+_GOOGLE_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv|BigO|RMS)")
+
+
+def read_google_benchmark(document: Any) -> Reading:
+    """Read `--benchmark_out_format=json`: real time per iteration, one value per repetition.
+
+    A file of `--benchmark_report_aggregates_only` holds mean, median and standard deviation of the
+    repetitions instead.
+    """
+    context = child(document, "context")
+    yield from text_conditions(
+        {"machine": context.get("host_name"), "number of processors": context.get("num_cpus")}
+    )
+    repetitions: dict[tuple[str, str], list[Any]] = {}
+    aggregates: dict[tuple[str, str], dict[str, Any]] = {}
+    entries = children(document, "benchmarks")
+    names = {str(entry.get("name", "?")) for entry in entries}
+    for entry in entries:
+        name = str(entry.get("run_name", entry.get("name", "?")))
+        if entry.get("error_occurred") is True or entry.get("skipped") is True:
+            yield _google_failure(name, entry)
+            continue
+        key = (name, str(entry.get("time_unit", "ns")))
+        aggregate = _google_aggregate(entry, names)
+        if not aggregate:
+            repetitions.setdefault(key, []).append(entry.get("real_time"))
+        elif entry.get("aggregate_unit", "time") == "time":
+            key = (aggregate[0], key[1])
+            statistic = aggregates.setdefault(key, {"count": entry.get("repetitions")})
+            statistic[aggregate[1]] = entry.get("real_time")
+    for (name, unit), values in repetitions.items():
+        yield from_values(name, unit, values)
+    for key, summary in aggregates.items():
+        if key not in repetitions:
+            yield from_summary(*key, summary)
+    if context.get("cpu_scaling_enabled") is True:
+        yield Note("CPU frequency scaling was enabled, as the harness itself warns")
+    if context.get("library_build_type") == "debug":
+        yield Note("the benchmark library was a debug build, so its overhead is large")
+
+
+def _google_aggregate(entry: Mapping[str, Any], names: set[str]) -> tuple[str, str] | None:
+    """Name of the benchmark and of the statistic, if an entry summarizes repetitions.
+
+    Versions before 1.5 write no `run_type`; there the suffix of the name is the only sign. It
+    counts only if the standard deviation is in the file too.
+    """
+    name = str(entry.get("name", "?"))
+    run_type = entry.get("run_type")
+    if run_type == "aggregate":
+        benchmark = str(entry.get("run_name", name))
+        return benchmark, str(entry.get("aggregate_name", ""))
+    match = _GOOGLE_AGGREGATE.fullmatch(name)
+    if run_type is None and match and f"{match[1]}_stddev" in names:
+        return match[1], match[2]
+    return None
+
+
+def _google_failure(name: str, entry: Mapping[str, Any]) -> Note:
+    if entry.get("error_occurred") is True:
+        message = entry.get("error_message")
+        outcome = "failed"
+    else:
+        message = entry.get("skip_message")
+        outcome = "was skipped"
+    if message:
+        return Note(f"{name} {outcome}: {message}")
+    return Note(f"{name} {outcome}")
+
+
+#: What a benchmark of asv measures, by the name of its function: unit and direction. The results of
+#: `track_` benchmarks have a unit that only the suite's benchmarks.json states.
+_ASV_KINDS: tuple[tuple[re.Pattern[str], str, Direction], ...] = (
+    (re.compile(r"(time|timeraw)_|(Time|Timeraw)[A-Z_]"), "s", "lower"),
+    (re.compile(r"(mem|peakmem)_|(Mem|PeakMem)[A-Z_]"), "B", "lower"),
+)
+
+
+def read_asv(document: Any) -> Reading:
+    """Read a result file of asv (format versions 1 and 2).
+
+    A result is the median of a benchmark's samples, per combination of its parameters. null is a
+    failed benchmark and NaN a skipped one.
+    """
+    columns = child(document).get("result_columns")
+    machine = child(document, "params")
+    yield from text_conditions(
+        {
+            "machine": machine.get("machine"),
+            "processor": machine.get("cpu"),
+            "Python version": machine.get("python"),
+        }
+    )
+    failures: list[str] = []
+    number_of_results = 0
+    for name, entry in child(document, "results").items():
+        cells = _asv_cells(entry, columns)
+        results = cells.get("result")
+        if not isinstance(results, list):
+            results = [results]
+        names = _asv_names(str(name), cells.get("params"), len(results))
+        number_of_results += len(results)
+        for position, (full_name, result) in enumerate(zip(names, results, strict=True)):
+            if result is None:
+                failures.append(full_name)
+            yield _asv_series(full_name, result, cells, position)
+    if failures:
+        listed = ", ".join(failures[:_MAX_LISTED_FAILURES])
+        if len(failures) > _MAX_LISTED_FAILURES:
+            listed += f" and {len(failures) - _MAX_LISTED_FAILURES} more"
+        yield Note(f"{len(failures)} of {counted(number_of_results, 'result')} failed: {listed}")
+
+
+def _asv_cells(entry: Any, columns: Any) -> Mapping[str, Any]:
+    """The cells of a benchmark by column name, for the three layouts that asv has used."""
+    if isinstance(entry, Mapping):
+        return entry
+    if isinstance(entry, list) and isinstance(columns, list):
+        # asv omits trailing columns without a value.
+        return dict(zip(map(str, columns), entry, strict=False))
+    return {"result": entry}
+
+
+def _asv_names(name: str, parameters: Any, count: int) -> list[str]:
+    """Names of the results of a benchmark, in the order of the results.
+
+    The results follow the Cartesian product of the parameters; the last parameter varies fastest.
+    """
+    if isinstance(parameters, list) and all(isinstance(values, list) for values in parameters):
+        combinations = list(itertools.product(*parameters))
+        if parameters and len(combinations) == count:
+            return [f"{name}({', '.join(map(str, values))})" for values in combinations]
+    if count == 1:
+        return [name]
+    return [f"{name}[{position}]" for position in range(count)]
+
+
+def _asv_series(name: str, result: Any, cells: Mapping[str, Any], position: int) -> Series | None:
+    unit, better = _asv_kind(name)
+    version = str(cells.get("version") or "")
+    samples = _at(cells.get("samples"), position)
+    series = from_values(name, unit, samples, better=better, version=version)
+    if series is not None and math.isfinite(finite_number(result)):
+        return series
+    statistics = child({"statistics": _at(cells.get("stats"), position)}, "statistics")
+    repeats = _at(cells.get("stats_repeat"), position) or statistics.get("repeat")
+    summary = {"median": result, "count": repeats}
+    return from_summary(name, unit, summary, better=better, version=version)
+
+
+def _asv_kind(name: str) -> tuple[str, Direction]:
+    """Unit and direction of a benchmark, by the prefix of its function's name.
+
+    asv names a benchmark `module.function` or `module.Class.method`; parameters follow in brackets.
+    """
+    function = re.split(r"[(\[]", name, maxsplit=1)[0].rpartition(".")[2]
+    for pattern, unit, better in _ASV_KINDS:
+        if pattern.match(function):
+            return unit, better
+    return "", "unknown"
+
+
+def _at(values: Any, position: int) -> Any:
+    if isinstance(values, Sequence) and not isinstance(values, str) and position < len(values):
+        return values[position]
+    return None

@@ -1,0 +1,213 @@
+"""The data model of `audit`: series of measurements, and what a harness reports about them."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Direction = Literal["lower", "higher", "unknown"]
+
+#: Seconds per unit of time, by the names that harnesses use.
+SECONDS_PER_UNIT = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+}
+
+#: Keys of a summary that hold its center, by preference, and the statistic that each holds.
+_CENTERS = {"median": "median", "p50": "median", "mean": "mean", "avg": "mean"}
+_STANDARD_DEVIATIONS = ("stddev", "std_dev", "std")
+_COUNTS = ("count", "rounds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One measured quantity of one session.
+
+    Attributes:
+        name: What was measured, with the parameters that distinguish it within the file.
+        unit: "s" for every time, "B" for sizes, "1/s" or the harness's own unit for rates, "" if
+            the file does not state it.
+        center: Median of the measurements, or their mean if the file has no median.
+        statistic: Whether `center` is a "median" or a "mean".
+        stddev: Standard deviation of the measurements; NaN if the file does not state it.
+        count: Number of measurements behind `center`.
+        values: The measurements in order of time, if the file holds them.
+        better: Whether lower or higher values are better.
+        observation: What one measurement is: a "run" of a benchmark or a "request" of a load test.
+        version: Version of the benchmark's code, if the harness records it.
+        command: Shell command that was timed, if the harness times commands.
+    """
+
+    name: str
+    unit: str
+    center: float
+    statistic: str = "median"
+    stddev: float = math.nan
+    count: int = 1
+    values: tuple[float, ...] = ()
+    better: Direction = "lower"
+    observation: str = "run"
+    version: str = ""
+    command: str = ""
+
+
+class Note(NamedTuple):
+    """What a harness reports about failures or about the state of the machine."""
+
+    text: str
+
+
+class Condition(NamedTuple):
+    """A setting or a machine property that the compared sides should share."""
+
+    name: str
+    value: str
+
+
+#: What a reader yields for each entry of a document; None if the entry holds no positive number.
+Reading = Iterator[Series | Note | Condition | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What one session's file holds."""
+
+    file: str
+    harness: str
+    series: tuple[Series, ...]
+    notes: tuple[str, ...] = ()
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+
+def finite_number(value: Any) -> float:
+    """A JSON value as a finite number; NaN for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    if not math.isfinite(number):
+        return math.nan
+    return number
+
+
+def child(document: Any, *keys: str) -> Mapping[str, Any]:
+    """The object at a path of keys; an empty one if there is no object there."""
+    for key in keys:
+        if not isinstance(document, Mapping):
+            return {}
+        document = document.get(key)
+    if isinstance(document, Mapping):
+        return document
+    return {}
+
+
+def children(document: Any, key: str) -> list[Mapping[str, Any]]:
+    """The objects in the list at a key; an empty list if there is no list there."""
+    entries = child(document).get(key)
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, Mapping)]
+
+
+def from_values(name: str, unit: str, values: Any, **attributes: Any) -> Series | None:
+    """A series of raw measurements.
+
+    Args:
+        name: Name of the series.
+        unit: Unit of the values. Times are converted to seconds.
+        values: List of measurements. Entries that are no positive numbers are dropped.
+        **attributes: Other attributes of `Series`.
+
+    Returns:
+        The series; None if `values` holds no positive number.
+    """
+    if not isinstance(values, list):
+        return None
+    scale, unit = _canonical_unit(unit)
+    numbers = (scale * finite_number(value) for value in values)
+    positive = tuple(number for number in numbers if number > 0)
+    if not positive:
+        return None
+    stddev = math.nan
+    if len(positive) > 1:
+        stddev = statistics.stdev(positive)
+    return Series(
+        name=name,
+        unit=unit,
+        center=statistics.median(positive),
+        stddev=stddev,
+        count=len(positive),
+        values=positive,
+        **attributes,
+    )
+
+
+def from_summary(
+    name: str,
+    unit: str,
+    summary: Mapping[str, Any],
+    *,
+    centers: Sequence[str] = tuple(_CENTERS),
+    **attributes: Any,
+) -> Series | None:
+    """A series that the file summarizes.
+
+    Args:
+        name: Name of the series.
+        unit: Unit of the summary. Times are converted to seconds.
+        summary: Statistics by name, such as median, mean, std and count.
+        centers: Keys that may hold the center, by preference.
+        **attributes: Other attributes of `Series`.
+
+    Returns:
+        The series; None if the summary has no positive median or mean.
+    """
+    scale, unit = _canonical_unit(unit)
+    for key in centers:
+        center = scale * finite_number(summary.get(key))
+        if math.isfinite(center):
+            break
+    else:
+        return None
+    if center <= 0:
+        return None
+    count = _first_number(summary, _COUNTS)
+    return Series(
+        name=name,
+        unit=unit,
+        center=center,
+        statistic=_CENTERS[key],
+        stddev=scale * _first_number(summary, _STANDARD_DEVIATIONS),
+        count=int(count) if count >= 1 else 1,
+        **attributes,
+    )
+
+
+def text_conditions(conditions: Mapping[str, Any]) -> Iterator[Condition]:
+    """The conditions that a document states; absent ones are skipped."""
+    for name, value in conditions.items():
+        if isinstance(value, str | int | float) and value != "":
+            yield Condition(name, str(value))
+
+
+def _canonical_unit(unit: str) -> tuple[float, str]:
+    """The factor to the canonical unit, and that unit: seconds for every time."""
+    if unit in SECONDS_PER_UNIT:
+        return SECONDS_PER_UNIT[unit], "s"
+    return 1.0, unit
+
+
+def _first_number(summary: Mapping[str, Any], keys: Sequence[str]) -> float:
+    for key in keys:
+        number = finite_number(summary.get(key))
+        if math.isfinite(number):
+            return number
+    return math.nan
