@@ -104,4 +104,4 @@ def test_an_entry_is_whole(family: Family) -> None:
     assert style.look(family.name) not in [
         style.look(name) for name in FAMILIES if name != family.name
     ]
-    assert f"`{family.name}`" in (ROOT / "README.md").read_text()
+    assert f"`{family.name}`" in (ROOT / "docs/reference/configuration.md").read_text()
