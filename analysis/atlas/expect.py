@@ -356,7 +356,7 @@ def published(row: Mapping[Any, Any], device: str) -> float | None:
     return float(found["seconds"].iloc[0]) if len(found) else None
 
 
-def model_in(row: Mapping[Any, Any], option: str = "--run") -> Model:
+def model_in(row: Mapping[Any, Any], option: str = "family") -> Model:
     """The model of a frame's row; ConfigError, of the `option` that chose it, for a family that
     this version lacks.
     """

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from paradnn.core.errors import ConfigError, ParadnnError
@@ -38,6 +38,10 @@ class Parser(argparse.ArgumentParser):
             "--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)"
         )
 
+    def add_subparsers(self, **how: Any) -> Any:
+        """Let each command reject its own unknown options: hints then name options it has."""
+        return super().add_subparsers(**{"parser_class": CommandParser, **how})
+
     def error(self, message: str) -> NoReturn:
         """Raise ParadnnError in place of printing the usage."""
         found = _CHOICE.fullmatch(message)
@@ -49,10 +53,22 @@ class Parser(argparse.ArgumentParser):
         hint = ""
         found = _UNKNOWN.fullmatch(message)
         if found and found[1].startswith("--"):
-            parsers = (self, *sub_commands(self).values())
-            flags = [name for each in parsers for name in options(each) if name.startswith("--")]
+            flags = [name for name in options(self) if name.startswith("--")]
             hint = did_you_mean(re.split("[ =]", found[1])[0], flags)
         raise ParadnnError(f"{message}; {hint}{self.prog} --help shows how")
+
+
+class CommandParser(Parser):
+    """The parser of one command among several."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments; raise ParadnnError for one that this command does not have."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
 
 
 def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any]:

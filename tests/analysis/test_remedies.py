@@ -1,0 +1,106 @@
+"""Remedies can be carried out: every option and command that a message names exists where the
+reader would type it.
+"""
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analysis.cli import COMMANDS as ANALYSES
+from analysis.cli import make_parser
+from paradnn.cli.commands import COMMANDS
+from paradnn.cli.parser import options, sub_commands
+from paradnn.core.errors import ParadnnError
+from tests.structure import ROOT
+
+
+def parsers() -> Iterator[argparse.ArgumentParser]:
+    """The parser of every command of the suite, and of the commands of these."""
+    for module, _ in COMMANDS.values():
+        make = getattr(importlib.import_module(module), "make_parser", None)
+        if make is not None:
+            parser = make()
+            yield from (parser, *sub_commands(parser).values())
+
+
+PARSERS = sub_commands(make_parser())
+ALL = {"--help", "--version", "--multirun"} | {
+    option for parser in parsers() for option in options(parser)
+}
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
+_COMMAND = re.compile(r"(?:python -m |(?<![\w./-]))(paradnn|analysis)((?:\.\w+)*) ([a-z][a-z-]+)?")
+
+
+def options_of_analysis(name: str) -> set[str]:
+    return set(options(PARSERS[name]))
+
+
+def texts(path: Path) -> Iterator[str]:
+    """String literals of a file, docstrings left out; an f-string is one text with gaps."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts |= {id(value) for value in node.values}
+            yield "".join(
+                str(value.value) if isinstance(value, ast.Constant) else "\0"
+                for value in node.values
+            )
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            parts.add(id(node.value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value
+
+
+def analysis_files() -> list[Path]:
+    return sorted((ROOT / "analysis").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", analysis_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_options_in_messages_exist(path: Path) -> None:
+    name = path.stem.replace("_", "-")
+    own = options_of_analysis(name) if path.parent.name == "analyses" and name in PARSERS else ALL
+    for text in texts(path):
+        known = ALL if _COMMAND.search(text) else own
+        assert set(_OPTION.findall(text)) <= known, text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*analysis_files(), *sorted((ROOT / "paradnn").rglob("*.py"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_commands_in_messages_exist(path: Path) -> None:
+    known = {command.name for command in ANALYSES} | {"COMMAND"}
+    for text in texts(path):
+        for package, module, command in re.findall(
+            r"python -m (paradnn|analysis)((?:\.\w+)*)(?: ([a-z][a-z-]+\b))?(?!-)", text
+        ):
+            assert importlib.util.find_spec(f"{package}{module}"), text
+            if package == "analysis" and command:
+                assert command in known, text
+
+
+@pytest.mark.parametrize("command", sorted(PARSERS))
+def test_hints_name_options_of_the_command(command: str) -> None:
+    own = options_of_analysis(command)
+    others = set().union(*map(options_of_analysis, PARSERS)) - own
+    for option in sorted(others):
+        required = [
+            word
+            for action in PARSERS[command]._actions
+            if action.required
+            for word in (*action.option_strings[:1], *["x"] * (action.nargs != 0))
+        ]
+        with pytest.raises(ParadnnError) as error:
+            make_parser().parse_args([command, *required, option])
+        assert "unrecognized arguments" in str(error.value)
+        proposed = set(_OPTION.findall(str(error.value))) - {option, "--help"}
+        assert proposed <= own, error.value
