@@ -1,9 +1,11 @@
-"""Hydra's door to ParaDnn's sweeps. Hydra imports this at every start, so it stays light. The
-sweeper expands the command line into a plan of points, all of which the task in this process gets
-at once: it pays the framework's import once, and other drivers, on whichever hosts, may take points
-of the same sweep meanwhile.
+"""Hydra plug-ins: the sweeper that plans ParaDnn's multiruns, and the search path of families.
+
+Hydra imports this module at every start, so it imports nothing heavy. The sweeper expands the
+command line into a plan of points. One task in this process gets the whole plan, so the
+framework is imported once. Drivers on other hosts may measure points of the same sweep.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -16,35 +18,52 @@ __all__ = ["ParadnnFamilies", "ParadnnSweeper"]
 
 
 class ParadnnFamilies(SearchPathPlugin):
-    """Every family is an option of `model`, without a file."""
+    """Makes every model family an option of `model`, without a configuration file."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Hydra's call before it looks for any configuration."""
+        """Register the families; Hydra calls this before it looks for a configuration."""
         from paradnn.config.groups import store_options
 
         store_options()
 
 
 class ParadnnSweeper(Sweeper):
-    """Plans every point before the first is measured, so that a mistake costs nothing."""
+    """Checks every point of a multirun before the first one is measured.
 
-    def __init__(self, params: dict[str, str] | None = None, searches: bool = True) -> None:
+    Args:
+        params: Axes from a configuration file, as in Hydra's basic sweeper. The command line
+            overrides them.
+        searches: Whether `batch_size=largest` starts a search. `paradnn.plan` rejects it.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None, searches: bool = True) -> None:
         self._params = params or {}
         self._searches = searches
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Hydra's call before `sweep`."""
+        """Keep what `sweep` needs; Hydra calls this first."""
         self._context = hydra_context
         self._task = task_function
         self._config = config
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Call the task once, with the sweep's settings and its whole plan; `searches`: of
-        batch_size=largest.
+        """Plan all points of `arguments` and call the task once with the plan.
+
+        Raises:
+            ConfigError: `hydra.sweeper.params` is not a mapping, or a point is invalid.
         """
         from paradnn.config.tasks import plan_sweep
+        from paradnn.core.errors import ConfigError
 
+        if not isinstance(self._params, Mapping):
+            raise ConfigError(
+                "hydra.sweeper.params",
+                self._params,
+                "is not a mapping of axes",
+                "write hydra.sweeper.params={batch_size:'64,128'}",
+            )
         loader = self._context.config_loader
-        return self._task(plan_sweep(loader, self._config, arguments, self._params, self._searches))
+        plan = plan_sweep(loader, self._config, arguments, self._params, searches=self._searches)
+        return self._task(plan)

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import (
+    arrange,
     as_axes,
     check_arguments,
     is_input_error,
@@ -45,7 +46,7 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     try:
         given = split_overrides(sys.argv[1:])
         check_arguments(given)
-        sys.argv[1:] = as_axes(given)
+        sys.argv[1:] = as_axes(arrange(given))
         hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(task)()
         for error in errors[-1:]:
             raise error

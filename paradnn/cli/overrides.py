@@ -11,14 +11,14 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -40,6 +40,8 @@ _REFUSED = {
         "start the same command on every host (docs/how-to/clusters.md)",
     ),
 }
+#: Sweepers that plan or run every point; other plug-ins of Hydra minimize a return value.
+_SWEEPERS = ("paradnn", "plan", "basic")
 _MOST = 1_000  # values of one override that are looked at
 
 _parser = cache(OverridesParser.create)
@@ -61,6 +63,17 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
     return overrides
 
 
+def is_multirun(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks Hydra for a multirun, by option or by `hydra.mode`."""
+    return bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & set(arguments))
+
+
+def arrange(arguments: Sequence[str]) -> list[str]:
+    """Hydra's options first, then the overrides: argparse takes overrides in one block only."""
+    options, overrides = _split_options(arguments)
+    return [*options, *overrides]
+
+
 def as_axes(arguments: Sequence[str]) -> list[str]:
     """In a multirun, every key of a model as an axis, if only of one value: `model.nodes=8` as
     `model.nodes=choice(8)`.
@@ -68,7 +81,7 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
     Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key
     of one of them would meet the default model there and be refused.
     """
-    if not {"-m", "--multirun"} & set(arguments):
+    if not is_multirun(arguments):
         return list(arguments)
     axes = []
     for argument in arguments:
@@ -88,7 +101,7 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise ParadnnError for the first word that no command of the suite can mean."""
     own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
-    words = list(_overrides(arguments))
+    _, words = _split_options(arguments)
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         if word.endswith(",") and "=" not in following:
             joined = f"{word}{following}" if following else word.rstrip(",")
@@ -108,33 +121,53 @@ def check_arguments(arguments: Sequence[str]) -> None:
         key = override.key_or_group
         if key in _REFUSED:
             raise ConfigError(key, word.partition("=")[2], *_REFUSED[key])
+        if key == "hydra/sweeper" and override.value() not in _SWEEPERS:
+            raise ConfigError(
+                key,
+                word.partition("=")[2],
+                "is not a sweeper of ParaDnn, which has no single value to optimize",
+                "use sweep.design=adaptive or batch_size=largest (docs/reference/hydra.md)",
+            )
         if own and not key.startswith("hydra"):
             _check_options(override)
 
 
-def _overrides(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments without Hydra's own options and their values."""
+def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate Hydra's own options, with their values, from the overrides.
+
+    Raises:
+        ParadnnError: An option is unknown, or its value is missing or is no choice of it.
+    """
     known = {
         name: action for action in get_args_parser()._actions for name in action.option_strings
     }
+    options: list[str] = []
+    overrides: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
-            yield word
+            overrides.append(word)
             continue
         name, equals, value = word.partition("=")
         if name not in known:
             raise _no_flag(name, value or (rest[0] if rest else ""), list(known))
-        if known[name].nargs == 0 or equals:
+        action = known[name]
+        if action.nargs == 0:
+            options.append(word)
             continue
-        if rest and "=" not in rest[0]:
+        if not equals and rest and "=" not in rest[0] and not rest[0].startswith("-"):
             value = rest.pop(0)
-        choices = known[name].choices
-        if choices and value and value not in choices:
-            raise ConfigError(
-                name, value, "no such choice", f"choose one of {', '.join(map(str, choices))}"
-            )
+        if not value and action.nargs == "?":
+            value = str(action.const)
+        choices = [str(choice) for choice in action.choices or ()]
+        remedy = f"choose one of {', '.join(choices)}" if choices else f"write {name} VALUE"
+        if not value:
+            raise ParadnnError(f"{name}: needs a value; {remedy}")
+        if choices and value not in choices:
+            raise ConfigError(name, value, "no such choice", remedy)
+        options += [name, value]
+    return options, overrides
 
 
 def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
@@ -160,7 +193,14 @@ def _check_options(override: Override) -> None:
     if not options or override.is_delete():
         return
     values: list[object] = [override.value()]
-    if override.is_sweep_override():
+    if isinstance(override.value(), Glob):
+        # Hydra needs its configuration loader for this; the options are known here already.
+        values = [*override.value().filter(list(options))]
+        if not values:
+            pattern = override.input_line.partition("=")[2]
+            remedy = f"choose among {', '.join(options)}"
+            raise ConfigError(group, pattern, "matches no option", remedy)
+    elif override.is_sweep_override():
         if override.is_discrete_sweep():
             values = list(itertools.islice(override.sweep_string_iterator(), _MOST))
         else:
@@ -210,7 +250,7 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
             (entry for entry in words if entry.lstrip("+~").startswith(f"{match[1]}=")), match[1]
         )
         return f"{typed}: {_no_such_key(match[1], words)}"
-    if "Ambiguous value for argument" in text:
+    if "Ambiguous value for argument" in text or "requires --multirun" in text:
         argument = re.search(r"'(.*?)'\s", text, re.S)
         shown = argument[1] if argument else "a value"
         return f"{shown}: several values are a sweep; add -m, or write a list as key=[a,b]"

@@ -1,0 +1,96 @@
+"""Hydra's own options and override functions work as Hydra's documentation says."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import TINY, Store, run, succeeded
+
+
+def swept_models(tmp_path: Path, *overrides: str) -> set[str]:
+    """The families of a multirun, as `paradnn.plan` lists its points."""
+    path = tmp_path / "points.csv"
+    command = ["paradnn.plan", f"plan.out={path}", *overrides]
+    succeeded(command, Store(tmp_path))
+    with path.open() as file:
+        return {row["model.name"] for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "families"),
+    [
+        pytest.param(
+            "glob(r*)", {"residual", "resnet50", "retinanet", "rnn", "rnn_kernel"}, id="one pattern"
+        ),
+        pytest.param("glob([rnn,l*m])", {"rnn", "lstm"}, id="several patterns"),
+        pytest.param("glob(r*,exclude=re*)", {"rnn", "rnn_kernel"}, id="exclusion"),
+        pytest.param(
+            "glob(r*,exclude=[ret*,resnet*,rnn])",
+            {"residual", "rnn_kernel"},
+            id="several exclusions",
+        ),
+    ],
+)
+def test_glob_selects_the_matching_options(
+    pattern: str, families: set[str], tmp_path: Path
+) -> None:
+    assert swept_models(tmp_path, "-m", f"model={pattern}") == families
+
+
+def test_multirun_can_be_chosen_by_hydra_mode(tmp_path: Path) -> None:
+    models = swept_models(tmp_path, "hydra.mode=MULTIRUN", "model=lstm,gru", "model.layers=2")
+    assert models == {"lstm", "gru"}
+
+
+def test_axes_can_be_given_as_sweeper_params(tmp_path: Path) -> None:
+    axes = "hydra.sweeper.params={model:'lstm,gru'}"
+    assert swept_models(tmp_path, "-m", axes) == {"lstm", "gru"}
+
+
+def test_options_may_stand_between_overrides(tmp_path: Path) -> None:
+    assert swept_models(tmp_path, "model=lstm,gru", "-m", "model.layers=2") == {"lstm", "gru"}
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "ceilings"])
+def test_cfg_prints_the_composed_configuration_and_measures_nothing(
+    command: str, tmp_path: Path
+) -> None:
+    done = succeeded([f"paradnn.{command}", *TINY, "--cfg", "job", "model=fc"], Store(tmp_path))
+
+    composed = yaml.safe_load(done.stdout)
+    assert composed["model"] == {
+        "name": "fc",
+        "layers": 1,
+        "nodes": 8,
+        "input_size": 16,
+        "output_size": 4,
+    }
+    assert composed["measure"]["processes"] == 1
+    assert not list(tmp_path.iterdir()), "no store was made"
+
+
+def test_cfg_prints_one_package(tmp_path: Path) -> None:
+    done = succeeded(["paradnn.train", "--cfg", "job", "--package", "model"], Store(tmp_path))
+    assert done.stdout.startswith("# @package model\nname: fc\n")
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "ceilings"])
+@pytest.mark.parametrize(
+    ("words", "heading"),
+    [
+        pytest.param(["--info"], "Config search path", id="all"),
+        pytest.param(["--info", "model=lstm"], "| model/lstm ", id="before an override"),
+        pytest.param(["model=lstm", "--info", "defaults"], "| model/lstm ", id="one topic"),
+        pytest.param(["--info=plugins"], "ParadnnSweeper", id="plug-ins"),
+    ],
+)
+def test_info_describes_the_composition_and_measures_nothing(
+    command: str, words: list[str], heading: str, tmp_path: Path
+) -> None:
+    done = run([f"paradnn.{command}", *words], Store(tmp_path))
+
+    assert done.returncode == 0
+    assert heading in done.stdout + done.stderr
+    assert not list(tmp_path.iterdir()), "no store was made"
