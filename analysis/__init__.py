@@ -1,4 +1,4 @@
-"""From thousands of tracked runs to statements a person can act on.
+"""Analyses of tracked runs.
 
     from analysis import SensitivityOptions, load, sensitivity
 
@@ -6,41 +6,52 @@
     weights = sensitivity(frame, SensitivityOptions(log_scale="both"))
     weights.table, weights.figure()
 
-Every analysis is a function of a frame and a dataclass of options, and answers with a typed result;
-the command `python -m analysis` calls the same functions. A name is imported when it is first used:
-each part costs only itself.
+Every analysis is a function of a frame and a dataclass of options, and returns a typed result. The
+command `python -m analysis` calls the same functions. Names are imported on first use: `load` costs
+no analysis, and options cost neither pandas nor Matplotlib.
 """
 
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import_module("paradnn")  # ends `python -m analysis` quietly at an early Ctrl-C
+import_module("paradnn")  # exits quietly on an early Ctrl-C of `python -m analysis`
 
-#: What each module brings, beside the analyses.
-_HOMES = {
-    "options": ("Options", "Selection"),
-    "report": ("make_report",),
-    "store.load": ("load", "load_table", "load_tables"),
+#: The module of every public name, apart from the analyses and their options.
+_MODULES = {
+    "Options": "analysis.options",
+    "Selection": "analysis.options",
+    "load": "analysis.store.load",
+    "load_table": "analysis.store.load",
+    "load_tables": "analysis.store.load",
+    "make_report": "analysis.report",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-#: How a file says that a function is an analysis, with which options.
-_REGISTERED = re.compile(r"^@analysis\(\s+(\w+),.*?^def (\w+)", re.MULTILINE | re.DOTALL)
-for _file in sorted(Path(__file__).with_name("analyses").glob("*.py")):
-    _own = [
-        name for found in _REGISTERED.findall(_file.read_text(encoding="utf-8")) for name in found
-    ]
-    _HOME_OF |= {name: f"analyses.{_file.stem}" for name in _own if name not in _HOME_OF}
 
-__all__ = list(_HOME_OF)
+
+def _registered_names() -> dict[str, Any]:
+    """Return every registered analysis and its options class, by name.
+
+    Analyses of other packages, which are found by their entry points, are among them.
+    """
+    from analysis.registry import ANALYSES
+
+    names: dict[str, Any] = {}
+    for entry in ANALYSES.values():
+        names[entry.function.__name__] = entry
+        names.setdefault(entry.options.__name__, entry.options)
+    return names
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    if name == "__all__":
+        return [*_MODULES, *(entry for entry in _registered_names() if entry not in _MODULES)]
+    if not name.startswith("_"):
+        names = _registered_names()
+        if name in names:
+            return names[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -1,21 +1,23 @@
-"""Packages that cost half a second and more, imported by the first use of one of their names.
+"""Lazy imports of packages that take half a second and more.
 
-Help, completion and a wrong argument need no numbers: a module takes `np`, `pd` and the like from
-here, and starts at once. What is used at a module's top level would be imported with it, so tables
-of constants hold plain numbers.
+Help, completion and a rejected argument need no numbers and no figures. Modules import `np`, `pd`
+and others from here; each package is loaded when one of its names is first used. A name that is
+used at the top level of a module would load the package at once, so tables of constants hold plain
+numbers.
+
+The package lazy_loader does not fit: loading `scipy.stats` lazily with it imports SciPy eagerly and
+warns about it.
 """
 
 from typing import TYPE_CHECKING
 
 from paradnn.statistics.lazy import LazyModule, np, optimize, pd, special, stats
 
-__all__ = ["drawing", "np", "optimize", "past", "pd", "special", "stats", "stored"]
-
 if TYPE_CHECKING:
     from analysis import drawing
-    from analysis.store import past
     from paradnn.store import columns as stored
 else:
     drawing = LazyModule("analysis.drawing")
-    past = LazyModule("analysis.store.past")
     stored = LazyModule("paradnn.store.columns")
+
+__all__ = ["LazyModule", "drawing", "np", "optimize", "pd", "special", "stats", "stored"]

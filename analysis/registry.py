@@ -1,13 +1,11 @@
-"""The analyses that there are: each is one file with a function of a frame and options that is made
-an `Analysis`.
+"""Registration of analyses: functions of a frame and options, with what interfaces need to know.
 
-    @analysis(OverheadOptions, summary="where the wall time goes", title="Benchmarking overhead", place=120, ...)
-    def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult: ...
+    @analysis(OverheadOptions, summary="where the wall time goes", title="Overhead", place=120, ...)
+    def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result: ...
 
-From that follow its command with --help, its sections in the report, and `from analysis import
-overhead`. Files of `analysis.analyses` are found by scanning the folder; another package names a
-module of its own as an entry point of the group `paradnn.analyses`, and its analyses stand beside
-these.
+The command line, its help, the sections of the report and `from analysis import overhead` follow
+from the registration. The registry imports every module of `analysis.analyses`, and the modules of
+other packages that are entry points of the group `paradnn.analyses`.
 """
 
 from __future__ import annotations
@@ -21,22 +19,28 @@ from typing import Any, Generic, Literal, TypeVar
 from analysis.lazy import pd
 from analysis.options import Options, columns_named
 from analysis.result import Result
+from paradnn.core.errors import NotEnoughData
 from paradnn.core.registry import Registry
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 ResultT = TypeVar("ResultT", bound=Result, covariant=True)
-#: What the runs are for an analysis: times of steps (a run of a scenario counts for the steps that
-#: it timed, unless options name its queries), what scenarios gave, or no times, so that it does not
-#: matter whether runs are steady. "none": every run counts, whatever became of it.
+#: What an analysis takes runs for. "steps": times of steps; a run of a scenario counts for the
+#: steps that it timed, unless options name a metric of its queries. "queries": results of
+#: scenarios. "untimed": times do not matter, and neither does whether runs are steady. "none": every
+#: run counts, and no check excludes any.
 Gate = Literal["steps", "queries", "untimed", "none"]
 
 
 @dataclass(frozen=True)
 class SectionSpec:
-    """An analysis as a section of the report tries it: with which options, how it is headed and
-    read.
+    """One section that an analysis offers to the report.
 
-    `families` narrows the runs; `key` names the section where the command's name would not do.
+    Attributes:
+        options: options of the analysis; None for its defaults.
+        title: heading; empty for the title of the analysis.
+        reading: one or two sentences on how to read the section; empty for those of the analysis.
+        families: families that the section is about; empty for all.
+        key: anchor of the section; empty for the name of the analysis.
     """
 
     options: Options | None = None
@@ -48,16 +52,28 @@ class SectionSpec:
 
 @dataclass(frozen=True, eq=False)
 class Analysis(Generic[OptionsT, ResultT]):
-    """A function (frame, options) -> result with all that the command line and the report have to
-    know of it.
+    """A function (frame, options) -> result, with what command line and report need to know.
 
-    Called, it lets the runs through the gate first, and its result says what was left out. --help
-    says what the module's docstring does unless `description` is given. `columns` limits what is
-    read from the store; `one_protocol` is for one that would refuse heterogeneous runs part by
-    part, `counts` for one to which no run is an answer, `read` for one that may read something
-    else. In the report it stands in a `section` of each system, of all or of pairs of them, by its
-    `place`; `shown` says as what, once unless given. `name` is what is typed: that of the function,
-    with dashes, unless given.
+    Attributes:
+        options: class of the options.
+        function: the function itself.
+        summary: one line for the list of commands.
+        example: a command line for --help.
+        description: text of --help; by default the module's docstring after its first colon.
+        gate: what the analysis takes runs for.
+        title: heading in the report.
+        reading: one or two sentences on how to read the result.
+        section: whether the report has a section per system, one for all systems, or one per pair
+            of systems; empty for none.
+        place: position among the sections of the report.
+        list_sections: returns the sections that some runs allow; by default there is one.
+        has_figure: whether the result has a figure.
+        columns: columns to read from the store; None for all.
+        requires_one_protocol: whether the command line passes only runs of one protocol. Set for an
+            analysis that would reject heterogeneous runs group by group.
+        accepts_no_runs: whether an empty frame is a valid input.
+        load_frame: reads the frame from another source if the options name one, else returns None.
+        name: name of the command; by default that of the function, with dashes.
     """
 
     options: type[OptionsT]
@@ -70,25 +86,38 @@ class Analysis(Generic[OptionsT, ResultT]):
     reading: str = ""
     section: Literal["system", "all", "pair", ""] = ""
     place: int = 0
-    shown: Callable[[pd.DataFrame], Iterable[SectionSpec]] | None = None
-    draws: bool = True
+    list_sections: Callable[[pd.DataFrame], Iterable[SectionSpec]] | None = None
+    has_figure: bool = True
     columns: tuple[str, ...] | None = None
-    one_protocol: bool = False
-    counts: bool = False
-    read: Callable[[Any], pd.DataFrame | None] | None = None
+    requires_one_protocol: bool = False
+    accepts_no_runs: bool = False
+    load_frame: Callable[[Any], pd.DataFrame | None] | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
-        of = self.function
-        self.__dict__["name"] = self.name or of.__name__.replace("_", "-")
-        self.__dict__.update(
-            __doc__=of.__doc__, __name__=of.__name__, __module__=of.__module__, __wrapped__=of
-        )
-        about = (sys.modules[of.__module__].__doc__ or "").partition("`: ")[2].strip()
-        parts = [textwrap.fill(part, 100) for part in (about[:1].upper() + about[1:]).split("\n\n")]
-        self.__dict__["description"] = self.description or "\n\n".join(parts)
+        function = self.function
+        # The class is frozen: attributes that derive from the function are set past its guard.
+        attributes = self.__dict__
+        attributes["name"] = self.name or function.__name__.replace("_", "-")
+        attributes["description"] = self.description or _module_description(function)
+        attributes["__doc__"] = function.__doc__
+        attributes["__name__"] = function.__name__
+        attributes["__module__"] = function.__module__
+        attributes["__wrapped__"] = function
 
     def __call__(self, frame: pd.DataFrame, options: OptionsT | None = None) -> ResultT:
+        """Analyze the runs of a frame that pass the gate.
+
+        Args:
+            frame: one row per run.
+            options: options of the analysis; None for the defaults.
+
+        Returns:
+            The result. Its `quality` reports which runs were excluded or flagged.
+
+        Raises:
+            NotEnoughData: no run passes the gate, or too few for this analysis.
+        """
         options = options or self.options()
         if self.gate == "none":
             return self.function(frame, options)
@@ -96,6 +125,10 @@ class Analysis(Generic[OptionsT, ResultT]):
         from analysis.store.quality import admit
 
         runs, quality = admit(frame, options.steady_only)
+        if len(frame) and not len(runs):
+            raise NotEnoughData(
+                f"no run is left to analyze: {quality.text()} choose other runs, or measure again"
+            )
         if self.gate != "queries":
             runs, count = scenario_runs_as_steps(runs, columns_named(options))
             quality = replace(quality, scenarios=count)
@@ -103,29 +136,49 @@ class Analysis(Generic[OptionsT, ResultT]):
             quality = replace(quality, unsteady=0, contended=0, scenarios=0)
         return replace(self.function(runs, options), quality=quality)
 
-    def shows(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
-        """The sections that these runs may carry, each with options, title and reading."""
-        for each in (SectionSpec(),) if self.shown is None else self.shown(rows):
-            options = each.options or self.options()
-            title = each.title or self.title
-            yield replace(each, options=options, title=title, reading=each.reading or self.reading)
+    def sections(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
+        """Yield the sections that some runs allow, with options, title and reading filled in."""
+        if self.list_sections is None:
+            specs: Iterable[SectionSpec] = (SectionSpec(),)
+        else:
+            specs = self.list_sections(rows)
+        for spec in specs:
+            yield replace(
+                spec,
+                options=spec.options or self.options(),
+                title=spec.title or self.title,
+                reading=spec.reading or self.reading,
+            )
+
+
+def _module_description(function: Callable[..., object]) -> str:
+    """Return the docstring of a function's module as help text, without the name of the command."""
+    docstring = sys.modules[function.__module__].__doc__ or ""
+    _, _, text = docstring.partition("`: ")
+    text = text.strip()
+    text = text[:1].upper() + text[1:]
+    return "\n\n".join(textwrap.fill(paragraph, 100) for paragraph in text.split("\n\n"))
 
 
 def analysis(
-    options: type[OptionsT], **words: Any
+    options: type[OptionsT], **attributes: Any
 ) -> Callable[[Callable[[pd.DataFrame, OptionsT], ResultT]], Analysis[OptionsT, ResultT]]:
-    """Makes a function an analysis; `words` are the fields of `Analysis`."""
+    """Return a decorator that registers a function as an analysis.
+
+    Args:
+        options: class of the options.
+        **attributes: further attributes of `Analysis`.
+    """
 
     def register(
         function: Callable[[pd.DataFrame, OptionsT], ResultT],
     ) -> Analysis[OptionsT, ResultT]:
-        return Analysis(options=options, function=function, **words)
+        return Analysis(options=options, function=function, **attributes)
 
     return register
 
 
-#: Found in the files of the folder, and behind the entry points of other packages; in the order of
-#: the report.
+#: All analyses by name, in the order of the report.
 ANALYSES: Registry[Analysis[Any, Any]] = Registry(
     Analysis, "analysis.analyses", group="paradnn.analyses"
 )

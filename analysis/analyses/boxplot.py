@@ -66,7 +66,7 @@ class BoxplotOptions(Options):
     section="system",
     place=10,
     title="Spread by family",
-    shown=lambda rows: [SectionSpec(families=compute_families_if_mixed(rows))],
+    list_sections=lambda rows: [SectionSpec(families=compute_families_if_mixed(rows))],
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     """A row for each value of `by`, of runs or with `a` and `b` of the speedups of A over B, point

@@ -85,8 +85,8 @@ def _history(options: ChangesOptions) -> pd.DataFrame | None:
     ChangesOptions,
     summary="where the level of a metric changed, by how much, between which commits",
     example="python -m analysis changes --history gates.jsonl",
-    read=_history,
-    draws=False,
+    load_frame=_history,
+    has_figure=False,
 )
 def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
     """A row for each change: `series`, `sessions` of it, names of those `before` and `after`,

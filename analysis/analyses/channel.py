@@ -32,7 +32,7 @@ _MOST_BREAKS = 12
     place=40,
     title="Messages between processes",
     reading="Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
-    shown=lambda rows: (
+    list_sections=lambda rows: (
         [SectionSpec()] if rows.get("transfer_us", pd.Series()).notna().any() else []
     ),
 )

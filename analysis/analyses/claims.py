@@ -74,7 +74,7 @@ def answered(
     name="claims",
     summary="claims about platforms, each supported, refuted or not enough data",
     example="python -m analysis claims --only 1,3",
-    one_protocol=True,
+    requires_one_protocol=True,
     gate="queries",
     title="The paper's observations as checks",
     reading=("Supported: the 95% interval of its number lies on the claimed side."),

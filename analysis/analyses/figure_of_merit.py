@@ -43,7 +43,7 @@ class FigureOfMeritOptions(Options):
     FigureOfMeritOptions,
     summary="one number for each platform over a stated suite: the harmonic mean of its rates",
     example="python -m analysis figure-of-merit --by device --baseline V100 --where mode=train",
-    draws=False,
+    has_figure=False,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
     """Compare the sides of a column over the points that all of them measured, which are the suite.

@@ -86,7 +86,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     reading=(
         "The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."
     ),
-    shown=_shown,
+    list_sections=_shown,
 )
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     """The frontiers of measured choices, a row for each choice. NotEnoughData where nothing is to

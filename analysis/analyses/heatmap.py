@@ -89,7 +89,7 @@ def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
     section="system",
     place=20,
     reading=("Median of the points in a cell; cells in which nothing ran say why."),
-    shown=_shown,
+    list_sections=_shown,
 )
 def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     """The median of a metric over two hyperparameters, for each family on each device; errors are

@@ -64,7 +64,9 @@ class Curve(NamedTuple):
     title="Latency over the rate of queries",
     reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
     " they were served. Dotted: the highest rate that held its limit.",
-    shown=lambda rows: [SectionSpec()] if rows.get(_RATE, pd.Series()).notna().any() else [],
+    list_sections=lambda rows: (
+        [SectionSpec()] if rows.get(_RATE, pd.Series()).notna().any() else []
+    ),
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
     """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded

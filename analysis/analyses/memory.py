@@ -50,8 +50,8 @@ class MemoryEdge(NamedTuple):
     place=30,
     title="Where memory ends",
     reading="Points at the edge stand first in the table.",
-    draws=False,
-    shown=lambda rows: [SectionSpec()] if rows["outcome"].isin(RAN_OUT).any() else [],
+    has_figure=False,
+    list_sections=lambda rows: [SectionSpec()] if rows["outcome"].isin(RAN_OUT).any() else [],
 )
 def memory(frame: pd.DataFrame, options: Options) -> Result:
     """A row for each point that was tried, those at the edge first; replicates count once, ok where

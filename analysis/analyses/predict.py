@@ -28,11 +28,12 @@ from analysis.columns import (
     find_metric,
 )
 from analysis.labels import not_recorded
-from analysis.lazy import np, past, pd
+from analysis.lazy import np, pd
 from analysis.options import Options, column_option, metric_option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, only, require_homogeneous
+from analysis.store.lazy_past import past
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.regression import Lacking
@@ -98,7 +99,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     reading=(
         "The same over the whole grid that these runs are a part of: what was not measured is predicted."
     ),
-    shown=_shown,
+    list_sections=_shown,
 )
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     """Every point of the space that a frame's runs are part of.

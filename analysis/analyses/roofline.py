@@ -172,7 +172,7 @@ _OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of
         "Left of the ridge memory traffic limits, right of it arithmetic. Distance below the roof is "
         "what could be gained."
     ),
-    shown=lambda _: [
+    list_sections=lambda _: [
         SectionSpec(),
         SectionSpec(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations"),
     ],

@@ -15,8 +15,8 @@ from paradnn.core.words import counted
     summary="what the store holds: runs by family, device and outcome",
     example="python -m analysis runs --unfinished",
     columns=(),
-    counts=True,
-    draws=False,
+    accepts_no_runs=True,
+    has_figure=False,
     gate="none",
 )
 def runs(frame: pd.DataFrame, options: Options) -> Result:

@@ -96,7 +96,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     place=90,
     title="Scaling over devices",
     reading=("Speed against the same point on one device, with Amdahl's fraction."),
-    shown=_shown,
+    list_sections=_shown,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     """The pairs of `fit_scaling`, without columns that are the same in all of them, and its errors."""

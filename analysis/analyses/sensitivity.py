@@ -119,7 +119,7 @@ class Fit(GroupKey):
         "Standardised weights of a regression on logarithms. Further from zero matters more; an interval"
         " that holds zero shows no effect."
     ),
-    shown=lambda rows: [
+    list_sections=lambda rows: [
         SectionSpec(SensitivityOptions(log_scale="both"), families=compute_families_if_mixed(rows))
     ],
 )

@@ -30,7 +30,8 @@ from analysis.atlas.own import kernels_in, own_atlas
 from analysis.atlas.systems import SYSTEMS, system_file
 from analysis.atlas.versions import changes
 from analysis.format import seconds
-from analysis.lazy import np, past, pd
+from analysis.lazy import np, pd
+from analysis.store.lazy_past import past
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program

@@ -14,8 +14,9 @@ from typing import Any
 
 from analysis.atlas import Atlas, Group, load
 from analysis.atlas.expect import model_in
-from analysis.lazy import past, pd
+from analysis.lazy import pd
 from analysis.store.frame import IDENTITY
+from analysis.store.lazy_past import past
 from paradnn.core.errors import NotEnoughData, StoreError
 from paradnn.families import FAMILIES
 

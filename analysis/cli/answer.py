@@ -113,7 +113,7 @@ def answer(
     """
     refusal = None
     lacking = list[ParadnnError]()
-    if options.pool or not one.one_protocol:
+    if options.pool or not one.requires_one_protocol:
         try:
             return one(frame, options)
         except HeterogeneousError as error:

@@ -62,7 +62,7 @@ class SubCommand(NamedTuple):
         if self.analysis is None:
             output = ()
         else:
-            output = (FigureOutput if self.analysis.draws else Output,)
+            output = (FigureOutput if self.analysis.has_figure else Output,)
         add_arguments(parser, Selection if self.selects else StoreChoice, self.options, *output)
 
     def execute(self, args: argparse.Namespace, command_line: list[str]) -> None:
@@ -75,9 +75,9 @@ class SubCommand(NamedTuple):
             one = self.analysis
             output = read_arguments(FigureOutput, args)
             assert isinstance(options, Options), "what an analysis takes"
-            frame = one.read(options) if one.read else None
+            frame = one.load_frame(options) if one.load_frame else None
             if frame is None:
-                frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
+                frame = load_chosen(selection, one.columns, may_be_empty=one.accepts_no_runs)
             result = answer(one, frame, options, selection)
             deliver(self.name, result, frame, selection, output, command_line)
 

@@ -18,7 +18,6 @@ import pandas as pd
 from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label
-from analysis.lazy import past
 from analysis.prices import PRICE
 from analysis.report.comparisons import (
     COSTS,
@@ -32,6 +31,7 @@ from analysis.report.populations import Population, common_overrides
 from analysis.report.results import AT_BATCH, are_busy, model_name
 from analysis.report.sections import KeyFinding, PopulationReport, Section
 from analysis.store.frame import families, is_ok, only
+from analysis.store.lazy_past import past
 from paradnn.core.words import counted, rounded
 from paradnn.families import FAMILIES, message_families
 

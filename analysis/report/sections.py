@@ -188,7 +188,7 @@ def outline(
     for one in sorted(
         (one for one in ANALYSES.values() if one.section == section), key=lambda one: one.place
     ):
-        for shown in one.shows(rows):
+        for shown in one.sections(rows):
             priced = price and hasattr(shown.options, "price")
             yield (
                 one,

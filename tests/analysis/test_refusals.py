@@ -131,6 +131,16 @@ REFUSED = [
 ]
 REFUSED += [
     ("boxplot", lambda: boxes().head(0), "no run matches"),
+    (
+        "boxplot",
+        lambda: boxes().assign(checks="failed: rates"),
+        "no run is left to analyze: Left out: ",
+    ),
+    (
+        "heatmap --y nodes --steady-only",
+        lambda: grid().assign(steady="false"),
+        "that are not steady",
+    ),
     ("boxplot --a device=A", lambda: paired(), "--b=(none): both sides are needed"),
     ("channel", lambda: whole(), "no run measured messages; measure some"),
     (
