@@ -104,9 +104,22 @@ class Paired:
         found = self.estimate
         if found:
             return sentence(found, self.labels, self.rule.margin)
-        minutes = math.ceil((FEWEST + 2) * self.seconds / 60 / max(self.rounds, 1))  # with warm-up
-        more = f"; some --minutes {minutes} would do" if self.last else ""
-        return f"undecided: {counted(self.rounds, 'round')}, and fewer than {FEWEST} carry no interval{more}"
+        first, second = self.labels
+        if self.logs:
+            ratio = math.exp(statistics.median(self.logs))
+            measured = f"{first} is about {ratio:.2g} times as fast as {second}, but "
+        else:
+            measured = ""
+        if self.last:
+            # Two rounds' time for the warm-up.
+            minutes = math.ceil((FEWEST + 2) * self.seconds / 60 / max(self.rounds, 1))
+            remedy = f"; try --minutes {minutes}"
+        else:
+            remedy = ""
+        return (
+            f"undecided: {measured}{counted(self.rounds, 'round')} cannot carry an interval, "
+            f"which needs {FEWEST}{remedy}"
+        )
 
 
 def round_table(results: Sequence[Paired]) -> dict[str, Any]:
@@ -152,10 +165,13 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
         )
     needed = found.rounds_needed(margin)
     if needed <= _MANY:
-        wanted = f"some {needed} rounds would tell"
+        wanted = f"about {needed} rounds would settle it"
     else:
-        wanted = f"over {_MANY:,} rounds would be needed"
-    return f"undecided: {first} is {interval} times as fast as {second} (95% interval, {rounds_of}); {wanted}"
+        wanted = f"settling it would take over {_MANY:,} rounds"
+    return (
+        f"undecided: {first} is {ratio} times as fast as {second} "
+        f"(95% interval {interval}, {rounds_of}); {wanted}"
+    )
 
 
 def describe(

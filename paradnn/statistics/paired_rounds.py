@@ -57,7 +57,7 @@ class SpeedEstimate:
 
     @property
     def ratio(self) -> float:
-        """The geometric mean of the rounds' ratios."""
+        """Geometric mean of the rounds' ratios, in which outliers are clipped."""
         return math.exp(self.mean)
 
     @property
@@ -162,35 +162,118 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
-def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) -> SpeedEstimate:
-    """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one
-    that `misses` less.
+#: Scaled median absolute deviations from the centre beyond which a round is an outlier, in a long
+#: series. `clipping_limit` raises it for short ones.
+CLIPPING_LIMIT = 3.0
+#: Shorter series are not clipped: their scale is often far too small by chance.
+FEWEST_TO_CLIP = 10
+#: The median absolute deviation of normal values times this is their standard deviation.
+_MAD_TO_SIGMA = 1.4826
+_MAX_ITERATIONS = 50
 
-    The interval is Student's t of the mean, made wider for two reasons. It is looked at again and
-    again, and the looks together may miss in 5% only. So each is at a level of its own. A look that
-    may end the comparison early misses in rounds / 8000 and at most 0.004: it would end it where
-    the scatter seems small by chance. The `last` one, after which time or rounds are over, has what
-    is left: rounds / 2000 and at most 0.012 (the idea of O'Brien and Fleming's boundaries,
-    Biometrics 35, 1979). Sides may be disturbed for several rounds, each by something of its own.
-    So the error of the mean is that of an AR(1) series, larger by sqrt((1 + r) / (1 - r)), with r
-    from the correlation at lag one, raised for what a short series underestimates of it: (n r + 7)
-    / (n - 8), of the last look (n r + 5) / (n - 6), less for n under 20, and at most 1 - 1.5 / n.
-    All were found by simulation (`python -m benchmarks.compare_verdicts`, docs/how-to/compare.md).
+
+def clipping_limit(rounds: int) -> float:
+    """Scaled median absolute deviations beyond which a round is an outlier.
+
+    It is 4.3 for 10 rounds, 3.2 for 40 and infinite for fewer than `FEWEST_TO_CLIP`.
+    """
+    if rounds < FEWEST_TO_CLIP:
+        return math.inf
+    return CLIPPING_LIMIT * rounds / (rounds - 3)
+
+
+@dataclass(frozen=True)
+class _RobustCentre:
+    """Huber's estimate of location of a series.
+
+    Attributes:
+        location: the value about which the clipped deviations sum to 0.
+        deviations: deviations from `location`, clipped at the limit, in the order of the series.
+        lag_one: correlation of neighbouring rounds at lag one, without the outliers.
+        inlier_share: share of rounds within the limit.
+    """
+
+    location: float
+    deviations: list[float]
+    lag_one: float
+    inlier_share: float
+
+
+def _robust_centre(values: Sequence[float]) -> _RobustCentre:
+    """Estimate location by Huber's M-estimator with the scale held at the median absolute deviation.
+
+    A series of which more than half of the values are equal has scale 0 and is not clipped. Source:
+    Huber, Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964.
+    """
+    location = statistics.median(values)
+    scale = _MAD_TO_SIGMA * statistics.median(abs(value - location) for value in values)
+    limit = clipping_limit(len(values)) * scale if scale else math.inf
+    for _ in range(_MAX_ITERATIONS):
+        clipped = [min(max(value - location, -limit), limit) for value in values]
+        is_inlier = [abs(value - location) <= limit for value in values]
+        step = sum(clipped) / sum(is_inlier)
+        location += step
+        if abs(step) <= 1e-12 * scale:
+            break
+    inliers = [value for value, inside in zip(values, is_inlier, strict=True) if inside]
+    inlier_mean = statistics.fmean(inliers)
+    centred = [
+        value - inlier_mean if inside else 0.0
+        for value, inside in zip(values, is_inlier, strict=True)
+    ]
+    power = sum(value**2 for value in centred)
+    products = sum(first * second for first, second in pairwise(centred))
+    return _RobustCentre(
+        location=location,
+        deviations=clipped,
+        lag_one=products / power if power else 0.0,
+        inlier_share=len(inliers) / len(values),
+    )
+
+
+def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) -> SpeedEstimate:
+    """Estimate the ratio of two speeds, with an interval that holds whenever the comparison stops.
+
+    The location is Huber's M-estimate: rounds far from the others count as if they were at the
+    limit (`clipping_limit`), so a few disturbed rounds hardly shift the ratio or widen its
+    interval. The interval is Student's t of that location, widened for two reasons.
+
+    1. It is looked at again and again, and all looks together may miss in 5% only. A look that may
+       end the comparison early would end it when the scatter seems small by chance. So it may miss
+       in rounds / 8000 and at most 0.004. The last look, after which time or rounds are over, has
+       the rest: rounds / 2000 and at most 0.012. The idea is that of O'Brien and Fleming's
+       boundaries (Biometrics 35, 1979).
+    2. A side may be disturbed for several rounds by something that the other does not meet. So the
+       error of the location is that of an AR(1) series, larger by sqrt((1 + r) / (1 - r)). `r` is
+       the correlation at lag one without outliers, raised by what a short series underestimates:
+       (n r + 7) / (n - 8), at the last look (n r + 5) / (n - 6), less for n under 20, and at most
+       1 - 1.5 / n.
+
+    The constants come from simulation (`python -m benchmarks.compare_verdicts`, docs/how-to/compare.md).
+
+    Args:
+        logs: logarithm of the ratio of speeds, one per round, in order; at least `FEWEST`.
+        misses: how often intervals may miss the true ratio.
+        last: whether this is the last look, because time or rounds are over.
     """
     from scipy.special import stdtrit
 
     n = len(logs)
-    mean = statistics.fmean(logs)
-    centred = [value - mean for value in logs]
-    power = sum(value**2 for value in centred)
+    centre = _robust_centre(logs)
+    power = sum(value**2 for value in centre.deviations)
     if not power:
-        return SpeedEstimate(mean, 0.0, n)
-    lag_one = sum(first * second for first, second in pairwise(centred)) / power
-    raised, fewer, level = (
-        (5.0, 6.0, min(n / 2000, 0.012)) if last else (7.0, 8.0, min(n / 8000, 0.004))
-    )
-    r = (n * lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
-    r = min(max(r, 0.0), 1 - 1.5 / n)
-    error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))
+        return SpeedEstimate(centre.location, 0.0, n)
+    if last:
+        raised = 5.0
+        fewer = 6.0
+        level = min(n / 2000, 0.012)
+    else:
+        raised = 7.0
+        fewer = 8.0
+        level = min(n / 8000, 0.004)
+    correlation = (n * centre.lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
+    correlation = min(max(correlation, 0.0), 1 - 1.5 / n)
+    variance = power / (n - 1) / n / centre.inlier_share**2
+    error = math.sqrt(variance * (1 + correlation) / (1 - correlation))
     quantile = float(stdtrit(n - 1, 1 - level * misses / 0.05 / 2))
-    return SpeedEstimate(mean, quantile * error, n, quantile)
+    return SpeedEstimate(centre.location, quantile * error, n, quantile)
