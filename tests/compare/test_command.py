@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.compare.verdict import estimate
 from paradnn.session.workers import WorkerPool
+from paradnn.statistics.paired_rounds import estimate
 from paradnn.store.metrics import METRICS
 from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run
