@@ -1,10 +1,10 @@
 """`changes`: where the level of a metric changed from session to session, by how much, and between
 which commits.
 
-Change points are those of E-divisive means (Matteson and James, J. American Statistical Association
-109, 2014) in the logarithm, with permutation tests and Holm over all series. A session is one
-value: what it does to all of its runs is its noise. With --history of paradnn gate it is about the
-ratio to the base.
+The change points are those of E-divisive means (Matteson and James, J. American Statistical
+Association 109, 2014) on logarithms. Permutation tests decide whether a change is real, and Holm's
+rule corrects them for the number of series. A session counts as one value, because whatever it does
+to all of its runs is noise here. With --history of paradnn gate the values are ratios to the base.
 """
 
 from __future__ import annotations
@@ -15,31 +15,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.analyses.software import order
 from analysis.lazy import np, pd
 from analysis.options import Options, column_option, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
 from analysis.store.frame import is_ok
+from analysis.versions import sort_versions
 from paradnn.core.errors import ConfigError, DataError, NotEnoughData
 from paradnn.statistics.contrast import adjusted
 from paradnn.statistics.dependence import Component, combined
 from paradnn.statistics.sessions import sessions_of
 from paradnn.store.files import read_json
 
-# sessions of a series at least, and on each side of a change
-_FEWEST = 8
-_SIDE = 3
-_LEVEL = 0.05
+#: Sessions that a series needs.
+_MINIMUM_SESSIONS = 8
+#: Sessions that each side of a change needs.
+_MINIMUM_SEGMENT = 3
+#: Probability, over all series, of a change that is none.
+_FALSE_ALARM_RATE = 0.05
 _PERMUTATIONS = 999
-_COMMITS = ("mlflow.source.git.commit", "git_commit", "start_time")
-_LARGEST = 32 * 2**20  # bytes of a history that are read
+#: Array elements that a batch of permutations may take.
+_BATCH_ELEMENTS = 4_000_000
+#: Columns that name a session, by preference.
+_COMMIT_COLUMNS = ("mlflow.source.git.commit", "git_commit", "start_time")
+#: Bytes of a history that are read.
+_MAXIMUM_HISTORY_BYTES = 32 * 2**20
+_GATE_FIELDS = ("commit", "date", "machine", "command", "metric", "base")
 _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions(Options):
-    """Which level, and what it may change with."""
+    """Which metric to look at, and which column names its sessions."""
 
     metric: str = column_option("examples_per_second", "any metric above 0", "M")
     by: str | None = column_option(
@@ -50,50 +57,71 @@ class ChangesOptions(Options):
     )
 
 
-def _history(options: ChangesOptions) -> pd.DataFrame | None:
-    """The gates of --history as runs, each a session; None without it."""
+def _read_history(options: ChangesOptions) -> pd.DataFrame | None:
+    """Read the gates of --history as runs, one session each; None without the option.
+
+    A series is one command, metric and base. The machine is no part of a series: each gate runs
+    both sides on the same machine, so ratios from different machines are comparable.
+
+    Raises:
+        DataError: If a line is not from `paradnn gate --history`.
+        NotEnoughData: If the file holds no gate.
+    """
     if options.history is None:
         return None
-    rows: list[dict[str, Any]] = []
     with Path(options.history).open("rb") as file:
-        for number, line in enumerate(file.read(_LARGEST).splitlines(), start=1):
-            try:
-                gate = read_json(line)
-                said = {
-                    name: str(gate[name])
-                    for name in ("commit", "date", "machine", "command", "metric", "base")
-                }
-                rows.append(
-                    said
-                    | {options.metric: float(gate["ratio"] or math.nan), "run_id": f"gate {number}"}
-                )
-            except (ValueError, KeyError, TypeError):
-                raise DataError(
-                    f"{options.history}, line {number}: is not of paradnn gate --history"
-                ) from None
+        lines = file.read(_MAXIMUM_HISTORY_BYTES).splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(_parse_gate(line, options.metric))
+        except (ValueError, KeyError, TypeError):
+            raise DataError(
+                f"{options.history}, line {number}: not a line of paradnn gate --history"
+            ) from None
     if not rows:
         raise NotEnoughData(f"{options.history} holds no gate")
-    frame = pd.DataFrame(rows).rename(columns={"commit": "git_commit", "machine": "device"})
-    name = frame["command"] + " against " + frame["base"] + ", " + frame["metric"]
-    time = pd.to_datetime(
-        frame["date"], utc=True, errors="coerce", format="ISO8601"
-    ).dt.tz_localize(None)
-    return frame.assign(run_name=name, point_id=name, start_time=time, sweep_id=frame["run_id"])
+    frame = pd.DataFrame(rows).rename(columns={"commit": "git_commit"})
+    series = frame["command"] + " against " + frame["base"] + ", " + frame["metric"]
+    times = pd.to_datetime(frame["date"], utc=True, errors="coerce", format="ISO8601")
+    gates = [f"gate {number}" for number in range(1, len(frame) + 1)]
+    return frame.assign(
+        run_name=series,
+        point_id=series,
+        start_time=times.dt.tz_localize(None),
+        run_id=gates,
+        sweep_id=gates,
+    )
+
+
+def _parse_gate(line: bytes, metric: str) -> dict[str, Any]:
+    """Read one line of a history; its ratio becomes the value of the metric."""
+    gate = read_json(line)
+    fields: dict[str, Any] = {name: str(gate[name]) for name in _GATE_FIELDS}
+    ratio = gate["ratio"]
+    # A gate that failed has no ratio.
+    fields[metric] = float(ratio) if ratio else math.nan
+    return fields
 
 
 @analysis(
     ChangesOptions,
     summary="where the level of a metric changed, by how much, between which commits",
     example="python -m analysis changes --history gates.jsonl",
-    load_frame=_history,
+    load_frame=_read_history,
     has_figure=False,
 )
 def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
-    """A row for each change: `series`, `sessions` of it, names of those `before` and `after`,
-    `ratio` of their levels with its 95% interval (`low`, `high`: Welch's, of this place), and `p`,
-    held over all series (Holm).
+    """Find where the level of a metric changed.
 
-    NotEnoughData where no series has enough sessions; ConfigError for a column that is not there.
+    The table has a row per change: `series`; `sessions`, the number in the series; `before` and
+    `after`, the names of the neighboring sessions; `ratio` of the levels (after / before) with its
+    95% interval `low` to `high` (Welch's, given the place of the change); and `p`, adjusted for all
+    series by Holm's rule.
+
+    Raises:
+        NotEnoughData: If no series has enough sessions.
+        ConfigError: If the runs lack a column that an option names.
     """
     require_runs(frame)
     for flag, name in (("--metric", options.metric), ("--by", options.by)):
@@ -101,48 +129,68 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
             raise ConfigError(
                 flag, name, "these runs have no such column", "see python -m analysis export"
             )
-    by = options.by or next(
-        name for name in _COMMITS if name in frame and frame[name].notna().any()
-    )
-    every = list(_series(frame, options.metric, by))
-    series = [(name, rows) for name, rows in every if len(rows) >= _FEWEST]
+    label_column = options.by or _default_label_column(frame)
+    every_series = list(_series(frame, options.metric, label_column))
+    series = [(name, rows) for name, rows in every_series if len(rows) >= _MINIMUM_SESSIONS]
     if not series:
-        most = max((len(rows) for _, rows in every), default=0)
+        longest = max((len(rows) for _, rows in every_series), default=0)
         raise NotEnoughData(
-            f"no series has {_FEWEST} sessions, the longest has {most}; measure the same points again"
+            f"no series has {_MINIMUM_SESSIONS} sessions, the longest has {longest}; "
+            "measure the same points again"
         )
-    found = change_points(series)
-    said = f"Looked at: {options.metric} of {len(series)} series by {by}; {len(every) - len(series)} have few sessions."
+    rows = change_points(series)
+    sentences = [_describe(row) for row in rows] or ["No change of the level is shown."]
+    scope = f"Examined: {options.metric} of {len(series)} series by {label_column}."
+    short = len(every_series) - len(series)
+    if short:
+        scope += f" {short} more {'has' if short == 1 else 'have'} too few sessions."
+    sentences.append(scope)
+    if options.history is not None and frame["machine"].nunique() > 1:
+        sentences.append(
+            f"The gates ran on {frame['machine'].nunique()} machines; each ratio compares both "
+            "sides on one machine."
+        )
     return Result(
-        numbers=pd.DataFrame(found, columns=_COLUMNS),
-        sentences=[
-            *(map(_describe, found) if found else ["No change of the level is shown."]),
-            said,
-        ],
+        numbers=pd.DataFrame(rows, columns=_COLUMNS),
+        sentences=sentences,
         sources=tuple(frame["run_id"]) if options.history is None else (),
     )
 
 
+def _default_label_column(frame: pd.DataFrame) -> str:
+    """Return the first column of commits or times that holds a value."""
+    return next(name for name in _COMMIT_COLUMNS if name in frame and frame[name].notna().any())
+
+
 def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, Any]]:
-    """The rows of `changes`, of series by name: frames of sessions with their log `value` and
-    `label`.
+    """Find the change points of several series and test them together.
+
+    Args:
+        series: Name and sessions of each series, in order. A frame of sessions has the columns
+            `value`, the mean logarithm of the metric, and `label`.
+
+    Returns:
+        The rows of `changes`.
     """
     draws = max(_PERMUTATIONS, 40 * len(series))
-    alone = np.array([_split(rows["value"].to_numpy(), draws)[1] for _, rows in series])
+    p_values = np.array([_best_split(rows["value"].to_numpy(), draws)[1] for _, rows in series])
+    holm_factors = adjusted(p_values) / p_values
     found: list[dict[str, Any]] = []
-    for (name, rows), factor in zip(series, adjusted(alone) / alone, strict=True):
+    for (name, rows), factor in zip(series, holm_factors, strict=True):
         logs = rows["value"].to_numpy()
         labels = list(rows["label"])
-        places = sorted(_places(logs, 0, draws, factor))
-        ends = [0, *(place for place, _ in places), len(logs)]
-        for (place, p), begin, end in zip(places, ends, ends[2:], strict=False):
-            row = {
+        splits = sorted(_splits(logs, 0, draws, factor))
+        ends = [0, *(place for place, _ in splits), len(logs)]
+        for (place, p), begin, end in zip(splits, ends, ends[2:], strict=False):
+            row: dict[str, Any] = {
                 "series": name,
                 "sessions": len(logs),
                 "before": labels[place - 1],
                 "after": labels[place],
             }
-            found.append(row | _ratio(logs[begin:place], logs[place:end]) | {"p": p})
+            row |= _level_ratio(logs[begin:place], logs[place:end])
+            row["p"] = p
+            found.append(row)
     return found
 
 
@@ -152,73 +200,92 @@ def _describe(row: Mapping[str, Any]) -> str:
     return f"{row['series']}: {change} (95% interval {low} to {high}) {where}, p = {row['p']:.2g}."
 
 
-def _series(frame: pd.DataFrame, metric: str, by: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Name and sessions of each series in their order, a row each: the mean log `value` and the
-    `label`.
+def _series(
+    frame: pd.DataFrame, metric: str, label_column: str
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name and the sessions of each series, in order.
+
+    A frame of sessions has a row per session: the mean logarithm of the metric (`value`), the name
+    of the session (`label`) and its `start_time`.
     """
-    own = frame.assign(
-        session=sessions_of(frame), label=frame[by].astype("string").fillna("unknown")
+    runs = frame.assign(
+        session=sessions_of(frame), label=frame[label_column].astype("string").fillna("unknown")
     )
-    usable = own[metric].between(0, math.inf, inclusive="neither") & own["session"].notna()
-    own = own[usable & (is_ok(own) if "outcome" in own else True)]
-    keys = [name for name in ("point_id", "device", "host") if name in own]
-    for _, rows in own.groupby(keys, dropna=False, sort=False):
-        sessions = rows.assign(value=np.log(rows[metric].astype(float))).groupby(
-            "session", sort=False
+    usable = runs[metric].between(0, math.inf, inclusive="neither") & runs["session"].notna()
+    if "outcome" in runs:
+        usable &= is_ok(runs)
+    runs = runs[usable]
+    runs = runs.assign(value=np.log(runs[metric].astype(float)))
+    keys = [name for name in ("point_id", "device", "host") if name in runs]
+    for _, rows in runs.groupby(keys, dropna=False, sort=False):
+        sessions = rows.groupby("session", sort=False).agg(
+            {"value": "mean", "label": "first", "start_time": "min"}
         )
-        found = sessions.agg({"value": "mean", "label": "first", "start_time": "min"}).sort_values(
-            "start_time"
-        )
-        if by.startswith("version."):
-            known = order(set(found["label"]))
-            found = found.iloc[np.argsort(list(map(known.index, found["label"])), kind="stable")]
-        yield (
-            " on ".join(str(rows[each].iloc[0]) for each in ("run_name", "device") if each in rows),
-            found,
-        )
+        sessions = sessions.sort_values("start_time")
+        if label_column.startswith("version."):
+            versions = sort_versions(set(sessions["label"]))
+            ranks = [versions.index(label) for label in sessions["label"]]
+            sessions = sessions.iloc[np.argsort(ranks, kind="stable")]
+        names = [str(rows[name].iloc[0]) for name in ("run_name", "device") if name in rows]
+        yield " on ".join(names), sessions
 
 
-def _split(logs: np.ndarray, draws: int) -> tuple[int, float]:
-    """The place that divides values (n,) best, and its p among permutations of them."""
+def _best_split(logs: np.ndarray, draws: int) -> tuple[int, float]:
+    """Return the place that divides values (n,) best, and its p among random permutations."""
     random = np.random.default_rng(len(logs))
-    above = 0
     (place,), (best,) = _divergence(logs[None])
-    size = max(1, 4_000_000 // len(logs) ** 2)
-    for begin in range(0, draws, size):
-        rows = np.tile(logs, (min(size, draws - begin), 1))
-        above += int((_divergence(random.permuted(rows, axis=1))[1] >= best * (1 - 1e-9)).sum())
-    return int(place), (1 + above) / (1 + draws)
+    batch = max(1, _BATCH_ELEMENTS // len(logs) ** 2)
+    at_least_as_large = 0
+    for begin in range(0, draws, batch):
+        rows = np.tile(logs, (min(batch, draws - begin), 1))
+        _, divergences = _divergence(random.permuted(rows, axis=1))
+        # The tolerance absorbs rounding: a permutation may repeat the observed order.
+        at_least_as_large += int((divergences >= best * (1 - 1e-9)).sum())
+    return int(place), (1 + at_least_as_large) / (1 + draws)
 
 
 def _divergence(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row (rows, n) the place that divides it best, and the scaled energy distance of what
-    lies before it, n values, and m values behind it, as many as differ most: n m / (n + m) (2 E|X -
-    Y| - E|X - X'| - E|Y - Y'|).
+    """Find the split of each row (rows, n) with the largest scaled energy distance.
+
+    A split compares the first n values X with the m values Y behind them, at most to the end of the
+    row; m is chosen to make the distance as large as possible. The scaled distance is
+    n m / (n + m) (2 E|X - Y| - E|X - X'| - E|Y - Y'|).
+
+    Returns:
+        The place of the split (rows,) and its distance (rows,).
     """
     sums = np.abs(rows[:, :, None] - rows[:, None, :]).cumsum(1).cumsum(2)
-    n, end = np.triu_indices(rows.shape[1] - 2 * _SIDE + 1)
-    n, end, m = n + _SIDE, end + 2 * _SIDE, end + _SIDE - n
+    first, last = np.triu_indices(rows.shape[1] - 2 * _MINIMUM_SEGMENT + 1)
+    n = first + _MINIMUM_SEGMENT
+    end = last + 2 * _MINIMUM_SEGMENT
+    m = end - n
     inner = sums[:, n - 1, n - 1]
     both = sums[:, n - 1, end - 1]
-    within = inner / (n * (n - 1)) + (sums[:, end - 1, end - 1] - 2 * both + inner) / (m * (m - 1))
-    found = n * m / (n + m) * (2 * (both - inner) / (n * m) - within)
-    return n[found.argmax(axis=1)], found.max(axis=1)
+    outer = sums[:, end - 1, end - 1]
+    within_x = inner / (n * (n - 1))
+    within_y = (outer - 2 * both + inner) / (m * (m - 1))
+    between = 2 * (both - inner) / (n * m)
+    distances = n * m / (n + m) * (between - (within_x + within_y))
+    return n[distances.argmax(axis=1)], distances.max(axis=1)
 
 
-def _places(logs: np.ndarray, begin: int, draws: int, factor: float) -> Iterator[tuple[int, float]]:
-    """The places where the level of values changes, and p, which is `factor` times that of the
-    series alone.
-    """
-    place, p = _split(logs, draws) if len(logs) >= 2 * _SIDE else (0, 1.0)
-    if p * factor <= _LEVEL:
-        yield begin + place, p * factor
-        yield from _places(logs[:place], begin, draws, factor)
-        yield from _places(logs[place:], begin + place, draws, factor)
+def _splits(
+    logs: np.ndarray, begin: int, draws: int, holm_factor: float
+) -> Iterator[tuple[int, float]]:
+    """Yield the places where the level of values changes, with p times `holm_factor`."""
+    if len(logs) < 2 * _MINIMUM_SEGMENT:
+        return
+    place, p = _best_split(logs, draws)
+    if p * holm_factor > _FALSE_ALARM_RATE:
+        return
+    yield begin + place, p * holm_factor
+    yield from _splits(logs[:place], begin, draws, holm_factor)
+    yield from _splits(logs[place:], begin + place, draws, holm_factor)
 
 
-def _ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+def _level_ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+    """Return the ratio of two levels, from logarithms, with Welch's 95% interval."""
     mean = after.mean() - before.mean()
-    half = combined(
-        [Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)]
-    ).reach
+    variances = [Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)]
+    half = combined(variances).reach
     return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}

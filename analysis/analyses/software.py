@@ -9,8 +9,7 @@ percentile has an upper end from 36 points on.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from analysis.pairing import pair
 from analysis.registry import analysis
 from analysis.result import Result, joined
 from analysis.store.frame import families, is_ok, require_homogeneous
+from analysis.versions import sort_versions, version_key
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import MARGIN, Contrast, Verdict, judge
@@ -146,17 +146,6 @@ PREFERRED = {
 }
 
 
-def order(values: Iterable[str]) -> list[str]:
-    """Values as versions are counted: 2.9 before 2.16; words by name."""
-    return sorted(values, key=_counted)
-
-
-def _counted(text: str) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", text)
-    ]
-
-
 def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
     """Column -> why it cannot be compared, empty where it can."""
     problems = {}
@@ -200,7 +189,7 @@ def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
             found.append(
                 (f"{device}, {said[-1]}" if len(parts) > 1 and said else str(device), part)
             )
-    return sorted(found, key=lambda place: _counted(place[0]))
+    return sorted(found, key=lambda place: version_key(place[0]))
 
 
 def _compare(
@@ -211,7 +200,7 @@ def _compare(
     """
     about = f"{name} on {device}"
     text = rows[name].astype("string").astype("object")
-    values = order(list(text.dropna().unique()))
+    values = sort_versions(list(text.dropna().unique()))
     if len(values) < 2:
         lacking.append(Lacking(about, f"all runs have {', '.join(values) or 'none'}"))
         return

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 from analysis.analyses.sensitivity import encode
-from analysis.analyses.software import order
 from analysis.claims.kinds import Bound, Check, ClaimAnswer, StatedClaim
 from analysis.columns import is_configuration_column, is_platform_column, join_columns
 from analysis.lazy import np, pd, stats
@@ -22,6 +21,7 @@ from analysis.operation_speedup import identity_columns
 from analysis.pairing import pair, require_like_sessions
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from analysis.versions import sort_versions
 from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
@@ -293,7 +293,7 @@ def _ratio(check: Check, data: Data) -> CheckFinding:
     if name:
         rows = require(data.frame, check.where)
         if name in rows:
-            names = order(set(rows[name].dropna().astype("str")))
+            names = sort_versions(set(rows[name].dropna().astype("str")))
         else:
             names = []
         if len(names) < 2:

@@ -1,5 +1,5 @@
-"""Histories with planted changes: null ones are left alone, steps are found where and as large as
-they were planted.
+"""Change points of planted histories: none without a change, and each step with its place and
+size.
 """
 
 import json
@@ -18,21 +18,22 @@ from tests.analysis.planted import runs
 
 
 def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 3) -> pd.DataFrame:
-    """Runs of a point in sessions two days apart, each session off by some 3%, each run by 1%, and
-    a step.
+    """Runs of one point in sessions two days apart, with a step in the middle.
+
+    Sessions scatter by 3%, runs within a session by 1%.
     """
-    draw = np.random.default_rng(seed)
-    number = np.repeat(np.arange(sessions), replicates)
-    of_session = 0.03 * draw.standard_normal(sessions)[number] + np.where(
-        number < sessions // 2, 0.0, np.log(step)
-    )
-    names = pd.Series(number.astype(str))
+    random = np.random.default_rng(seed)
+    session = np.repeat(np.arange(sessions), replicates)
+    session_shift = 0.03 * random.standard_normal(sessions)[session]
+    level = np.where(session < sessions // 2, 0.0, np.log(step))
+    noise = 0.01 * random.standard_normal(len(session))
+    names = pd.Series(session.astype(str))
     frame = runs(
-        pd.DataFrame({"model.nodes": 64}, index=range(len(number))),
-        examples_per_second=100 * np.exp(of_session + 0.01 * draw.standard_normal(len(number))),
+        pd.DataFrame({"model.nodes": 64}, index=range(len(session))),
+        examples_per_second=100 * np.exp(session_shift + level + noise),
         environment_id="env-" + names,
         sweep_id="s" + names,
-        start_time=pd.Timestamp("2026-01-01") + pd.to_timedelta(2 * number, unit="D"),
+        start_time=pd.Timestamp("2026-01-01") + pd.to_timedelta(2 * session, unit="D"),
         git_commit="c" + names,
     )
     return frame.assign(
@@ -44,48 +45,56 @@ def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 
     )
 
 
-def page(
+def session_means(
     seed: int, step: float = 1.0, sessions: int = 16, series: int = 1
 ) -> list[tuple[str, pd.DataFrame]]:
-    """As what such histories come to: a value a session."""
-    draw = np.random.default_rng(seed)
+    """Series of session means, each with the same step in the middle and heavy-tailed noise."""
+    random = np.random.default_rng(seed)
     labels = [f"c{number}" for number in range(sessions)]
     level = np.where(np.arange(sessions) < sessions // 2, 0.0, np.log(step))
-    noise = 0.03 * draw.standard_normal((series, sessions)) + 0.01 * draw.standard_t(
-        3, (series, sessions)
-    )
+    shape = (series, sessions)
+    noise = 0.03 * random.standard_normal(shape) + 0.01 * random.standard_t(3, shape)
     return [
-        (str(k), pd.DataFrame({"value": level + one, "label": labels}))
-        for k, one in enumerate(noise)
+        (str(number), pd.DataFrame({"value": level + row, "label": labels}))
+        for number, row in enumerate(noise)
     ]
 
 
-@pytest.mark.parametrize(("series", "pages"), [(1, 200), (8, 25)])
-def test_null_histories_are_left_alone(series: int, pages: int) -> None:
-    alarms = sum(
-        bool(change_points(page(seed, sessions=8 + seed % 13, series=series)))
-        for seed in range(pages)
-    )
-    assert alarms <= stats.binom.ppf(0.99, pages, 0.05)
+@pytest.mark.parametrize(
+    ("series", "histories"),
+    [pytest.param(1, 200, id="one series"), pytest.param(8, 25, id="eight series")],
+)
+def test_histories_without_a_change_rarely_raise_an_alarm(series: int, histories: int) -> None:
+    alarms = 0
+    for seed in range(histories):
+        means = session_means(seed, sessions=8 + seed % 13, series=series)
+        alarms += bool(change_points(means))
+
+    assert alarms <= stats.binom.ppf(0.99, histories, 0.05)
 
 
-def test_a_step_of_ten_percent_is_found_where_it_is() -> None:
-    found = [change_points(page(seed, 1.1)) for seed in range(100)]
-    seen = [rows[0] for rows in found if len(rows) == 1]
-    assert len(seen) >= 80
-    assert np.mean([(row["before"], row["after"]) == ("c7", "c8") for row in seen]) > 0.7
-    assert np.mean([row["low"] <= 1.1 <= row["high"] for row in seen]) > 0.85
+def test_a_step_of_ten_percent_is_found_with_its_place_and_size() -> None:
+    results = [change_points(session_means(seed, 1.1)) for seed in range(100)]
+
+    single = [rows[0] for rows in results if len(rows) == 1]
+    assert len(single) >= 80
+    places = [(row["before"], row["after"]) == ("c7", "c8") for row in single]
+    assert np.mean(places) > 0.7
+    covered = [row["low"] <= 1.1 <= row["high"] for row in single]
+    assert np.mean(covered) > 0.85
 
 
-def test_runs_are_sessions_and_every_change_has_its_size() -> None:
-    frame = pd.concat(
-        [history(1, 1.2), history(2, 1.2).assign(git_commit=lambda of: "d" + of["git_commit"])]
-    )
-    later = frame["git_commit"].str.startswith("d")
-    frame["start_time"] += pd.to_timedelta(90 * later.astype(int), unit="D")
-    result = changes(
-        frame.assign(sweep_id=frame["git_commit"], run_id=[str(row) for row in range(len(frame))])
-    )
+def test_each_of_several_changes_has_its_own_size() -> None:
+    early = history(1, 1.2)
+    late = history(2, 1.2)
+    late["git_commit"] = "d" + late["git_commit"]
+    late["start_time"] += pd.Timedelta(days=90)
+    frame = pd.concat([early, late])
+    frame["sweep_id"] = frame["git_commit"]
+    frame["run_id"] = [str(number) for number in range(len(frame))]
+
+    result = changes(frame)
+
     assert list(result.table["after"]) == ["c8", "dc0", "dc8"]
     assert result.table["sessions"].tolist() == [32] * 3
     assert result.table["ratio"].to_numpy() == pytest.approx([1.2, 1 / 1.2, 1.2], rel=0.06)
@@ -95,67 +104,112 @@ def test_runs_are_sessions_and_every_change_has_its_size() -> None:
 
 def test_the_statistic_is_that_of_the_paper() -> None:
     values = np.random.default_rng(3).standard_normal(11)
-    best = {}
-    for at, end in [(n, n + m) for n in range(3, 9) for m in range(3, 12 - n)]:
-        x = values[:at]
-        y = values[at:end]
-        within = [
+    places = {}
+    for place, end in [(n, n + m) for n in range(3, 9) for m in range(3, 12 - n)]:
+        x = values[:place]
+        y = values[place:end]
+        within = sum(
             np.abs(np.subtract.outer(z, z))[np.triu_indices(len(z), 1)].mean() for z in (x, y)
-        ]
-        distance = 2 * np.abs(np.subtract.outer(x, y)).mean() - sum(within)
-        best[len(x) * len(y) / end * distance] = at
-    [place], [found] = _divergence(values[None])
-    assert (place, found) == (best[max(best)], pytest.approx(max(best)))
+        )
+        distance = 2 * np.abs(np.subtract.outer(x, y)).mean() - within
+        places[len(x) * len(y) / end * distance] = place
+    largest = max(places)
+
+    [place], [distance] = _divergence(values[None])
+
+    assert place == places[largest]
+    assert distance == pytest.approx(largest)
 
 
-def test_versions_are_in_their_order_and_few_sessions_say_so() -> None:
+def test_versions_are_compared_in_their_order() -> None:
     frame = history(5, 1.3)
-    versions = frame["git_commit"].map(lambda commit: f"2.{(int(commit[1:]) * 7) % 16}")
-    level = np.where(versions.map(lambda text: int(text[2:]) >= 9), 150.0, 100.0)
-    frame = frame.assign(**{"version.tensorflow": versions, "examples_per_second": level})
+    minors = frame["git_commit"].map(lambda commit: (int(commit[1:]) * 7) % 16)
+    rate = np.where(minors >= 9, 150.0, 100.0)
+    versions = "2." + minors.astype(str)
+    frame = frame.assign(**{"version.tensorflow": versions, "examples_per_second": rate})
+
     [row] = changes(frame, ChangesOptions(by="version.tensorflow")).table.to_dict("records")
-    assert (row["before"], row["after"], row["ratio"]) == ("2.8", "2.9", pytest.approx(1.5))
+
+    assert (row["before"], row["after"]) == ("2.8", "2.9")
+    assert row["ratio"] == pytest.approx(1.5)
+
+
+def test_too_few_sessions_and_unknown_columns_are_rejected() -> None:
     with pytest.raises(NotEnoughData, match="no series has 8 sessions, the longest has 7"):
         changes(history(5, sessions=7))
     with pytest.raises(ConfigError, match="--by=nothing: these runs have no such column"):
-        changes(frame, ChangesOptions(by="nothing"))
+        changes(history(5), ChangesOptions(by="nothing"))
 
 
-def gates(path: Path) -> Path:
+def write_gates(path: Path, machines: int = 1) -> Path:
+    """A history of twelve gates, a day apart, whose ratio falls by a fifth after the sixth."""
     lines = []
     for number in range(12):
-        where = {
+        level = 1.0 if number < 6 else 0.8
+        gate = {
             "commit": f"c{number}",
             "date": f"2026-01-{number + 1:02}T08:00:00+00:00",
-            "machine": "m",
+            "machine": f"m{number % machines}",
+            "command": "./bench",
+            "metric": "seconds",
+            "base": "v1",
+            "ratio": level * (1 + 0.01 * (-1) ** number),
         }
-        ratio = (1.0 if number < 6 else 0.8) * (1 + 0.01 * (-1) ** number)
-        lines.append(
-            {**where, "command": "./bench", "metric": "seconds", "base": "v1", "ratio": ratio}
-        )
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines.append(json.dumps(gate) + "\n")
+    path.write_text("".join(lines))
     return path
 
 
-def test_a_history_of_gates_needs_no_store(
+@pytest.mark.parametrize(
+    "machines", [pytest.param(1, id="one machine"), pytest.param(12, id="hosted runners")]
+)
+def test_a_history_of_gates_needs_no_store_and_no_machine(
+    machines: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_gates(tmp_path / "gates.jsonl", machines)
+
+    assert main(["changes", "--history", str(path)]) == 0
+
+    output = capsys.readouterr().out
+    assert "./bench against v1, seconds: -20% (95% interval -2" in output
+    assert "between c5 and c6" in output
+    assert "Examined: examples_per_second of 1 series by git_commit." in output
+    assert ("The gates ran on 12 machines" in output) == (machines == 12)
+
+
+def test_gates_of_other_commands_metrics_and_bases_are_other_series(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = gates(tmp_path / "gates.jsonl")
+    path = write_gates(tmp_path / "gates.jsonl", machines=3)
+    text = path.read_text()
+    others = [
+        text.replace('"v1"', '"v2"'),
+        text.replace("./bench", "./other"),
+        text.replace('"seconds"', '"json:rate"'),
+    ]
+    path.write_text("".join([text, *others]))
+
     assert main(["changes", "--history", str(path)]) == 0
-    assert "./bench against v1, seconds on m: -20% (95% interval -2" in (
-        said := capsys.readouterr().out
-    )
-    assert "between c5 and c6" in said
+
+    assert "of 4 series" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[" * 100_000, "line 1: is not of"), ('{"ratio": 1}', "line 1: is not"), ("", "no gate")],
+    [
+        pytest.param("[" * 100_000, "line 1: not a line of paradnn gate", id="nested too deeply"),
+        pytest.param('{"ratio": 1}', "line 1: not a line of paradnn gate", id="fields missing"),
+        pytest.param("", "holds no gate", id="empty"),
+    ],
 )
-def test_no_history_is_one_line(
+def test_a_file_without_gates_is_rejected_in_one_line(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "x").write_text(text)
-    assert main(["changes", "--history", str(tmp_path / "x")]) == 2
-    assert message in (said := capsys.readouterr().err)
-    assert said.count("\n") == 1
+    path = tmp_path / "gates.jsonl"
+    path.write_text(text)
+
+    assert main(["changes", "--history", str(path)]) == 2
+
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
