@@ -17,7 +17,7 @@ from analysis.columns import CONFIGURATION_COLUMNS, CONFIGURATION_PREFIXES, PLAT
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
 from paradnn.core.metric import interval_names
-from paradnn.core.workload import Workload, asked_for
+from paradnn.core.workload import Workload, requested_workload
 from paradnn.statistics.sessions import FEWEST_SESSIONS, sessions_of
 
 #: What makes a platform of two runs.
@@ -95,15 +95,18 @@ def _told_apart(task: Task, telling: Sequence[str]) -> Task:
 def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
     """The name of a task and what its runs do, of the columns that make it one."""
     if learning:
-        return f"learning {known.get('data.name') or 'its data'}", asked_for({"task": _LEARN})
+        return f"learning {known.get('data.name') or 'its data'}", requested_workload(
+            {"task": _LEARN}
+        )
     scenario = known.get("scenario")
     mode = known.get("mode")
     if isinstance(scenario, str) and scenario != "closed":
         said = f", {scenario}"
     else:
         said = ""
-    return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}", asked_for(
-        {"scenario": scenario, "mode": mode}
+    return (
+        f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}",
+        requested_workload({"scenario": scenario, "mode": mode}),
     )
 
 

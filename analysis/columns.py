@@ -14,8 +14,9 @@ from analysis.lazy import np, pd
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok, only
 from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.results import ResultDescription
 from paradnn.core.words import did_you_mean
-from paradnn.core.workload import WORKLOADS, choices, key_groups, option_names
+from paradnn.core.workload import WORKLOADS, option_keys, selector_choices, workloads_by_group
 from paradnn.families import FAMILIES
 from paradnn.statistics.regression import Lacking
 from paradnn.store.files import read_json
@@ -41,7 +42,7 @@ CONFIGURATION_PREFIXES = (
     "model.",
     "optimizer.",
     "data.",
-    *(f"{group}." for group in key_groups()),
+    *(f"{group}." for group in workloads_by_group()),
 )
 #: Prefixes of the columns of the platform: hardware, framework and software stack. Only values that
 #: both sides of a comparison share identify a pair.
@@ -71,14 +72,16 @@ _SELF_EXPLANATORY = (
     "optimizer.name",
 )
 
-_WORKLOADS_OF_OTHER_STEPS = [work for work in key_groups().values() if not work.same_step]
+_WORKLOADS_OF_OTHER_STEPS = [
+    work for work in workloads_by_group().values() if not work.step_ignores_keys
+]
 #: Hyperparameters that do not belong to the model, in display order.
 _RUN_HYPERPARAMETERS = (
     "batch_size",
     "precision",
     "compile",
     "mode",
-    *(key for work in _WORKLOADS_OF_OTHER_STEPS for key in option_names(work)),
+    *(key for work in _WORKLOADS_OF_OTHER_STEPS for key in option_keys(work)),
     "devices",
     "transport",
     "hosts",
@@ -89,10 +92,10 @@ _SETTING_PREFIXES = (
     "optimizer.",
     "data.",
     *PLATFORM_PREFIXES,
-    *(f"{group}." for group, work in key_groups().items() if work.same_step),
+    *(f"{group}." for group, work in workloads_by_group().items() if work.step_ignores_keys),
 )
 
-_SCENARIOS = choices("scenario")[1:]
+_SCENARIOS = selector_choices("scenario")[1:]
 _SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
 #: Columns with a configuration or platform prefix that identify nothing.
 _NOT_IDENTIFYING = ("model.name", "platform.index", PRICE)
@@ -102,7 +105,7 @@ _SCENARIO_DECLARATIONS = [
     declaration
     for work in WORKLOADS.values()
     if work.key == "scenario"
-    for declaration in work.declares
+    for declaration in work.role(ResultDescription).declared_metrics
 ]
 #: Metrics of the queries of a scenario.
 _QUERY_METRICS = {

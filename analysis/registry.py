@@ -1,6 +1,6 @@
 """Registration of analyses: functions of a frame and options, with what interfaces need to know.
 
-    @analysis(OverheadOptions, summary="where the wall time goes", title="Overhead", place=120, ...)
+    @analysis(OverheadOptions, summary="where the wall time goes", title="Overhead", order=120, ...)
     def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result: ...
 
 The command line, its help, the sections of the report and `from analysis import overhead` follow
@@ -65,7 +65,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         reading: one or two sentences on how to read the result.
         section: whether the report has a section per system, one for all systems, or one per pair
             of systems; empty for none.
-        place: position among the sections of the report.
+        order: position among the sections of the report.
         list_sections: returns the sections that some runs allow; by default there is one.
         has_figure: whether the result has a figure.
         columns: columns to read from the store; None for all.
@@ -85,7 +85,7 @@ class Analysis(Generic[OptionsT, ResultT]):
     title: str = ""
     reading: str = ""
     section: Literal["system", "all", "pair", ""] = ""
-    place: int = 0
+    order: int = 0
     list_sections: Callable[[pd.DataFrame], Iterable[SectionSpec]] | None = None
     has_figure: bool = True
     columns: tuple[str, ...] | None = None

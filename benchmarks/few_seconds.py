@@ -18,7 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Measure, Point, Settings, Sweep
+from paradnn.config.point import Measure, Point
+from paradnn.config.settings import Settings, Sweep
 from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep, DesignKnowledge
 from paradnn.families.fc import FullyConnected

@@ -7,7 +7,8 @@ import argparse
 
 from benchmarks.turns import Step, take_part
 from paradnn.config.identity import request_of
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Point
+from paradnn.config.reading import read_point
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker import frameworks
 

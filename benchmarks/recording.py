@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks.common import ROOT, save
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.store.files import file_content
 from paradnn.store.journal import read_document
 from paradnn.store.runs import Claim, Record

@@ -223,7 +223,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
     multiples of the medians beside none.
     """
     from paradnn.config.identity import request_of
-    from paradnn.config.point import read_point
+    from paradnn.config.reading import read_point
     from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
     protocol = {

@@ -19,7 +19,8 @@ from paradnn.cli.program import program
 def _measure_ceilings(config: DictConfig) -> int:
     """Measure what the composed configuration names, and print them."""
     from paradnn.cli.console import si
-    from paradnn.config.point import read_point, read_settings
+    from paradnn.config.reading import read_point
+    from paradnn.config.settings import read_settings
     from paradnn.config.space import plain
     from paradnn.core.errors import ConfigError
     from paradnn.session.session import measure_ceilings

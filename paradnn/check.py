@@ -70,7 +70,8 @@ def _look() -> list[Finding]:
 
 def _speed() -> Finding:
     """Of the CPU in the framework that is the default, whose ceilings are measured again."""
-    from paradnn.config.point import read_point, read_settings
+    from paradnn.config.reading import read_point
+    from paradnn.config.settings import read_settings
     from paradnn.session.session import measure_ceilings
 
     ceilings, _ = measure_ceilings(read_point({"model": {"name": "fc"}}), read_settings({}))

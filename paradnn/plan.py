@@ -75,11 +75,12 @@ def _plan(config: DictConfig, options: PlanOptions) -> int:
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
+    from paradnn.forecast.workload import PhaseForecast
     from paradnn.session.environments import require_possible
 
     settings, points, sweep = read_task(config)
     for work in dict.fromkeys(point.workload for point in points):
-        work.refuse_forecast()
+        work.role(PhaseForecast).require_predictable()
     require_possible(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)

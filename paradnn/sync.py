@@ -13,7 +13,7 @@ from pathlib import Path
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.words import counted
 from paradnn.store.journal import folder_of
 from paradnn.store.mlflow_store import Uploaded

@@ -27,7 +27,8 @@ from paradnn.cli.command import run_command
 from paradnn.cli.program import program
 
 if TYPE_CHECKING:
-    from paradnn.config.point import Point, Settings
+    from paradnn.config.point import Point
+    from paradnn.config.settings import Settings
     from paradnn.config.tasks import SweepInfo
     from paradnn.session.design import Summary
 

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.session.design import DesignResult, Summary
 from paradnn.session.session import end_parent, open_parent

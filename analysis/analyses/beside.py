@@ -41,7 +41,7 @@ class BesideOptions(Options):
     summary="this machine beside published platforms (V100, TPU v2 and others), model by model",
     example="python -m analysis beside --platform-of V100 --platform-of H200 --figure beside.png",
     section="system",
-    place=15,
+    order=15,
     title="Beside published platforms",
     reading="Marks further right are faster. Bars are 95% intervals; of published steps there is none.",
 )

@@ -64,7 +64,7 @@ class BoxplotOptions(Options):
     summary="the spread of a metric over the models of each family, device or any other group",
     example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --figure boxes.png",
     section="system",
-    place=10,
+    order=10,
     title="Spread by family",
     list_sections=lambda rows: [SectionSpec(families=compute_families_if_mixed(rows))],
 )

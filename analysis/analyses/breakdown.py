@@ -42,7 +42,7 @@ class BreakdownOptions(Options):
     summary="where the step's time goes: categories and types of operations by family",
     example="python -m analysis breakdown --family fc --figure breakdown.png",
     section="system",
-    place=70,
+    order=70,
     title="Where the step's time goes",
     reading="Median share of the profiled step, over the models of a family. What is blank ran in no known "
     "operation, or medians do not add up to the whole.",

@@ -73,7 +73,7 @@ class ComparedPoints(NamedTuple):
     summary="A against B: each cell with interval and test, and a verdict for each family",
     example="python -m analysis compare version.tensorflow=2.21.0 version.tensorflow=2.20.0 --figure compare.png",
     section="pair",
-    place=160,
+    order=160,
     title="Cell by cell",
     reading=(
         "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."

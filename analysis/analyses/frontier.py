@@ -25,6 +25,7 @@ from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, joined
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Lacking
@@ -81,7 +82,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     example="python -m analysis frontier --price V100=2 --limit latency_p99_ms=15 --figure frontier.png",
     gate="queries",
     section="all",
-    place=150,
+    order=150,
     title="What to choose",
     reading=(
         "The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."
@@ -358,7 +359,7 @@ def frontiers(
 
 def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
-    *ways, y = task.work.judged_by
+    *ways, y = task.work.role(ResultDescription).objectives
     x = next((name for name in ways if name in rows and rows[name].notna().any()), ways[-1])
     metrics = list(dict.fromkeys([x, y, *limits]))
     lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]

@@ -87,7 +87,7 @@ def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
     summary="a metric over two hyperparameters, out of memory shown",
     example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --figure map.png",
     section="system",
-    place=20,
+    order=20,
     reading=("Median of the points in a cell; cells in which nothing ran say why."),
     list_sections=_shown,
 )

@@ -73,7 +73,7 @@ class InputBoundSummary(NamedTuple):
     summary="share of the step spent waiting for input, against the size of the model",
     example="python -m analysis infeed --family residual,bottleneck",
     section="system",
-    place=80,
+    order=80,
     title="Waiting for input",
     reading="Share of the step in which the device waits for its next batch.",
 )

@@ -60,7 +60,7 @@ class Curve(NamedTuple):
     example="python -m analysis latency --where server.delay_ms=0 --figure latency.png",
     gate="queries",
     section="all",
-    place=140,
+    order=140,
     title="Latency over the rate of queries",
     reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
     " they were served. Dotted: the highest rate that held its limit.",

@@ -47,7 +47,7 @@ class MemoryEdge(NamedTuple):
     example="python -m analysis memory --device 'TPU v2'",
     gate="untimed",
     section="system",
-    place=30,
+    order=30,
     title="Where memory ends",
     reading="Points at the edge stand first in the table.",
     has_figure=False,

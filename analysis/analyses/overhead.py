@@ -15,13 +15,14 @@ from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import rare
 from analysis.store.frame import families
+from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
 from paradnn.statistics.dependence import crossed_ratio, levels_of
 from paradnn.statistics.estimate import Estimate
 from paradnn.store.metrics import PHASES
 
-_OWN = {name for work in WORKLOADS.values() for name in work.phases}
+_OWN = {name for work in WORKLOADS.values() for name in work.role(ResultDescription).phases}
 #: What a point is run for: its speed, the latency of single steps, and what its kind of work does
 #: beside.
 MEASURING_PHASES = tuple(name for name in PHASES if name in ("measure", "latency") or name in _OWN)
@@ -52,7 +53,7 @@ _WRITTEN = 0.08  # shares from here on have their number in the bar
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
     section="system",
-    place=120,
+    order=120,
     title="Benchmarking overhead",
     reading="Wall time of a point by phase, in seconds. The stack's own part is schedule, start and record.",
 )

@@ -24,7 +24,7 @@ from paradnn.families import FAMILIES
     example="python -m analysis parameters --figure parameters.png",
     gate="untimed",
     section="system",
-    place=110,
+    order=110,
     title="Sizes of the models",
     reading=("Trainable parameters of the distinct models of each family."),
 )

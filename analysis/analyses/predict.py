@@ -95,7 +95,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     summary="every point of a space, measured or predicted with an interval",
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
-    place=25,
+    order=25,
     reading=(
         "The same over the whole grid that these runs are a part of: what was not measured is predicted."
     ),

@@ -166,7 +166,7 @@ _OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of
     summary="what limits each model, arithmetic or memory, and how near it comes to that limit",
     example="python -m analysis roofline --device 'TPU v2' --figure roofline.png",
     section="system",
-    place=60,
+    order=60,
     title="Roofline of the models",
     reading=(
         "Left of the ridge memory traffic limits, right of it arithmetic. Distance below the roof is "

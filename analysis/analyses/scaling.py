@@ -93,7 +93,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     summary="speed over device counts, with Amdahl's non-parallel fraction",
     example="python -m analysis scaling --family fc --figure scaling.png",
     section="system",
-    place=90,
+    order=90,
     title="Scaling over devices",
     reading=("Speed against the same point on one device, with Amdahl's fraction."),
     list_sections=_shown,

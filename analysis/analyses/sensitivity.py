@@ -113,7 +113,7 @@ class Fit(GroupKey):
     summary="what a metric depends on: regression weights with intervals",
     example="python -m analysis sensitivity --family fc --log-scale both --figure weights.png",
     section="system",
-    place=50,
+    order=50,
     title="What performance depends on",
     reading=(
         "Standardised weights of a regression on logarithms. Further from zero matters more; an interval"

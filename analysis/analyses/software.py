@@ -46,7 +46,7 @@ class SoftwareOptions(Options):
     summary="speedup of software versions, precisions and compile modes, with 90th percentiles",
     example="python -m analysis software --by version.tensorflow --baseline 2.18.0",
     section="system",
-    place=100,
+    order=100,
     title="Precision, compilation and versions",
     reading=("Speedup over the baseline, point by point: median and 90th percentile."),
 )

@@ -95,7 +95,7 @@ class Speedup(NamedTuple):
     summary="how much faster A is than B, point by point, and what that depends on",
     example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes --figure speedup.png",
     section="pair",
-    place=170,
+    order=170,
     title="What the speedup depends on",
 )
 def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:

@@ -186,7 +186,7 @@ def outline(
     was given.
     """
     for one in sorted(
-        (one for one in ANALYSES.values() if one.section == section), key=lambda one: one.place
+        (one for one in ANALYSES.values() if one.section == section), key=lambda one: one.order
     ):
         for shown in one.sections(rows):
             priced = price and hasattr(shown.options, "price")

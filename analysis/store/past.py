@@ -166,7 +166,7 @@ def points_of(words: Sequence[str]) -> pd.DataFrame:
     from paradnn.cli.help import help_text
     from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line
     from paradnn.config.paths import CONFIG
-    from paradnn.config.point import read_point
+    from paradnn.config.reading import read_point
     from paradnn.config.space import expand
     from paradnn.forecast.table import row_of
 

@@ -25,7 +25,7 @@ from analysis.published.source import ImportedFolder, Publication, PublishedRun,
 from benchmarks.published.common import device_called, repeated, transfer
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point, costs_of
-from paradnn.core.workload import asked_for
+from paradnn.core.workload import requested_workload
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import DEEPBENCH
@@ -251,7 +251,7 @@ def _kernel(timing: KernelTiming, device: str) -> tuple[str, dict[str, str], dic
     the width of the result is not stated, and so no traffic.
     """
     model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
-    work = asked_for(forward := {"mode": "inference"}).of(forward)
+    work = requested_workload(forward := {"mode": "inference"}).configured(forward)
     point = Point(
         model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision
     )

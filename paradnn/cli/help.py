@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from paradnn.config import point as config
-from paradnn.config.data import inputs
 from paradnn.config.groups import groups, options_of
+from paradnn.config.rules import input_types
+from paradnn.config.settings import Settings
 from paradnn.core.tables import rows
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
@@ -49,16 +50,16 @@ def known_keys() -> list[str]:
 def _holders() -> dict[str, list[tuple[type, str]]]:
     """Heading -> the dataclasses whose fields are keys, and what stands before these."""
     found: dict[str, list[tuple[type, str]]] = {
-        "Keys": [(config.Point, ""), (config.asked_keys(), "")]
+        "Keys": [(config.Point, ""), (config.selector_keys(), "")]
     }
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = [(options, "model.")]
-    found |= {f"Keys of data={name}": [(data, "data.")] for name, data in inputs().items()}
+    found |= {f"Keys of data={name}": [(data, "data.")] for name, data in input_types().items()}
     for work in WORKLOADS.values():
         if work.group:
             found[f"Keys of {work.key}={work.name}"] = [(type(work), f"{work.group}.")]
-    return found | {"Keys of a sweep and of the tracking store": [(config.Settings, "")]}
+    return found | {"Keys of a sweep and of the tracking store": [(Settings, "")]}
 
 
 def _fields(cls: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:

@@ -27,7 +27,7 @@ from paradnn.config.groups import content_of, groups, options_of
 from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
-from paradnn.core.workload import key_groups
+from paradnn.core.workload import workloads_by_group
 
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
 _FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
@@ -266,7 +266,7 @@ def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnEr
 def _no_such_key(key: str, arguments: Sequence[str]) -> str:
     """What is said of a key that the composed configuration lacks."""
     group, _, name = key.partition(".")
-    work = key_groups().get(group)
+    work = workloads_by_group().get(group)
     if work and key in known_keys():
         if "," in chosen_option(work.key, arguments):
             return f"is a key of {work.key}={work.name} alone; give each {work.key} a command of its own"

@@ -21,7 +21,8 @@ from paradnn.statistics.paired_rounds import SpeedVerdict
 
 if TYPE_CHECKING:
     from paradnn.compare.text import Paired
-    from paradnn.config.point import Point, Settings
+    from paradnn.config.point import Point
+    from paradnn.config.settings import Settings
     from paradnn.config.tasks import SweepInfo
 
     Composed = tuple[Settings, Sequence[Point], SweepInfo | None]

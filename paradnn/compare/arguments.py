@@ -32,7 +32,7 @@ from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
 from paradnn.cli.parser import Parser, number, share
-from paradnn.config.point import SETTINGS_KEYS
+from paradnn.config.settings import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, FEWEST, Rule
 

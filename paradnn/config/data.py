@@ -1,17 +1,10 @@
-"""The keys of every input, typed: `inputs` names what `data=...` can be, and what a model must be
-to take it.
-"""
+"""The inputs of a step, `data=synthetic` and `data=images`, with their options."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option
-from paradnn.core.workload import WORKLOADS, Workload
-from paradnn.families import FAMILIES
 
 _THREADS = "pictures made at once, and threads in all; null: every core, calls tuned by tf.data"
 _READERS = "files read at once"
@@ -68,45 +61,10 @@ class ImageFiles(Input):
     height: int = option(375, "their mean height (ImageNet: about 375)", low=16, high=20_000)
 
 
-@cache
-def inputs() -> Mapping[str, type[Input]]:
-    """What `data=...` can be, by name: that of a step, and of each kind of work."""
-    own = {name: kind for work in WORKLOADS.values() for name, kind in work.inputs.items()}
-    return {"synthetic": Synthetic, "images": ImageFiles, **own}
-
-
-def with_whole_path(data: Input) -> Input:
-    """`data` with the path that it has wherever it is read: workers have a working directory of
-    their own.
-    """
+def with_absolute_path(data: Input) -> Input:
+    """Return `data` with an absolute path, because workers run in another working directory."""
     path = getattr(data, "path", None)
     if path is None:
         return data
-    whole: Any = {"path": str(Path(path).expanduser().absolute())}
-    return replace(data, **whole)
-
-
-def check_input(data: Input, workload: Workload, model: Any, devices: int) -> None:
-    """ConfigError where `model` (a family's options), several devices or this kind of work cannot
-    take `data`.
-    """
-    if not isinstance(data, ImageFiles):
-        for other in WORKLOADS.values():
-            if data.name in other.inputs and data.name not in workload.inputs:
-                remedy = f"add {other.key}={other.name}, or use data=synthetic"
-                raise ConfigError("data", data.name, f"is a set to {other.name} from", remedy)
-        return
-    if FAMILIES[model.name].data not in ("images", "any"):
-        raise ConfigError(
-            "data",
-            data.name,
-            f"model={model.name} takes no images",
-            "choose another model, or data=synthetic",
-        )
-    if devices > 1:
-        raise ConfigError(
-            "data",
-            data.name,
-            f"is for one device, and this point has {devices}",
-            "use devices=1 or data=synthetic",
-        )
+    absolute: Any = {"path": str(Path(path).expanduser().absolute())}
+    return replace(data, **absolute)

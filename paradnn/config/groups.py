@@ -79,11 +79,15 @@ def _brought() -> list[tuple[str, str, Mapping[str, Any]]]:
     for work in WORKLOADS.values():
         if work.key in ("task", "scenario"):
             keys = {
-                key: value for key, value in work.keys().items() if key in (work.key, work.group)
+                key: value
+                for key, value in work.stored_keys().items()
+                if key in (work.key, work.group)
             }
             found.append((work.key, work.name, keys))
             found += (
-                [("brief", f"quick_{work.name}", {work.group: work.brief})] if work.brief else []
+                [("brief", f"quick_{work.name}", {work.group: work.quick_defaults})]
+                if work.quick_defaults
+                else []
             )
     return found
 

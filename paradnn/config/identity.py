@@ -61,7 +61,7 @@ def point_id(point: Point) -> str:
     """Hash of what is measured and how; software and hardware are the environment's, limits and
     prices no part.
     """
-    parts = vars(point) | point.workload.keys()
+    parts = vars(point) | point.workload.stored_keys()
     names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
     texts = ",".join(text for name in names if (text := _written(name, parts[name])))
     return _hash(f"[{{{texts}}},{_protocol(point.measure)}]")
@@ -104,7 +104,7 @@ def limits_id(measure: Measure) -> str:
 
 def request_of(point: Point) -> dict[str, Any]:
     """The point as the worker receives it: plain nested mappings and lists."""
-    parts = vars(point) | point.workload.keys()
+    parts = vars(point) | point.workload.stored_keys()
     del parts["workload"]
     request: dict[str, Any] = {
         key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()
@@ -122,7 +122,7 @@ def later_keys() -> Mapping[str, Any]:
     """Keys of a point that came later, dotted, with what was always meant."""
     return {
         **_LATER_KEYS,
-        **{key: value for work in WORKLOADS.values() for key, value in work.later.items()},
+        **{key: value for work in WORKLOADS.values() for key, value in work.added_defaults.items()},
     }
 
 

@@ -7,9 +7,8 @@ itself is believed; what ended its process is judged here from the outside.
 import signal
 from dataclasses import dataclass, field
 
-from paradnn.core.messages import Answer
+from paradnn.core.messages import Answer, WorkloadMessage
 from paradnn.core.tables import rows
-from paradnn.core.workload import WorkloadMessage
 
 #: Every outcome, with what it means.
 OUTCOMES = {row["outcome"]: row["means"] for row in rows(__file__)}

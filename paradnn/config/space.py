@@ -24,7 +24,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
 from paradnn.config.groups import is_open
-from paradnn.config.point import SETTINGS_KEYS, read_settings
+from paradnn.config.settings import SETTINGS_KEYS, read_settings
 from paradnn.core.errors import ConfigError
 
 #: More points than any machine measures in a year: a slip of the keyboard.

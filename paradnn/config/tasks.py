@@ -14,16 +14,9 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig
 
-from paradnn.config.point import (
-    LARGEST,
-    Largest,
-    Point,
-    Settings,
-    asked_point,
-    checked,
-    read_point,
-    read_settings,
-)
+from paradnn.config.point import Point
+from paradnn.config.reading import canonical_point, parse_point, read_point
+from paradnn.config.settings import LARGEST, Largest, Settings, read_settings
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import read
@@ -97,12 +90,12 @@ def _points(plan: Plan) -> Iterator[Point]:
         if isinstance(size := values.get("batch_size"), int) and kind in read_before:
             point = read(Point, {"batch_size": size}, "", given=read_before[kind])
         else:
-            point = asked_point(plan.config(base, values))
+            point = parse_point(plan.config(base, values))
             if size is not None:
                 read_before[kind] = {
                     key: value for key, value in vars(point).items() if key != "batch_size"
                 }
-        yield checked(point)
+        yield canonical_point(point)
 
 
 def read_task(

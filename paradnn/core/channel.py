@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from paradnn.core.messages import EVENTS, PROTOCOL_VERSION, Event
-from paradnn.core.workload import WorkloadMessage, part_called
+from paradnn.core.messages import EVENTS, PROTOCOL_VERSION, Event, WorkloadMessage
+from paradnn.core.workload import message_type
 
 Message = TypeVar("Message")
 
@@ -63,9 +63,9 @@ def encode(message: Any) -> bytes:
 def plain(value: Any) -> Any:
     """A message as JSON-able values; NaN and infinities become strings, since JSON has none."""
     if is_dataclass(value):
-        return ({"of": value.of} if isinstance(value, WorkloadMessage) else {}) | plain_fields(
-            value
-        )
+        return (
+            {"of": value.wire_name} if isinstance(value, WorkloadMessage) else {}
+        ) | plain_fields(value)
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -114,7 +114,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if isinstance(kind, type) and issubclass(kind, WorkloadMessage) and isinstance(value, dict):
         value = dict(value)
         name = value.pop("of", None)
-        kind = part_called(name) if kind is WorkloadMessage else kind
+        kind = message_type(name) if kind is WorkloadMessage else kind
         if kind is None:
             raise _fault(f"{path}.of", name, "what a kind of work sends")
     if isinstance(kind, types.UnionType):

@@ -5,7 +5,8 @@ exits with `exit_code`, without a traceback. Any other exception that reaches th
 this tool.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from paradnn.core.words import without_logins
@@ -79,6 +80,49 @@ class NotEnoughData(ParadnnError):
             groups = f": {'; '.join(listed[:_LISTED]) or 'there are no runs'}{more}"
         super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
         self.problem = problem
+
+
+class PointEnded(Exception):
+    """Ends the measurement of a point with the given outcome; the message is a one-line reason."""
+
+    outcome: str
+
+
+class UnavailableError(PointEnded):
+    """The device or the software that the point requires is not available."""
+
+    outcome = "unavailable"
+
+
+@contextmanager
+def reraise_as_unavailable(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
+    """Context manager that turns exceptions of the given types into UnavailableError.
+
+    The new message is `what`, the first line of the original message, and `remedy`.
+    """
+    try:
+        yield
+    except errors as error:
+        text = str(error).strip() or type(error).__name__
+        first_line = text.partition("\n")[0][:200]
+        raise UnavailableError(f"{what}: {first_line}{remedy}") from error
+
+
+def require_value(
+    key: str, value: object, *, required: object, reason: str, remedy: str = ""
+) -> None:
+    """Raise ConfigError unless the value of `key` is the required one.
+
+    Args:
+        key: The dotted key.
+        value: Its value in the point.
+        required: The only value that is allowed.
+        reason: Why no other value is allowed.
+        remedy: What to do instead, by default to set the key to the required value.
+    """
+    if value != required:
+        default_remedy = f"set {key}={str(required).lower()}"
+        raise ConfigError(key, value, reason, remedy or default_remedy)
 
 
 def _short(value: object, limit: int = 120) -> str:

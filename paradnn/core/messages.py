@@ -15,11 +15,26 @@ Fields are keys, all of them in every message; NaN and infinities are strings; s
 belongs to no protocol.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from paradnn.core.layers import Costs
-from paradnn.core.workload import WorkloadMessage
+
+AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
+
+
+class WorkloadMessage:
+    """Base of the messages that only one kind of work sends from worker to driver.
+
+    A subclass is a frozen dataclass. It is sent in the `work` field of an `Answer`, or as `News`
+    while the point is still being measured.
+
+    Attributes:
+        wire_name: The name of the message type in the JSON, under the key `of`.
+    """
+
+    wire_name: ClassVar[str]
 
 
 @dataclass(frozen=True)
@@ -299,6 +314,11 @@ class Answer:
     def __post_init__(self) -> None:
         if self.outcome == "ok" and not (self.measurement or self.peak_rates or self.work):
             raise ValueError("the outcome is ok, but nothing was measured")
+
+
+def messages_of_kind(answers: Iterable[Answer], kind: type[AnyMessage]) -> list[AnyMessage]:
+    """Return the workload messages of one type in the answers of several processes."""
+    return [answer.work for answer in answers if isinstance(answer.work, kind)]
 
 
 @dataclass(frozen=True)

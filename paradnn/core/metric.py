@@ -58,3 +58,18 @@ def interval_metrics(name: str, *ends: float) -> dict[str, float]:
 def given(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """The metrics whose values are known."""
     return {name: value for name, value in metrics.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class MetricSnapshot:
+    """Values of metrics at one step, such as the end of an epoch.
+
+    Attributes:
+        step: The number of the step.
+        time: Unix time in milliseconds.
+        metrics: The values by metric.
+    """
+
+    step: int
+    time: int
+    metrics: Mapping[str, float]

@@ -44,7 +44,7 @@ class Registry(Mapping[str, T], Generic[T]):
     @cached_property
     def _found(self) -> dict[str, T]:
         def in_order(items: Iterable[T]) -> list[T]:
-            return sorted(items, key=lambda item: (item.place, item.name))
+            return sorted(items, key=lambda item: (item.order, item.name))
 
         paths = [(package, importlib.import_module(package).__path__) for package in self._packages]
         modules = [

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Point, Settings
+from paradnn.config.point import Point
+from paradnn.config.settings import Settings
 from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import StoreError
 from paradnn.core.words import counted

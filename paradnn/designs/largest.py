@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Point, Settings, costs_of
+from paradnn.config.point import Point, costs_of
+from paradnn.config.settings import Settings
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import rounded
 from paradnn.forecast.history import History, open_history

@@ -13,7 +13,7 @@ follow from the two:
         def layer_list(self) -> list[Layer]: ...     # what a step costs, by arithmetic
         def build(self) -> BuiltModel: ...             # the model, in Keras
 
-    FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", place=0)
+    FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", order=0)
 
 Driver, worker and analysis import these files, so Keras and frameworks are imported only within
 `build`.
@@ -208,7 +208,7 @@ class Family:
     options: the dataclass of its hyperparameters. data: what a batch holds: vectors, images,
     tokens, or any. is_open: it takes further keys. swept: options in which its models differ most,
     the most telling first; sweep: overrides that sweep them. is_real: a published architecture.
-    place: in the order of figures and tables; new families go to the end. words: what `paradnn list
+    order: in the order of figures and tables; new families go to the end. words: what `paradnn list
     models` says of it, by default what the options say. chosen: keys of the point (`step`) and of
     the optimizer (`learning`) that come with it unless the command line says otherwise.
     """
@@ -220,7 +220,7 @@ class Family:
     sweep: str = ""
     is_real: bool = False
     is_open: bool = False
-    place: int = 1000
+    order: int = 1000
     words: str = ""
     chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

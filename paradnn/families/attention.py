@@ -671,9 +671,9 @@ FAMILY = tuple(
         ("width", second, "layers"),
         sweep,
         is_real=name == "transformer",
-        place=place,
+        order=order,
     )
-    for name, options, data, second, sweep, place in (
+    for name, options, data, second, sweep, order in (
         ("gpt", LanguageModel, "tokens", "sequence_length", _SWEEP, 6),
         (
             "vit",

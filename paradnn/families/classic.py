@@ -192,8 +192,8 @@ _SLOWLY = {
     "learning": {"learning_rate": 0.001}
 }  # without normalisation they diverge at the paper's rate of 0.1
 FAMILY = tuple(
-    Family(name, options, "images", is_real=True, place=place, words=words, chosen=_SLOWLY)
-    for name, options, place, words in (
+    Family(name, options, "images", is_real=True, order=order, words=words, chosen=_SLOWLY)
+    for name, options, order, words in (
         (
             "alexnet",
             AlexNet,

@@ -77,4 +77,4 @@ class FullyConnected(Model):
 
 
 _SWEEP = "model.nodes=64,256,1024 batch_size=64,256,1024"
-FAMILY = Family("fc", FullyConnected, "vectors", ("nodes", "layers"), _SWEEP, place=0)
+FAMILY = Family("fc", FullyConnected, "vectors", ("nodes", "layers"), _SWEEP, order=0)

@@ -439,11 +439,11 @@ _SWEEP = "model.filters=16,32,64 batch_size=16,32,64"
 _RESNET = "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck."
 _SLOWLY = {"learning": {"learning_rate": 0.001}}  # it diverges at the paper's rate of 0.1
 FAMILY = (
-    Family("residual", Convolutional, "images", _SWEPT, _SWEEP, place=1),
-    Family("bottleneck", Convolutional, "images", _SWEPT, _SWEEP, place=2),
+    Family("residual", Convolutional, "images", _SWEPT, _SWEEP, order=1),
+    Family("bottleneck", Convolutional, "images", _SWEPT, _SWEEP, order=2),
     *(
-        Family(name, options, "images", is_real=True, place=place, words=words, chosen=chosen)
-        for name, options, place, words, chosen in (
+        Family(name, options, "images", is_real=True, order=order, words=words, chosen=chosen)
+        for name, options, order, words, chosen in (
             ("resnet50", Classifier, 8, _RESNET, {}),
             (
                 "densenet121",

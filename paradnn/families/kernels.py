@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.errors import ConfigError
+from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.layers import COMPUTE_BYTES, Convolve, Costs
 from paradnn.core.schema import option
-from paradnn.core.workload import expect
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, FunctionModel
 from paradnn.families.operations import Operation, convolution
@@ -83,17 +82,15 @@ class Kernel(Model):
         what = f"model={self.name}"
         remedy = f"leave it out, and set {self.instead_of_batch}"
         batch = 1 if self.has_batch else point.batch_size
-        expect(
-            (
-                "mode",
-                point.workload.mode,
-                "inference",
-                f"{what} trains nothing",
-                "leave it out, or set mode=inference",
-            ),
-            ("batch_size", batch, 1, f"{what} has no batch", remedy),
-            ("devices", point.devices, 1, f"{what} is for one device"),
+        require_value(
+            "mode",
+            point.workload.mode,
+            required="inference",
+            reason=f"{what} trains nothing",
+            remedy="leave it out, or set mode=inference",
         )
+        require_value("batch_size", batch, required=1, reason=f"{what} has no batch", remedy=remedy)
+        require_value("devices", point.devices, required=1, reason=f"{what} is for one device")
         return replace(point, optimizer=type(point.optimizer)())
 
 
@@ -109,7 +106,7 @@ class Messages(Kernel):
         """
         point = super().in_point(point)
         reason = f"model={self.name} has no operations to profile"
-        expect(("measure.keep_trace", point.measure.keep_trace, False, reason))
+        require_value("measure.keep_trace", point.measure.keep_trace, required=False, reason=reason)
         compiled = type(point).__dataclass_fields__["compile"].default
         return replace(point, measure=replace(point.measure, profile=False), compile=compiled)
 
@@ -589,8 +586,8 @@ def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.
 
 
 FAMILY = tuple(
-    Family(options.name, options, "vectors", swept, sweep, place=place, chosen=chosen)
-    for options, place, chosen, swept, sweep in (
+    Family(options.name, options, "vectors", swept, sweep, order=order, chosen=chosen)
+    for options, order, chosen, swept, sweep in (
         (Gemm, 14, ALONE, ("m", "n", "k"), "model.m=512,1024,2048,4096 model.n=16,64,256,1024"),
         (
             Conv2d,

@@ -21,9 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
-from paradnn.core.errors import ConfigError
+from paradnn.core.errors import ConfigError, UnavailableError, require_value, reraise_as_unavailable
 from paradnn.core.schema import option, read
-from paradnn.core.workload import UnavailableError, expect, refused
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
@@ -356,14 +355,12 @@ class KerasFile(_File):
         """Its types are in the file, but for an engine, which converts it."""
         if point.framework.name in ("tensorflow", "jax", "torch"):
             reason = "the types of model=keras_file are those of its file"
-            expect(
-                (
-                    "precision",
-                    point.precision,
-                    "float32",
-                    reason,
-                    "leave it out, or choose an engine",
-                )
+            require_value(
+                "precision",
+                point.precision,
+                required="float32",
+                reason=reason,
+                remedy="leave it out, or choose an engine",
             )
         return point
 
@@ -377,7 +374,7 @@ class KerasFile(_File):
             path.suffix != ".keras"
         ):  # older Keras runs the code in its older formats whatever the mode
             raise UnavailableError(f"{path.name} is no .keras file: save the model as one")
-        with refused(
+        with reraise_as_unavailable(
             f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
         ):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -395,7 +392,9 @@ class Onnx(_File):
         if name not in ("onnxruntime", "openvino"):
             remedy = "set framework to onnxruntime or openvino"
             raise ConfigError("framework", name, "reads no ONNX files", remedy)
-        expect(("mode", point.workload.mode, "inference", "model=onnx trains nothing"))
+        require_value(
+            "mode", point.workload.mode, required="inference", reason="model=onnx trains nothing"
+        )
         return point
 
     def built(self) -> BuiltModel:
@@ -413,15 +412,23 @@ class Exported(_File):
     name: str = "exported"
 
     def in_point(self, point: Any) -> Any:
-        expect(
-            ("framework", point.framework.name, "torch", "model=exported is of framework=torch"),
-            ("mode", point.workload.mode, "inference", "model=exported trains nothing"),
-            (
-                "precision",
-                point.precision,
-                "float32",
-                "the types of model=exported are those of its file",
-            ),
+        require_value(
+            "framework",
+            point.framework.name,
+            required="torch",
+            reason="model=exported is of framework=torch",
+        )
+        require_value(
+            "mode",
+            point.workload.mode,
+            required="inference",
+            reason="model=exported trains nothing",
+        )
+        require_value(
+            "precision",
+            point.precision,
+            required="float32",
+            reason="the types of model=exported are those of its file",
         )
         return point
 
@@ -455,8 +462,11 @@ class _Package(ExternalModel):
         return read(cls.stored(keys), keys, "model")
 
     def in_point(self, point: Any) -> Any:
-        expect(
-            ("framework", point.framework.name, "torch", f"model={self.name} is of framework=torch")
+        require_value(
+            "framework",
+            point.framework.name,
+            required="torch",
+            reason=f"model={self.name} is of framework=torch",
         )
         return point
 
@@ -465,7 +475,9 @@ class _Package(ExternalModel):
         remedy = "; pip install 'paradnn[architectures]'"
         # RuntimeError: where a package that it imports does not fit another, as torchvision
         # PyTorch.
-        with refused(reason, ImportError, AttributeError, RuntimeError, remedy=remedy):
+        with reraise_as_unavailable(
+            reason, ImportError, AttributeError, RuntimeError, remedy=remedy
+        ):
             made = self.made(importlib.import_module(self.name))
         from paradnn.families.parts.given import as_workload
 
@@ -490,7 +502,9 @@ class Timm(_Package):
     def made(self, package: Any) -> Any:
         import numpy as np
 
-        with refused(f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError):
+        with reraise_as_unavailable(
+            f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError
+        ):
             module = package.create_model(self.architecture, pretrained=False, **self.arguments())
         return module, np.zeros(
             (1, *(self.input_shape or module.default_cfg["input_size"])), "float32"
@@ -524,7 +538,7 @@ class Transformers(_Package):
         """The module with its own head, and one example: tokens, or an image."""
         import numpy as np
 
-        with refused(
+        with reraise_as_unavailable(
             f"transformers makes no {self.config}", ValueError, TypeError, OSError, KeyError
         ):
             if self.source:
@@ -559,10 +573,10 @@ class Transformers(_Package):
 
 
 FAMILY = (
-    Family("own", Own, "any", place=40, is_open=True),
-    Family("keras_file", KerasFile, "any", place=41),
-    Family("onnx", Onnx, "any", place=42, chosen={"step": {"mode": "inference"}}),
-    Family("timm", Timm, "any", place=43, is_open=True),
-    Family("transformers", Transformers, "any", place=44, is_open=True),
-    Family("exported", Exported, "any", place=45, chosen={"step": {"mode": "inference"}}),
+    Family("own", Own, "any", order=40, is_open=True),
+    Family("keras_file", KerasFile, "any", order=41),
+    Family("onnx", Onnx, "any", order=42, chosen={"step": {"mode": "inference"}}),
+    Family("timm", Timm, "any", order=43, is_open=True),
+    Family("transformers", Transformers, "any", order=44, is_open=True),
+    Family("exported", Exported, "any", order=45, chosen={"step": {"mode": "inference"}}),
 )

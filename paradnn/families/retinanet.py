@@ -185,7 +185,7 @@ FAMILY = Family(
     RetinaNet,
     "images",
     is_real=True,
-    place=12,
+    order=12,
     # Pyramid and heads have no normalisation: they diverge at ParaDnn's rate of 0.1 (RetinaNet's
     # paper: 0.01).
     chosen={"learning": {"learning_rate": 0.001}},

@@ -99,6 +99,6 @@ class Recurrent(Model):
 _SWEPT = ("embedding_size", "sequence_length", "layers")
 _SWEEP = "model.embedding_size=100,300,500 batch_size=16,64,256"
 FAMILY = tuple(
-    Family(name, Recurrent, "tokens", _SWEPT, _SWEEP, place=place)
-    for place, name in enumerate(("rnn", "lstm", "gru"), start=3)
+    Family(name, Recurrent, "tokens", _SWEPT, _SWEEP, order=order)
+    for order, name in enumerate(("rnn", "lstm", "gru"), start=3)
 )

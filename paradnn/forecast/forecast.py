@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.table import Column, Table
 
 from paradnn.cli.console import standard_output
-from paradnn.config.point import Settings
+from paradnn.config.settings import Settings
 from paradnn.forecast.history import History
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.errors import DataError, NoStoreError
 from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.predict import overhead_columns
 from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, RunHistory, Table
+from paradnn.forecast.workload import PhaseForecast
 from paradnn.statistics.robust_regression import (
     Array,
     Columns,
@@ -49,7 +51,7 @@ _ARITHMETIC = (
     "warmup",
     "measure",
     "latency",
-    *(name for work in WORKLOADS.values() for name in work.phases),
+    *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).phases),
 )
 #: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is
 #: profiled (drawing the figure); compile and profile beyond their steps.
@@ -196,7 +198,7 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
         single = np.minimum(_LATENCY_STEPS, np.ceil(_LATENCY_SECONDS / step)) * step
         phases["latency"] = np.where(inference, single, 0.0)
     for work in WORKLOADS.values():
-        phases |= work.forecast(points, step, phases)
+        phases |= work.role(PhaseForecast).forecast_phases(points, step, phases)
     if "profile" in phases:
         spent = phases["build"] + phases["compile"] + phases["warmup"] + phases["measure"]
         stretch = profile_seconds(step, settings["timeout"] - spent)

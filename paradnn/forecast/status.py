@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Point, Settings
+from paradnn.config.point import Point
+from paradnn.config.settings import Settings
 from paradnn.forecast.history import History
 from paradnn.forecast.table import Rates, cost_columns
 from paradnn.platform.environment import Environment, describe_environment, memory_limit

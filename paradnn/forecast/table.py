@@ -158,7 +158,7 @@ class Table:
             ((key, value) for key, value in sorted(row.items()) if value != "null")
             for row in self.rows
         )
-        aside = {*_ASIDE, *(work.group for work in WORKLOADS.values() if work.same_step)}
+        aside = {*_ASIDE, *(work.group for work in WORKLOADS.values() if work.step_ignores_keys)}
         return [
             "|".join(f"{key}={value}" for key, value in row if key.split(".")[0] not in aside)
             for row in items

@@ -11,12 +11,14 @@ from paradnn.config.identity import request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.core.layers import Costs
-from paradnn.core.workload import MetricSnapshot, Workload, WorkloadMessage
+from paradnn.core.messages import WorkloadMessage
+from paradnn.core.metric import MetricSnapshot
 from paradnn.platform.environment import Environment
 from paradnn.platform.load import load_average
 from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags
 from paradnn.session.measured import Measured, measurements, narrow_enough
 from paradnn.session.record import make_record
+from paradnn.session.run_records import RunRecords
 from paradnn.session.turns import BlockTurns
 from paradnn.store.runs import Claim, Record
 from paradnn.worker.series import adjusted_times
@@ -29,7 +31,7 @@ class ProgressPrinter:
     every two seconds.
     """
 
-    def __init__(self, work: Workload, tell: Callable[[Sequence[MetricSnapshot]], None]) -> None:
+    def __init__(self, work: RunRecords, tell: Callable[[Sequence[MetricSnapshot]], None]) -> None:
         self._work = work
         self._tell = tell
         self._news: list[WorkloadMessage] = []
@@ -44,11 +46,11 @@ class ProgressPrinter:
         now = time.monotonic()
         if now - self._last < _PAUSE:
             return None
-        moments = self._work.history(self._news)
+        moments = self._work.metric_history(self._news)
         self._tell(moments[self._written :])
         self._written = len(moments)
         self._last = now
-        return self._work.progress(news)
+        return self._work.progress_text(news)
 
 
 @dataclass
@@ -103,7 +105,7 @@ class OpenPoint:
             measure = replace(measure, relative_interval=None)
         if self.results:
             measure = replace(measure, profile=False, keep_trace=False)
-        work = self.point.workload.of_process(self.point.replicate, len(self.results))
+        work = self.point.workload.for_process(self.point.replicate, len(self.results))
         return request_of(replace(self.point, measure=measure, workload=work))
 
     def record(self) -> Record:

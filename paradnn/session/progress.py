@@ -15,8 +15,9 @@ from rich.text import Text
 
 from paradnn.cli.console import QUIET_SECONDS, SafeConsole, fitting_table, si, standard_output
 from paradnn.core.metric import interval_names
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.words import counted, rounded
-from paradnn.core.workload import WORKLOADS, ResultText
+from paradnn.core.workload import WORKLOADS
 from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import headline
 
@@ -166,7 +167,13 @@ def describe_point(row: RecordedPoint, where: str) -> str:
     """The results of one point, in a few lines."""
     metrics = row.metrics
     tags = row.tags
-    own = next(filter(None, (work.words(metrics, tags) for work in WORKLOADS.values())), None)
+    own = next(
+        filter(
+            None,
+            (work.role(ResultDescription).describe(metrics, tags) for work in WORKLOADS.values()),
+        ),
+        None,
+    )
     if own:
         lines = [
             (own.heading if place == 0 else "", text) for place, text in enumerate(own.clauses)
@@ -198,7 +205,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
     else:
         processes = f"{count:.0f} processes"
     rate = headline(metrics, steps=True)
-    if rate and not (own and own.replaces):
+    if rate and not (own and own.replaces_steps):
         if rate.ends:
             ends = f"  (95% CI {rounded(rate.ends[0])} .. {rounded(rate.ends[1])}, {processes})"
         else:
@@ -332,7 +339,9 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
 def _verdict(row: RecordedPoint) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
-    words = (work.words(row.metrics, row.tags) for work in WORKLOADS.values())
+    words = (
+        work.role(ResultDescription).describe(row.metrics, row.tags) for work in WORKLOADS.values()
+    )
     own = next(filter(None, words), None)
     if own and own.verdict:
         return f"{own.verdict}{_contended(row)}"

@@ -17,11 +17,14 @@ from paradnn.config.price import Prices
 from paradnn.core.channel import plain
 from paradnn.core.messages import Answer, Contention, NoProfile, Profile
 from paradnn.core.metric import interval_names
+from paradnn.core.results import ResultDescription
 from paradnn.core.words import rounded, without_secrets
-from paradnn.core.workload import WORKLOADS, usual
+from paradnn.core.workload import WORKLOADS, default_workload
 from paradnn.platform.environment import Environment
 from paradnn.platform.load import slow_tags
-from paradnn.session.measured import Measured, contradictions
+from paradnn.session.contradictions import find_contradictions
+from paradnn.session.measured import Measured
+from paradnn.session.run_records import RunRecords, has_valid_steps
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
@@ -52,7 +55,7 @@ def run_name(point: Point) -> str:
         for word in (point.compile, point.framework.compile)
         if word not in ("graph", "default")
     ]
-    words += point.workload.named(point)
+    words += point.workload.role(RunRecords).name_parts(point)
     more = {
         f"x{point.devices}": point.devices > 1,
         f"{point.hosts} hosts": point.hosts > 1,
@@ -115,20 +118,21 @@ def make_record(measured: Measured) -> Record:
     """The record of one point, from how each of its processes ended."""
     point = measured.point
     work = measured.point.workload
+    records = work.role(RunRecords)
     costs = measured.costs
     results = measured.results
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
-    history = [moment for result in results for moment in work.history(result.news)]
+    history = [moment for result in results for moment in records.metric_history(result.news)]
     metrics: dict[str, float] = {}
-    for kind in {each.name: each for each in (usual(), work)}.values():
-        metrics |= kind.metrics(measured, metrics)
-    tags |= work.tags(measured)
-    if measured.has_steps:
+    for kind in {each.name: each for each in (default_workload(), work)}.values():
+        metrics |= kind.role(RunRecords).metrics(measured, metrics)
+    tags |= records.tags(measured)
+    if has_valid_steps(measured):
         problems = [
             problem
             for answer in measured.answers
-            for problem in contradictions(point, costs, metrics, answer)
+            for problem in find_contradictions(point, costs, metrics, answer)
         ]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
         tags = _measured_tags(measured) | tags
@@ -248,7 +252,11 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
     """
     words = {
         **_DISTURBED,
-        **{phase: said for work in WORKLOADS.values() for phase, said in work.disturbed.items()},
+        **{
+            phase: said
+            for work in WORKLOADS.values()
+            for phase, said in work.role(ResultDescription).contention_prefixes.items()
+        },
     }
     watched: list[tuple[str, Contention]] = []
     for answer in answers:
@@ -293,7 +301,7 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
             processes.append(own | plain(seen.timing))
     if processes:
         artifacts["blocks.json"] = {"unit": "s", "processes": processes}
-    artifacts |= point.workload.artifacts(measured, run_name(point))
+    artifacts |= point.workload.role(RunRecords).artifacts(measured, run_name(point))
     answer = results[0].answer
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
@@ -314,7 +322,7 @@ def _description(measured: Measured, record: Record) -> str:
     environment = measured.environment
     metrics = record.metrics
     tags = record.tags
-    words = point.workload.words(metrics, tags)
+    words = point.workload.role(ResultDescription).describe(metrics, tags)
     if words:
         own = f"\n\n{words.heading.capitalize()}: {'; '.join(words.clauses)}."
     else:
@@ -332,7 +340,7 @@ def _description(measured: Measured, record: Record) -> str:
         steady = "steady"
     else:
         steady = f"not steady: {tags['steady_reason']}"
-    if words and words.replaces:
+    if words and words.replaces_steps:
         rate = None
     else:
         rate = headline(metrics, steps=True)
@@ -375,11 +383,11 @@ def headline(metrics: Mapping[str, float], *, steps: bool = False) -> Headline |
     None without any.
     """
     works = sorted(
-        WORKLOADS.values(), key=lambda work: -work.place
+        WORKLOADS.values(), key=lambda work: -work.order
     )  # a point under load has timed steps too
     for units in [
-        *(work.headlines for work in works if not steps),
-        *(work.rates for work in works),
+        *(work.role(ResultDescription).headlines for work in works if not steps),
+        *(work.role(ResultDescription).rates for work in works),
     ]:
         for name in filter(metrics.__contains__, units):
             low, high = (metrics.get(end) for end in interval_names(name))

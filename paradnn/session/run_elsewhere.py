@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Software, costs_of, read_point
+from paradnn.config.point import Software, costs_of
+from paradnn.config.reading import read_point
 from paradnn.core.versions import versions
 from paradnn.platform.environment import describe_environment
 from paradnn.session.open_point import OpenPoint

@@ -21,12 +21,13 @@ from functools import partial
 
 from paradnn.config.identity import FORMER_STANDARD, Identity, point_id
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, Settings, costs_of
+from paradnn.config.point import Point, costs_of
 from paradnn.config.scheduler import job_tags, start_seconds
+from paradnn.config.settings import Settings
 from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import DataError, StoreError, WorkerError
+from paradnn.core.messages import WorkloadMessage
 from paradnn.core.words import counted, without_secrets
-from paradnn.core.workload import WorkloadMessage
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding, load_findings
 from paradnn.platform.load import LoadMonitor
@@ -41,6 +42,7 @@ from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceili
 from paradnn.session.open_point import OpenPoint, ProgressPrinter
 from paradnn.session.progress import Reporter
 from paradnn.session.record import point_tags, priced, profile_tags, run_name
+from paradnn.session.run_records import RunRecords
 from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
@@ -469,7 +471,7 @@ class _Session:
     def _in_worker(self, entry: OpenPoint, limits: Limits, side: int) -> PointResult:
         point = entry.point
         request = entry.request()
-        work = entry.point.workload
+        work = entry.point.workload.role(RunRecords)
         said = ProgressPrinter(work, partial(self.tracker.tell, entry.claim))
 
         def news(event: str | WorkloadMessage) -> None:
@@ -477,8 +479,8 @@ class _Session:
             if words:
                 self.reporter.phase(words)
 
-        request |= work.request(point)
-        if work.resumes and not entry.claim.repeats:
+        request |= work.request_fields(point)
+        if work.is_resumable and not entry.claim.repeats:
             request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
         if entry.turns:
             request["turns"] = entry.turns.path(side)
@@ -492,12 +494,12 @@ class _Session:
 
     def _record(self, entry: OpenPoint) -> None:
         record = entry.record()
-        work = entry.point.workload
+        work = entry.point.workload.role(RunRecords)
         run_id = self.tracker.record(entry.claim, record, partial(self._recording, record))
         self._open.remove(entry)
         if not entry.claim.repeats:
             self.partial.forget(
-                entry.claim.identity, work.resumes and work.ended(entry.results[-1])
+                entry.claim.identity, work.is_resumable and work.is_finished(entry.results[-1])
             )
         row = RecordedPoint.of_record(run_id, record)
         self.summary.rows.append(row)

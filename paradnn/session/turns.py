@@ -16,6 +16,7 @@ from typing import Self
 
 from paradnn.config.point import Point
 from paradnn.core.scratch import Scratch
+from paradnn.session.run_records import RunRecords
 
 HasEnded = Callable[[], bool]  # whether a side's process has ended, whatever became of it
 _LOOK = 0.2  # seconds between two looks at whether a side has ended before its time
@@ -26,7 +27,7 @@ def takes_turns(point: Point) -> bool:
     compute, nor hold a device of which the other needs the memory.
     """
     alone = point.devices == point.hosts == 1 and point.data.name == "synthetic"
-    return alone and point.platform.name == "cpu" and point.workload.by_turns
+    return alone and point.platform.name == "cpu" and point.workload.role(RunRecords).can_take_turns
 
 
 class _Line:

@@ -25,10 +25,9 @@ from paradnn.config.paths import PACKAGE
 from paradnn.config.point import Point
 from paradnn.core import messages
 from paradnn.core.channel import BrokenLine, MessageError, encode, read_event
-from paradnn.core.messages import Answer, Event
+from paradnn.core.messages import Answer, Event, WorkloadMessage
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import WorkloadMessage
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
 

@@ -19,11 +19,11 @@ from typing import Any
 from paradnn.config.identity import Identity, digest
 from paradnn.config.outcome import PointResult
 from paradnn.config.paths import HOME
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.core.errors import DataError, StoreError
 from paradnn.core.messages import PROTOCOL_VERSION
-from paradnn.core.workload import MetricSnapshot
+from paradnn.core.metric import MetricSnapshot
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.core.metric import Metric, declared, interval_names
+from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 
 _COMMON = (
@@ -31,7 +32,7 @@ def _phases() -> tuple[str, ...]:
     """The common phases, with those of each kind of work behind the one that they follow."""
     found = list(_COMMON)
     for work in reversed(list(WORKLOADS.values())):
-        for name, before in work.phases.items():
+        for name, before in work.role(ResultDescription).phases.items():
             if name not in found:
                 found.insert(found.index(before) + 1 if before in found else len(found), name)
     return tuple(found)
@@ -100,7 +101,14 @@ _OTHERS = (
         for name in PHASES
     ),
 )
-_DECLARED = (*(entry for work in WORKLOADS.values() for entry in work.declares), *_OTHERS)
+_DECLARED = (
+    *(
+        entry
+        for work in WORKLOADS.values()
+        for entry in work.role(ResultDescription).declared_metrics
+    ),
+    *_OTHERS,
+)
 #: Metrics whose names end in what they are of, such as `op_share.MatMul`, by what those begin with;
 #: and all others.
 FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _DECLARED if "<" in entry.name}

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.errors import DataError, NoStoreError, StoreError, StoreRefusalError
+from paradnn.core.metric import MetricSnapshot
 from paradnn.core.scratch import Scratch
 from paradnn.core.tables import rows
-from paradnn.core.workload import MetricSnapshot
 from paradnn.store import runs
 from paradnn.store.address import address_of, local_folder, locate, settle
 from paradnn.store.claims import (

@@ -21,8 +21,8 @@ from paradnn.config.identity import (
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure, Point
+from paradnn.core.metric import MetricSnapshot
 from paradnn.core.schema import read
-from paradnn.core.workload import MetricSnapshot
 
 #: Version of what a run holds.
 #:   1  the first.

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
+from paradnn.core.metric import MetricSnapshot
 from paradnn.core.words import counted, without_credentials
-from paradnn.core.workload import MetricSnapshot
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import (

@@ -36,7 +36,7 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
-        from paradnn.worker.point import PointRun
+        from paradnn.worker.request import answer_request
 
         list(FAMILIES), list(WORKLOADS)  # found once, and not by every child
     except Exception as error:
@@ -48,7 +48,7 @@ def main() -> int:
         # the usual one.
         tempfile.tempdir = os.getcwd()
     channel.send(Ready(PROTOCOL_VERSION))
-    serve(channel, lambda point, report: PointRun(point, framework, report).answer())
+    serve(channel, lambda point, report: answer_request(point, framework, report))
     return 0
 
 

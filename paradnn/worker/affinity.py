@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.words import core_list, core_text
-from paradnn.core.workload import UnavailableError
 
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,8 +12,8 @@ import os
 import sys
 from typing import Any
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import UnavailableError
 from paradnn.worker.frameworks import load
 
 

@@ -27,8 +27,8 @@ from paradnn.core.messages import (
     Refused,
     Request,
     Started,
+    WorkloadMessage,
 )
-from paradnn.core.workload import WorkloadMessage
 from paradnn.worker.meters import give_back, remember_file_pages
 
 #: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far,

@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.scratch import Scratch, remove_leftovers
-from paradnn.core.workload import UnavailableError, asked_for
+from paradnn.core.workload import requested_workload
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.process_group import (
     KEY,
@@ -34,6 +35,7 @@ from paradnn.worker.process_group import (
     run_rank,
     with_port,
 )
+from paradnn.worker.workload import WorkerSide
 
 #: Seconds in which the point's process makes its second connection, and in which who connects shows
 #: the key.
@@ -175,8 +177,8 @@ def _fork(
     os.environ.update(asked.environ)
 
     def serve(rank: int, channel: Connection) -> None:
-        work = asked_for(asked.point)
-        serve_elsewhere = work.elsewhere()
+        work = requested_workload(asked.point)
+        serve_elsewhere = work.role(WorkerSide).remote_process_server()
         if serve_elsewhere is None:
             raise RankFailed("unavailable", f"{work.name} has no processes on other hosts")
         serve_elsewhere(asked.point, rank, addresses, own, channel)

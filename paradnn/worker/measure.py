@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Self
 
+from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
-from paradnn.core.workload import PointEnded
 from paradnn.worker.frameworks import Step
 from paradnn.worker.meters import ContentionMonitor, EnergyMeter
 from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change

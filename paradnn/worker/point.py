@@ -7,16 +7,13 @@ itself is classified by the driver, which watches from outside.
 
 import contextlib
 import math
-import re
 import statistics
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from paradnn.core.layers import Costs, Layer, sum_costs
 from paradnn.core.messages import Answer, Compilation, Contention, Measurement, References, Timing
-from paradnn.core.workload import PointEnded, asked_for
 from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import bind_cores, layout_of
@@ -24,7 +21,6 @@ from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import AttemptRecorder, Protocol, Run, measure_steps, single_latencies
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
-from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.turns import Turn
@@ -50,29 +46,6 @@ class PointRun:
         self.reference: Any = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self.turn = Turn(request["turns"]) if "turns" in request else None
-
-    def answer(self) -> Answer:
-        """Do the work; how it ended."""
-        try:
-            if self.turn:
-                self.turn.wait()
-            if self.request.get("task") == "ceilings":
-                self.open_devices()
-                self.note(peak_rates=measure_peak_rates(self.request, self.framework, self.phases))
-            else:
-                work = asked_for(self.request)
-                work = work.of(self.request)
-                work.open(self)
-                work.measure(self)
-            self.note(outcome="ok")
-        except Exception as error:
-            outcome, reason = _ending_of(
-                error, self.framework, self.phases.current, self.request["model"].get("build")
-            )
-            self.note(outcome=outcome, reason=reason)
-        if self.answered.peak_memory_bytes is None:
-            self.note_own_memory()
-        return self.answered
 
     def note(self, **known: Any) -> None:
         """These fields of the answer are known now."""
@@ -211,31 +184,6 @@ class PointRun:
         assert self.answered.measurement
         timing = self.answered.measurement.timing
         return statistics.median(timing.blocks) / timing.steps_per_block
-
-
-def _ending_of(
-    error: Exception, framework: Framework, phase: str, build: str | None
-) -> tuple[str, str]:
-    """Outcome and one-line reason of what was raised in `phase`, with the line of the user's own
-    file, if in one.
-    """
-    if isinstance(error, PointEnded):
-        return error.outcome, str(error)
-    # The exception's type and the first line of its message, which names the operation; in bold
-    # below one of Keras'.
-    lines = [line for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
-    lines = lines[len(lines) > 1 and lines[0].startswith("Exception encountered when calling") :]
-    reason = f"{phase}: {type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
-    for place in traceback.extract_tb(error.__traceback__)[::-1]:
-        if build and build.startswith(f"{place.filename}:"):
-            reason += f" ({place.filename.rpartition('/')[2]}, line {place.lineno})"
-            break
-    if isinstance(error, MemoryError):
-        return "oom_host", reason
-    traceback.print_exc()
-    return framework.out_of_memory(error) or (
-        "compile_error" if phase == "compile" else "crash"
-    ), reason
 
 
 def _elements(arrays: Sequence[Any]) -> int:

@@ -24,8 +24,8 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
 from paradnn.core.channel import MessageError, encode, read_json, read_message
+from paradnn.core.errors import PointEnded, UnavailableError
 from paradnn.core.messages import PROTOCOL_VERSION
-from paradnn.core.workload import PointEnded, UnavailableError
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 

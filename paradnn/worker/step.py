@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import UnavailableError
 from paradnn.families import FAMILIES, build
 from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import Framework, Step

@@ -21,32 +21,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from paradnn.core.errors import ConfigError
-from paradnn.core.messages import Answer
+from paradnn.config.rules import PointRules
+from paradnn.core.errors import ConfigError, PointEnded, UnavailableError, require_value
+from paradnn.core.messages import Answer, WorkloadMessage, messages_of_kind
 from paradnn.core.metric import declared
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
-from paradnn.core.workload import (
-    Measured,
-    Point,
-    PointEnded,
-    PointRun,
-    ResultText,
-    UnavailableError,
-    Workload,
-    WorkloadMessage,
-    expect,
-    sent,
-)
+from paradnn.core.workload import Workload
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
+from paradnn.forecast.workload import PhaseForecast
+from paradnn.session.run_records import RunRecords
+from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.serve import check_seconds, peak_metrics, process_seed
 from paradnn.workloads.serve.generator import arrivals
 from paradnn.workloads.serve.load import find_peak, verdict
 from paradnn.workloads.serve.queries import Probe, packed, percentile, unpacked
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.session.measured import Measured
+    from paradnn.worker.point import PointRun
 
 _SHARES = (50, 90, 99)
 #: Requests that an open loop may have under way; a line of an answer may have so many bytes.
@@ -99,15 +98,15 @@ class ServedModel(Messages):
 
     def in_point(self, point: Any) -> Any:
         reason = "is known to the server of model=endpoint alone"
-        expect(
-            ("precision", point.precision, "float32", reason, "leave it out"),
-            (
-                "data",
-                point.data.name,
-                "synthetic",
-                reason,
-                "leave it out, and set endpoint.input_tokens",
-            ),
+        require_value(
+            "precision", point.precision, required="float32", reason=reason, remedy="leave it out"
+        )
+        require_value(
+            "data",
+            point.data.name,
+            required="synthetic",
+            reason=reason,
+            remedy="leave it out, and set endpoint.input_tokens",
         )
         return super().in_point(point)
 
@@ -146,7 +145,7 @@ class Requests(WorkloadMessage):
     search tried.
     """
 
-    of: ClassVar[str] = "requests"
+    wire_name: ClassVar[str] = "requests"
 
     rows: str
     model: str = ""
@@ -178,20 +177,20 @@ class _Overload(PointEnded):
 
 
 @dataclass(frozen=True)
-class Endpoint(Workload):
+class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
     """Who asks, for what, and what answers are in time."""
 
     name = "endpoint"
     group = "endpoint"
     key = "model"
-    place = 55
+    order = 55
     unit = "request"
-    reason = "is asked, not trained"
-    declares = declared(__file__)
-    parts = (Requests,)
+    conflict_reason = "is asked, not trained"
+    declared_metrics = declared(__file__)
+    message_types = (Requests,)
     headlines: ClassVar[Mapping[str, str]] = {"time_to_first_token_ms": "ms to the first token"}
     phases: ClassVar[Mapping[str, str]] = {"requests": "warmup"}
-    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
+    quick_defaults: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
 
     url: str = option(
         "http://localhost:8000/v1",
@@ -247,7 +246,7 @@ class Endpoint(Workload):
             limit is not None for limit in (self.first_token_ms, self.token_ms, self.request_ms)
         )
 
-    def fitted(self, point: Point) -> Point:
+    def canonical(self, point: Point) -> Point:
         """Asked for no longer than its point may take; `concurrency` says nothing of an open loop."""
         if self.rate == "peak" and not self.limited:
             remedy = "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"
@@ -257,10 +256,10 @@ class Endpoint(Workload):
             return point
         return replace(point, workload=replace(self, concurrency=type(self).concurrency))
 
-    def of_process(self, replicate: int, process: int) -> Endpoint:
+    def for_process(self, replicate: int, process: int) -> Endpoint:
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
-    def named(self, point: Point) -> list[str]:
+    def name_parts(self, point: Point) -> list[str]:
         if self.rate is None:
             asked = f"x{self.concurrency}"
         elif self.rate == "peak":
@@ -269,7 +268,7 @@ class Endpoint(Workload):
             asked = f"{self.rate:g}/s"
         return [f"{self.input_tokens}+{self.output_tokens}", asked]
 
-    def open(self, run: PointRun) -> None:
+    def open_devices(self, run: PointRun) -> None:
         """No device is needed."""
 
     def measure(self, run: PointRun) -> None:
@@ -338,13 +337,13 @@ class Endpoint(Workload):
             limit is None or (ns or 0.0) <= limit * 1e6 for ns, limit in taken
         )
 
-    def has_steps(self, outcome: str, last: Answer | None) -> bool:
+    def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
         return False
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         from paradnn.session.measured import mean_interval, quantile, quantile_metrics
 
-        given = sent(measured.answers, Requests)
+        given = messages_of_kind(measured.answers, Requests)
         asked = [one.requests() for one in given]
         each = [[request for request in process if not request.problem] for process in asked]
         if not each or not all(each):
@@ -398,7 +397,7 @@ class Endpoint(Workload):
     def tags(self, measured: Measured) -> dict[str, str]:
         from paradnn.worker.series import FEWEST, find_change
 
-        given = sent(measured.answers, Requests)
+        given = messages_of_kind(measured.answers, Requests)
         if not given:
             return {}
         asked = [each.requests() for each in given]
@@ -424,13 +423,13 @@ class Endpoint(Workload):
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         processes = [
             [vars(request) for request in each.requests()]
-            for each in sent(measured.answers, Requests)
+            for each in messages_of_kind(measured.answers, Requests)
         ]
         if processes:
             return {"requests.json": {"unit": "ns", "processes": processes}}
         return {}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "endpoint_model" not in tags or "queries" not in metrics:
             return None
         clauses = [
@@ -459,9 +458,9 @@ class Endpoint(Workload):
         if "peak_queries_per_second" in metrics:
             peak = rounded(metrics["peak_queries_per_second"], 3)
             clauses.append(f"{peak}/s is the highest rate that held the limits")
-        return ResultText("answers", clauses, replaces=True)
+        return ResultText("answers", clauses, replaces_steps=True)
 
-    def refuse_forecast(self) -> None:
+    def require_predictable(self) -> None:
         if self.rate == "peak":
             raise ConfigError(
                 "endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10"
@@ -644,7 +643,7 @@ FAMILY = Family(
     "vectors",
     (),
     "endpoint.concurrency=1,4,16 endpoint.input_tokens=128,1024",
-    place=60,
+    order=60,
     words="A model that a server answers for by the OpenAI protocol: first token, tokens, requests in time.",
     chosen={"step": {**ALONE["step"], "endpoint": asdict(ENDPOINT)}},
 )

@@ -8,48 +8,48 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.errors import ConfigError
+from paradnn.config.rules import PointRules
+from paradnn.core.errors import ConfigError, UnavailableError, require_value
+from paradnn.core.messages import WorkloadMessage, messages_of_kind
 from paradnn.core.metric import Metric
-from paradnn.core.workload import (
-    Measured,
-    Model,
-    Point,
-    PointRun,
-    ResultText,
-    UnavailableError,
-    Workload,
-    WorkloadMessage,
-    expect,
-    sent,
-)
+from paradnn.core.results import ResultDescription, ResultText
+from paradnn.core.workload import Workload
+from paradnn.families import Model
+from paradnn.session.run_records import RunRecords
+from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 from paradnn.workloads.step import measure_step
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.session.measured import Measured
+    from paradnn.worker.point import PointRun
 
 
 @dataclass(frozen=True)
 class EvaluationResult(WorkloadMessage):
     """Accuracy over so many held-out examples."""
 
-    of: ClassVar[str] = "judged"
+    wire_name: ClassVar[str] = "judged"
 
     accuracy: float
     examples: int
 
 
 @dataclass(frozen=True)
-class Evaluate(Workload):
+class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     """The accuracy of a model as it comes, beside what its forward pass takes."""
 
     name = "judge"
     key = "task"
-    place = 45
-    reason = "trains nothing"
-    inputs = SETS
-    parts = (EvaluationResult,)
+    order = 45
+    conflict_reason = "trains nothing"
+    own_inputs = SETS
+    message_types = (EvaluationResult,)
     phases: ClassVar[Mapping[str, str]] = {"judge": "latency"}
-    declares = (
+    declared_metrics = (
         Metric(
             "judged_accuracy",
             "1",
@@ -75,9 +75,9 @@ class Evaluate(Workload):
         if not isinstance(point.data, Pictures):
             reason = "has no held-out examples to judge by"
             raise ConfigError("data", point.data.name, reason, f"choose one of {', '.join(SETS)}")
-        expect(("devices", point.devices, 1, "task=judge is for one device"))
+        require_value("devices", point.devices, required=1, reason="task=judge is for one device")
 
-    def request(self, point: Point) -> dict[str, Any]:
+    def request_fields(self, point: Point) -> dict[str, Any]:
         assert isinstance(point.data, Pictures)
         return {"learning_set": str(set_file(point.data))}
 
@@ -118,12 +118,12 @@ class Evaluate(Workload):
         measure_step(run, beside, ready)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        found = [judged.accuracy for judged in sent(measured.answers, EvaluationResult)]
+        found = [judged.accuracy for judged in messages_of_kind(measured.answers, EvaluationResult)]
         if found:
             return {"judged_accuracy": found[0], "judged_error": 1 - found[0]}
         return {}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "judged_accuracy" not in metrics:
             return None
         return ResultText(

@@ -8,11 +8,19 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
 from paradnn.core.metric import Metric, given, interval_metrics
-from paradnn.core.workload import Measured, PointRun, UnavailableError, Workload
+from paradnn.core.results import ResultDescription
+from paradnn.core.workload import Workload
+from paradnn.session.run_records import RunRecords, has_valid_steps
+from paradnn.worker.workload import WorkerSide
+
+if TYPE_CHECKING:
+    from paradnn.session.measured import Measured
+    from paradnn.worker.point import PointRun
 
 #: Given the built model and its step, compiles what is needed; what is done with a step's run once
 #: that was timed.
@@ -259,15 +267,15 @@ METRICS = (
 
 
 @dataclass(frozen=True)
-class SingleStep(Workload):
+class SingleStep(Workload, WorkerSide, RunRecords, ResultDescription):
     """Steps in blocks; of a forward pass also the latency of single ones."""
 
     name = "step"
     key = "mode"
-    place = 0
-    declares = METRICS
+    order = 0
+    declared_metrics = METRICS
     rates: ClassVar[Mapping[str, str]] = {"examples_per_second": "examples/s"}
-    by_turns: ClassVar[bool] = True
+    can_take_turns: ClassVar[bool] = True
 
     mode: str = "train"
 
@@ -276,10 +284,10 @@ class SingleStep(Workload):
         return "training step" if self.mode == "train" else "forward pass"
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def selector_values(self) -> tuple[str, ...]:
         return ("train", "inference")
 
-    def of(self, config: Mapping[str, Any]) -> SingleStep:
+    def configured(self, config: Mapping[str, Any]) -> SingleStep:
         return SingleStep(config.get("mode", self.mode))
 
     def measure(self, run: PointRun) -> None:
@@ -287,7 +295,10 @@ class SingleStep(Workload):
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         """Those of every point, however it ended, and of its timed steps where these count."""
-        return point_metrics(measured) | (step_metrics(measured) if measured.has_steps else {})
+        metrics = point_metrics(measured)
+        if has_valid_steps(measured):
+            metrics |= step_metrics(measured)
+        return metrics
 
 
 def measure_step(

@@ -21,7 +21,7 @@ from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
 from analysis.atlas.normal import _run
 from analysis.atlas.versions import change
 from benchmarks.atlas import planted
-from paradnn.config.point import read_point
+from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError
 from tests.analysis.conftest import copy_of, refusals
 

@@ -15,7 +15,9 @@ from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import help_text, known_keys
 from paradnn.cli.program import program
 from paradnn.config.identity import point_id, request_of
-from paradnn.config.point import Point, read_point, read_settings
+from paradnn.config.point import Point
+from paradnn.config.reading import read_point
+from paradnn.config.settings import read_settings
 from paradnn.config.space import plain
 from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES

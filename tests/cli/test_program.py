@@ -22,7 +22,7 @@ from paradnn.cli.help import known_keys
 from paradnn.cli.overrides import keys_of
 from paradnn.cli.program import program
 from paradnn.config.groups import options_of
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.errors import ParadnnError
 from paradnn.platform.findings import Finding
 from paradnn.store.mlflow_store import MlflowStore

@@ -12,7 +12,7 @@ import time
 from collections import deque
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.store.journal import Journal
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import SCHEMA_VERSION, Claim, Record

@@ -14,8 +14,10 @@ from hydra import compose, initialize_config_dir
 from paradnn.config.groups import store_options
 from paradnn.config.identity import digest, point_id, protocol_id, request_of, texts
 from paradnn.config.paths import CONFIG
-from paradnn.config.point import Measure, Point, costs_of, read_point, read_settings
+from paradnn.config.point import Measure, Point, costs_of
 from paradnn.config.price import load_prices
+from paradnn.config.reading import read_point
+from paradnn.config.settings import read_settings
 from paradnn.config.space import plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import memory_bytes

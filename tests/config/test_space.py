@@ -14,7 +14,7 @@ from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config import tasks
 from paradnn.config.identity import point_id
-from paradnn.config.point import read_point
+from paradnn.config.reading import read_point
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
 from tests.config.test_points import TABLES

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from paradnn.core.errors import UnavailableError, reraise_as_unavailable
 from paradnn.core.registry import Registry
 from paradnn.core.words import counted, rounded
-from paradnn.core.workload import UnavailableError, refused
 
 THING = "from tests.core.test_registry import Thing\n"
 
@@ -102,6 +102,9 @@ def test_numbers_are_rounded_without_exponents() -> None:
     [("no such file\nin ...", "it: no such file; try"), ("", "it: OSError; try")],
 )
 def test_a_reason_is_the_first_line_or_the_kind_of_fault(said: str, reason: str) -> None:
-    with pytest.raises(UnavailableError) as caught, refused("it", OSError, remedy="; try"):
+    with (
+        pytest.raises(UnavailableError) as caught,
+        reraise_as_unavailable("it", OSError, remedy="; try"),
+    ):
         raise OSError(said)
     assert str(caught.value) == reason

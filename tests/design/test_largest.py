@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.config.point import Largest, Measure, Point
+from paradnn.config.point import Measure, Point
+from paradnn.config.settings import Largest
 from paradnn.designs.largest import LargestBatch, Search
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Measure, Point, Settings, Sweep, Tracking, costs_of
+from paradnn.config.point import Measure, Point, costs_of
+from paradnn.config.settings import Settings, Sweep, Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.families.fc import FullyConnected

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from paradnn.config.identity import point_id, request_of
-from paradnn.config.point import Point, read_point
-from paradnn.core.errors import ConfigError
-from paradnn.core.workload import UnavailableError
+from paradnn.config.point import Point
+from paradnn.config.reading import read_point
+from paradnn.core.errors import ConfigError, UnavailableError
 from paradnn.families import model_of
 from tests.conftest import TINY, Store, run
 

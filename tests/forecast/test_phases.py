@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paradnn.config.point import FrameworkOptions, read_point
+from paradnn.config.point import FrameworkOptions
+from paradnn.config.reading import read_point
 from paradnn.core.messages import Timing
 from paradnn.forecast.phases import (
     calibrate,

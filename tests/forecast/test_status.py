@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.config.point import Point, Settings, costs_of, read_point
+from paradnn.config.point import Point, costs_of
+from paradnn.config.reading import read_point
+from paradnn.config.settings import Settings
 from paradnn.forecast.forecast import forecast, wall_seconds
 from paradnn.forecast.history import open_history
 from paradnn.forecast.status import SweepStatus, sweep_status

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.config.point import Software, read_point
+from paradnn.config.point import Software
+from paradnn.config.reading import read_point
 from paradnn.core.errors import WorkerError
 from paradnn.platform.stack import Stack, open_stack
 from paradnn.session.workers import WorkerKey, WorkerPool

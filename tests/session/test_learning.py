@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Point
+from paradnn.config.reading import read_point
 from paradnn.core.messages import Answer
 from paradnn.session.workers import Limits, ProcessMonitor, Worker
 from paradnn.workloads.learn import LEARN as WORK

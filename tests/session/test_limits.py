@@ -12,15 +12,8 @@ import yaml
 from PIL import Image
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import (
-    FrameworkOptions,
-    Measure,
-    Platform,
-    Point,
-    Software,
-    costs_of,
-    read_point,
-)
+from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software, costs_of
+from paradnn.config.reading import read_point
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment, describe_environment

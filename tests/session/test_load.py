@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.config.point import Point, costs_of, prefill_costs_of, read_point
+from paradnn.config.point import Point, costs_of, prefill_costs_of
+from paradnn.config.reading import read_point
 from paradnn.core.messages import Compilation, Timing
 from paradnn.session.measured import quantile_metrics
 from paradnn.session.record import headline

@@ -15,7 +15,7 @@ from scipy import stats
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.channel import plain
 from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.session import session

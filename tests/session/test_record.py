@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from paradnn.config.identity import Identity, point_id, request_of
-from paradnn.config.point import Measure, Platform, Point, costs_of, read_point
+from paradnn.config.point import Measure, Platform, Point, costs_of
 from paradnn.config.price import Prices, load_prices
+from paradnn.config.reading import read_point
 from paradnn.core.messages import (
     Compilation,
     Contention,
@@ -26,8 +27,9 @@ from paradnn.core.messages import (
 )
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
+from paradnn.session.contradictions import find_contradictions
 from paradnn.session.hardware_peaks import ceilings_identity
-from paradnn.session.measured import Summarised, contradictions, narrow_enough, summarise
+from paradnn.session.measured import Summarised, narrow_enough, summarise
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.record import precision_tags, priced
 from paradnn.store.runs import Claim, Record
@@ -121,7 +123,7 @@ def test_what_contradicts_itself_is_said(
         timing([0.5] * 6), {"parameters": metrics.get("parameters", costs.parameters)}
     ).answer
     assert answer
-    problems = contradictions(asked(words), costs, metrics, answer)
+    problems = find_contradictions(asked(words), costs, metrics, answer)
     assert "".join(problems).startswith(said) if said else problems == []
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from paradnn.config.point import read_point
+from paradnn.config.reading import read_point
 from paradnn.core.messages import References, Timing
 from paradnn.session.measured import mean_interval
 from paradnn.session.reference import at_reference, reference_metrics

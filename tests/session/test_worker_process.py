@@ -20,7 +20,7 @@ import yaml
 
 from paradnn.config.identity import limits_id, request_of
 from paradnn.config.outcome import Ending, classify
-from paradnn.config.point import read_point
+from paradnn.config.reading import read_point
 from paradnn.core.errors import WorkerError
 from paradnn.core.messages import NoProfile
 from paradnn.core.scratch import Scratch

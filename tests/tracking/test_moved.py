@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.store.load import load, load_table, load_tables
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.store.address import address_of
 from paradnn.store.client import open_experiment
 from paradnn.store.mlflow_store import MlflowStore

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
+from paradnn.config.settings import Tracking
 from paradnn.core.errors import StoreAwayError, StoreError
 from paradnn.store.claims import owner_tag
 from paradnn.store.journal import Journal, read_document, read_record, write_document

@@ -18,8 +18,8 @@ import analysis
 from analysis.cli import main
 from analysis.store.load import read_environment
 from paradnn.config.identity import Identity
-from paradnn.config.point import Tracking
-from paradnn.core.workload import MetricSnapshot
+from paradnn.config.settings import Tracking
+from paradnn.core.metric import MetricSnapshot
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import Claim, Claimed, Finished, Record
 from tests.cluster.postgres import server

@@ -22,7 +22,8 @@ from analysis.store.load import load
 from paradnn import ui
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, Tracking
+from paradnn.config.point import Point
+from paradnn.config.settings import Tracking
 from paradnn.core.errors import StoreError
 from paradnn.core.messages import Answer, ArrayRate, PeakRates, ProductRate
 from paradnn.core.words import without_secrets

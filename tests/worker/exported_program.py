@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.worker import frameworks
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.worker import process_group as remote
 from paradnn.worker.process_group import KEY, RankFailed, listen, processes_elsewhere
 from paradnn.workloads.channel.processes import make_message

@@ -12,7 +12,7 @@ from tensorflow.python.framework import op_callbacks
 from paradnn.families import build
 from paradnn.worker.frameworks.tensorflow import TensorFlow, TensorFlowStep
 from paradnn.worker.measure import compile_steps
-from paradnn.worker.point import PointRun
+from paradnn.worker.request import answer_request
 from paradnn.worker.series import Change
 from paradnn.worker.step import synthetic_batch
 from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
@@ -60,7 +60,7 @@ def test_blocks_that_compile_are_not_steady(
     )
     monkeypatch.setattr("paradnn.worker.meters.ContentionMonitor.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
-    answer = PointRun(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None).answer()
+    answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
     assert answer.measurement is not None, answer.reason
     timing = answer.measurement.timing
     assert len(timing.blocks) == 40

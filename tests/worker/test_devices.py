@@ -16,7 +16,8 @@ import pytest
 
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Point
+from paradnn.config.reading import read_point
 from paradnn.core.words import core_list, core_text
 from paradnn.families import model_of
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
@@ -84,8 +85,8 @@ import sys
 from paradnn.worker import frameworks, meters as memory
 memory.MemoryMeter.compiled = lambda meter: None
 framework = frameworks.load(sys.argv[1])
-from paradnn.worker.point import PointRun
-answer = PointRun(eval(sys.argv[2]), framework, lambda *_: None).answer()
+from paradnn.worker.request import answer_request
+answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
 assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
 sys.exit(answer.outcome != "ok")
 """

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import UnavailableError
 from paradnn.families.parts.given import _plain_archive
 from tests.conftest import ROOT, Store, run
 from tests.worker.families import SMALL, TABLES, run_module

@@ -13,15 +13,15 @@ import pytest
 import tensorflow as tf
 
 from paradnn.config.identity import request_of
-from paradnn.config.point import read_point
-from paradnn.core.workload import UnavailableError
+from paradnn.config.reading import read_point
+from paradnn.core.errors import UnavailableError
 from paradnn.families import build
 from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.input import pipelines as generated
 from paradnn.worker.input.feed import FedStep, Feed
 from paradnn.worker.input.pipelines import MEAN, STANDARD_DEVIATION
-from paradnn.worker.point import PointRun
+from paradnn.worker.request import answer_request
 from paradnn.worker.step import synthetic_batch
 
 COLOURS = ((230, 20, 20), (20, 230, 20), (20, 20, 230))
@@ -300,7 +300,7 @@ def test_who_asks_while_a_set_is_made_waits_for_it(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("cache", ["none", "decoded"])
 def test_damage_ends_the_point_in_one_line(tmp_path: Path, cache: str) -> None:
     path = records(tmp_path / "set", damaged=(21,))
-    result = PointRun(point(path=str(path), cache=cache), TensorFlow(), lambda *_: None).answer()
+    result = answer_request(point(path=str(path), cache=cache), TensorFlow(), lambda *_: None)
     assert result.outcome == "unavailable"
     reason = result.reason.removeprefix(f"data.path={path}: damaged, or of another format: ")
     assert re.fullmatch("[a-zA-Z0-9:,. ]*Invalid JPEG data[a-zA-Z0-9:,. ]*", reason)

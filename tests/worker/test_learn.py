@@ -12,8 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
-from paradnn.core.errors import DataError
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import DataError, UnavailableError
 from paradnn.worker.measure import NotFinite
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn import Epoch

@@ -15,7 +15,7 @@ from paradnn.families.built import BuiltModel
 from paradnn.session.workers import WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.optimizers import RateSchedule, make_optimizer
-from paradnn.worker.point import PointRun
+from paradnn.worker.request import answer_request
 from paradnn.worker.step import POLICIES, synthetic_batch
 from paradnn.workloads.generate.decoder import Decoder
 from tests.worker.counter import counted_flops
@@ -262,9 +262,7 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
     monkeypatch.setattr("paradnn.worker.step.build", broken)
-    answer = PointRun(
-        POINT | {"model": FC, "compile": "xla"}, TensorFlow(), lambda *_: None
-    ).answer()
+    answer = answer_request(POINT | {"model": FC, "compile": "xla"}, TensorFlow(), lambda *_: None)
     assert answer.outcome == "compile_error"
     assert answer.reason.startswith("compile: ")
     assert "\n" not in answer.reason

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paradnn.config.point import read_point
+from paradnn.config.reading import read_point
 from paradnn.core.workload import WORKLOADS
 from tests.conftest import ROOT, SHORT, Store, environment
 
@@ -105,6 +105,6 @@ def test_every_kind_of_work_is_read_from_the_keys_that_it_stores() -> None:
         sets: dict[str, Any] = {"data": {"name": "digits"}} if name in ("learn", "judge") else {}
         sets |= {"framework": {"name": "torch"}} if name == "judge" else {}
         common = {"model": model, "measure": {"timeout": 1800}, "batch_size": 1, **sets}
-        point = read_point({**common, **work.keys()})
+        point = read_point({**common, **work.stored_keys()})
         assert type(point.workload) is type(work)
-        assert read_point({**common, **point.workload.keys()}) == point
+        assert read_point({**common, **point.workload.stored_keys()}) == point

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from paradnn.core.workload import UnavailableError, refused
+from paradnn.core.errors import UnavailableError, reraise_as_unavailable
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 
 #: What of an exported program's archive is read: its graph, and tensors as plain bytes.
@@ -180,9 +180,11 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     """The graph with its inputs; `shape` stands for dimensions that a single input leaves open.
     Raises UnavailableError.
     """
-    with refused("onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"):
+    with reraise_as_unavailable(
+        "onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"
+    ):
         import onnx
-    with refused(
+    with reraise_as_unavailable(
         f"{path.name} is no ONNX model", Exception
     ):  # of protobuf, which has no class in common for them
         model = onnx.load(path)
@@ -219,7 +221,9 @@ def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     import torch
 
     reason = f"{path.name} is no program that this PyTorch loads ({torch.__version__})"
-    with refused(reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError):
+    with reraise_as_unavailable(
+        reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError
+    ):
         program = torch.export.load(_plain_archive(path))
     wanted = set(program.graph_signature.user_inputs)
     tensors = [

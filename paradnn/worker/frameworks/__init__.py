@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import Conversion
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.core.workload import UnavailableError
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace, read_trace
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from paradnn.core.errors import UnavailableError, reraise_as_unavailable
 from paradnn.core.messages import Conversion
-from paradnn.core.workload import UnavailableError, refused
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.profile.categories import PRODUCTS, categorise
@@ -132,7 +132,9 @@ class OnnxSource(Source):
         )
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
-        with refused("onnxruntime, which checks the outputs, is not installed", ImportError):
+        with reraise_as_unavailable(
+            "onnxruntime, which checks the outputs, is not installed", ImportError
+        ):
             import onnxruntime
         session = onnxruntime.InferenceSession(
             self.graph.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -371,7 +373,7 @@ def onnx_model(source: Source) -> Any:
     """The model as ONNX, by tf2onnx where it does not come as such."""
     if isinstance(source, OnnxSource):
         return source.graph
-    with refused(
+    with reraise_as_unavailable(
         "tf2onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"
     ):
         import tf2onnx

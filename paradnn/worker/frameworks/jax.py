@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ai_edge_litert.interpreter import Interpreter
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
 

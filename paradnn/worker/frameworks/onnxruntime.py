@@ -15,7 +15,7 @@ from typing import Any
 
 import onnxruntime
 
-from paradnn.core.workload import refused
+from paradnn.core.errors import reraise_as_unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
 from paradnn.worker.profile.shapes import Shape
 from paradnn.worker.profile.trace import Event, Trace
@@ -118,7 +118,7 @@ def quantised(model: Any, source: Source, precision: str) -> bytes:
         before = Path(folder) / "before.onnx"
         after = Path(folder) / "after.onnx"
         before.write_bytes(model.SerializeToString())
-        with refused(
+        with reraise_as_unavailable(
             "ONNX Runtime cannot quantise this model", Exception
         ):  # whatever its tools meet in it
             if precision == "int8_dynamic":

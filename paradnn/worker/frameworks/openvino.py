@@ -13,7 +13,7 @@ from typing import Any
 
 import openvino
 
-from paradnn.core.workload import refused
+from paradnn.core.errors import reraise_as_unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
 from paradnn.worker.profile.shapes import Cost, Shape
 from paradnn.worker.profile.trace import Event, Trace
@@ -35,7 +35,9 @@ class OpenVino(Engine):
         model = onnx_model(source)
         if precision != "int8":
             return bytes(model.SerializeToString())
-        with refused("precision=int8 is calibrated by ONNX Runtime's tools", ImportError):
+        with reraise_as_unavailable(
+            "precision=int8 is calibrated by ONNX Runtime's tools", ImportError
+        ):
             from paradnn.worker.frameworks.onnxruntime import quantised
         return quantised(model, source, precision)
 

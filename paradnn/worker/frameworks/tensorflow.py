@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step

@@ -34,8 +34,8 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.words import counted
-from paradnn.core.workload import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer

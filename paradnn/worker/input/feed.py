@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import InputMeasurement, PipelinePart, Timing
-from paradnn.core.workload import UnavailableError
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Step
 from paradnn.worker.input.pipelines import ImagePipeline

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 
 #: Of the channels of ImageNet's training pictures, in 0..255.
 MEAN = (123.675, 116.28, 103.53)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import NoProfile, OperationTable, Profile
-from paradnn.core.workload import UnavailableError
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost, shares, sum_products

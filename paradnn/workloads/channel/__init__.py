@@ -7,14 +7,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.errors import ConfigError
+from paradnn.config.rules import PointRules
+from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.metric import declared
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
-from paradnn.core.workload import Measured, Point, PointRun, ResultText, Workload, expect
+from paradnn.core.workload import Workload
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
+from paradnn.session.run_records import RunRecords
+from paradnn.worker.workload import WorkerSide
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.session.measured import Measured
+    from paradnn.worker.point import PointRun
 
 #: Patterns in which all processes take part alike.
 COLLECTIVES = ("all_reduce", "broadcast")
@@ -88,13 +97,11 @@ class Communication(Messages):
 
     def in_point(self, point: Any) -> Any:
         point = super().in_point(point)
-        expect(
-            (
-                "precision",
-                point.precision,
-                "float32",
-                "model=channel sends bytes, and float32 where a framework does",
-            )
+        require_value(
+            "precision",
+            point.precision,
+            required="float32",
+            reason="model=channel sends bytes, and float32 where a framework does",
         )
         wanted = _FRAMEWORKS.get(self.transport, point.framework.name)
         if point.framework.name not in (wanted, "tensorflow"):
@@ -103,7 +110,7 @@ class Communication(Messages):
         return replace(point, framework=replace(point.framework, name=wanted))
 
     @property
-    def meeting(self) -> int:
+    def process_count(self) -> int:
         return self.processes if self.pattern in COLLECTIVES else 2
 
     @property
@@ -125,18 +132,18 @@ def bus_factor(pattern: str, processes: int) -> float:
 
 
 @dataclass(frozen=True)
-class Channel(Workload):
+class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     """Steps that are messages; what they are is the model's options."""
 
     name = "channel"
     key = "model"
-    place = 50
+    order = 50
     unit = "exchange"
-    reason = "trains nothing"
-    declares = declared(__file__)
+    conflict_reason = "trains nothing"
+    declared_metrics = declared(__file__)
     headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
 
-    def open(self, run: PointRun) -> None:
+    def open_devices(self, run: PointRun) -> None:
         """No device is needed."""
 
     def measure(self, run: PointRun) -> None:
@@ -155,21 +162,21 @@ class Channel(Workload):
                 run.note_latencies(step.run)
             run.note_own_memory()
 
-    def elsewhere(self) -> Callable[..., None]:
+    def remote_process_server(self) -> Callable[..., None]:
         from paradnn.workloads.channel.processes import serve_elsewhere
 
         return serve_elsewhere
 
-    def meeting(self, point: Point) -> tuple[str, int]:
-        return "model=channel", _model(point).meeting
+    def distributable_processes(self, point: Point) -> tuple[str, int]:
+        return "model=channel", _model(point).process_count
 
-    def named(self, point: Point) -> list[str]:
+    def name_parts(self, point: Point) -> list[str]:
         return [self.mode]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         return transfer_metrics(_model(measured.point), known)
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "transfer_us" not in metrics:
             return None
         interval = ""
@@ -186,7 +193,7 @@ class Channel(Workload):
             f"{metrics['transfer_us']:,.2f} us each{interval}",
             f"{rate}, {metrics['messages_per_second']:,.0f} a second",
         )
-        return ResultText("messages", clauses, replaces=True)
+        return ResultText("messages", clauses, replaces_steps=True)
 
 
 def _model(point: Point) -> Communication:
@@ -223,7 +230,7 @@ FAMILY = Family(
     "vectors",
     ("bytes", "transport", "pattern"),
     "model.transport=tcp,grpc model.bytes=64,4096,262144",
-    place=20,
+    order=20,
     words="Messages between processes: latency, bandwidth, collectives.",
     chosen=ALONE,
 )

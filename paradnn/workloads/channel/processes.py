@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.core.channel import encode
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.frameworks import Step
 from paradnn.worker.meters import keep_freed

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from paradnn.core.workload import UnavailableError
+from paradnn.core.errors import UnavailableError
 from paradnn.worker.frameworks import Step
 from paradnn.worker.process_group import RankFailed, host_and_port, silent, with_port
 

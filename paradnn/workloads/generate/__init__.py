@@ -10,32 +10,33 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
-from paradnn.core.errors import ConfigError
-from paradnn.core.messages import Answer, Compilation, Timing
+from paradnn.core.errors import ConfigError, require_value
+from paradnn.core.layers import Costs
+from paradnn.core.messages import Answer, Compilation, Timing, WorkloadMessage, messages_of_kind
 from paradnn.core.metric import declared
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option, read
 from paradnn.core.words import rounded
-from paradnn.core.workload import (
-    Costs,
-    Measured,
-    Point,
-    PointRun,
-    ResultText,
-    Workload,
-    WorkloadMessage,
-    expect,
-    sent,
-)
+from paradnn.core.workload import Workload
+from paradnn.forecast.workload import PhaseForecast
+from paradnn.session.run_records import RunRecords
+from paradnn.worker.workload import WorkerSide
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.session.measured import Measured
+    from paradnn.worker.point import PointRun
 
 
 @dataclass(frozen=True)
 class Generation(WorkloadMessage):
     """What reading the prompts took, to the first token; the timed steps are those after it."""
 
-    of: ClassVar[str] = "generation"
+    wire_name: ClassVar[str] = "generation"
 
     prefill: Timing
     compilation: Compilation
@@ -43,7 +44,7 @@ class Generation(WorkloadMessage):
 
 
 @dataclass(frozen=True)
-class Generate(Workload):
+class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
     """The length of a prompt, and of what is generated for it; every example of a batch has the
     same.
     """
@@ -51,17 +52,17 @@ class Generate(Workload):
     name = "generate"
     group = "generate"
     key = "mode"
-    place = 10
+    order = 10
     mode = "generate"
     unit = "token of each example"
-    same_step = False
-    declares = declared(__file__)
-    parts = (Generation,)
+    step_ignores_keys = False
+    declared_metrics = declared(__file__)
+    message_types = (Generation,)
     rates: ClassVar[Mapping[str, str]] = {"tokens_per_second": "tokens/s"}
     phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
-    disturbed: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
-    judged_by = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
-    profiled_whole = False  # products of one token are small, and many are fused with others
+    contention_prefixes: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
+    objectives = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
+    is_profile_complete = False  # products of one token are small, and many are fused with others
 
     prompt: int = option(
         64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000
@@ -70,7 +71,7 @@ class Generate(Workload):
         64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000
     )
 
-    def left_out(self, config: Mapping[str, Any]) -> None:
+    def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
         """Its keys stand in every configuration, so that `mode` need not be a group; they must be
         at their defaults.
         """
@@ -86,9 +87,14 @@ class Generate(Workload):
             raise ConfigError(
                 "mode", "generate", reason, "choose model=gpt or model=llama, or mode=inference"
             )
-        expect(
-            ("devices", point.devices, 1, "mode=generate is for one device"),
-            ("data", point.data.name, "synthetic", "mode=generate takes prompts of its own"),
+        require_value(
+            "devices", point.devices, required=1, reason="mode=generate is for one device"
+        )
+        require_value(
+            "data",
+            point.data.name,
+            required="synthetic",
+            reason="mode=generate takes prompts of its own",
         )
         most = int(asdict(point.model)["sequence_length"])
         length = self.prompt + self.tokens
@@ -97,7 +103,7 @@ class Generate(Workload):
             remedy = f"raise model.sequence_length to {length}, or ask for less"
             raise ConfigError("generate.tokens", self.tokens, reason, remedy)
 
-    def cost_keys(self) -> dict[str, int]:
+    def cost_options(self) -> dict[str, int]:
         return asdict(self)
 
     def measure(self, run: PointRun) -> None:
@@ -129,14 +135,14 @@ class Generate(Workload):
         run.note_latencies(decode.run)
         run.look_closer(decode)
 
-    def named(self, point: Point) -> list[str]:
+    def name_parts(self, point: Point) -> list[str]:
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         """The decode step as time and rate of a token, with an interval where the step has one; the
         prompts.
         """
-        given = sent(measured.answers, Generation)
+        given = messages_of_kind(measured.answers, Generation)
         costs = measured.costs
         step = known.get("step_time_ms")
         if not given or step is None:
@@ -190,7 +196,7 @@ class Generate(Workload):
         return found
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        timings = [entry.prefill for entry in sent(measured.answers, Generation)]
+        timings = [entry.prefill for entry in messages_of_kind(measured.answers, Generation)]
         if not timings:
             return {}
         reasons = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
@@ -198,17 +204,17 @@ class Generate(Workload):
         return {"prefill_steady": str(not reasons).lower(), "prefill_steady_reason": words}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        given = sent(measured.answers, Generation)
+        given = messages_of_kind(measured.answers, Generation)
         if given:
             return {
                 "prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}
             }
         return {}
 
-    def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
+    def find_contradictions(self, costs: Costs, answer: Answer) -> list[str]:
         found = [
             each.cache_bytes
-            for each in sent([answer], Generation)
+            for each in messages_of_kind([answer], Generation)
             if each.cache_bytes != costs.cache_bytes
         ]
         return [
@@ -216,7 +222,7 @@ class Generate(Workload):
             for count in found
         ]
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "generation_ms" not in metrics:
             return None
         clauses = [
@@ -230,7 +236,7 @@ class Generate(Workload):
             clauses.append(f"{share:.1%} of the measured bandwidth at what a token must move")
         return ResultText("generation", clauses)
 
-    def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer
         than a block.
         """

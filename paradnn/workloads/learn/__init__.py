@@ -6,47 +6,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
-from paradnn.core.errors import ConfigError
-from paradnn.core.metric import declared
+from paradnn.core.errors import ConfigError, require_value
+from paradnn.core.messages import WorkloadMessage
+from paradnn.core.metric import MetricSnapshot, declared
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import counted
-from paradnn.core.workload import (
-    Measured,
-    MetricSnapshot,
-    Model,
-    Point,
-    PointResult,
-    PointRun,
-    ResultText,
-    Workload,
-    WorkloadMessage,
-    expect,
-)
+from paradnn.core.workload import Workload
+from paradnn.families import Model
+from paradnn.forecast.workload import PhaseForecast
+from paradnn.session.run_records import RunRecords
+from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.learn.messages import Epoch, last_epoch
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 
+if TYPE_CHECKING:
+    from paradnn.config.outcome import PointResult
+    from paradnn.config.point import Point
+    from paradnn.session.measured import Measured
+    from paradnn.worker.point import PointRun
+
 
 @dataclass(frozen=True)
-class Learn(Workload):
+class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
     """The accuracy on held-out examples that ends the clock; it is looked at after every epoch."""
 
     name = "learn"
     group = "learn"
     key = "task"
-    place = 40
+    order = 40
     mode = "train"
     unit = "training step"
-    reason = "trains"
-    resumes = True
-    declares = declared(__file__)
-    inputs = SETS
-    parts = (Epoch,)
+    conflict_reason = "trains"
+    is_resumable = True
+    declared_metrics = declared(__file__)
+    own_inputs = SETS
+    message_types = (Epoch,)
     phases: ClassVar[Mapping[str, str]] = {"learn": "latency"}
-    judged_by = ("cost_of_learning", "learning_seconds", "best_accuracy")
-    later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
+    objectives = ("cost_of_learning", "learning_seconds", "best_accuracy")
+    added_defaults: ClassVar[Mapping[str, Any]] = {
+        "learn.schedule": "constant",
+        "learn.warmup_epochs": 0,
+    }
 
     metric: str = option(
         "accuracy",
@@ -75,7 +80,7 @@ class Learn(Workload):
             reason = f"model={model.name} trains nothing"
             raise ConfigError("task", "learn", reason, "leave it out, or choose another model")
 
-    def fitted(self, point: Point) -> Point:
+    def canonical(self, point: Point) -> Point:
         return replace(point, measure=replace(point.measure, profile=False))
 
     def check(self, point: Point) -> None:
@@ -86,11 +91,19 @@ class Learn(Workload):
             raise ConfigError(
                 "data", data.name, "has no held-out examples to learn for", f"choose one of {sets}"
             )
-        processes = ("measure.processes", point.measure.processes, 1, "task=learn trains once")
-        expect(
-            ("devices", point.devices, 1, "task=learn is for one device"),
-            (*processes, "set measure.processes=1; sweep seed for more"),
-            ("measure.keep_trace", point.measure.keep_trace, False, "task=learn profiles no step"),
+        require_value("devices", point.devices, required=1, reason="task=learn is for one device")
+        require_value(
+            "measure.processes",
+            point.measure.processes,
+            required=1,
+            reason="task=learn trains once",
+            remedy="set measure.processes=1; sweep seed for more",
+        )
+        require_value(
+            "measure.keep_trace",
+            point.measure.keep_trace,
+            required=False,
+            reason="task=learn profiles no step",
         )
         if getattr(data, "path", "") is None:
             reason = f"data={data.name} is read from files"
@@ -108,15 +121,15 @@ class Learn(Workload):
 
         measure_training(run)
 
-    def request(self, point: Point) -> dict[str, Any]:
+    def request_fields(self, point: Point) -> dict[str, Any]:
         assert isinstance(point.data, Pictures)
         return {"learning_set": str(set_file(point.data))}
 
-    def progress(self, news: WorkloadMessage) -> str:
+    def progress_text(self, news: WorkloadMessage) -> str:
         assert isinstance(news, Epoch)
         return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
 
-    def history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
+    def metric_history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
         moments = []
         seconds = 0.0
         for epoch in news:
@@ -131,15 +144,15 @@ class Learn(Workload):
             moments.append(MetricSnapshot(epoch.number, round(1e3 * epoch.ended), metrics))
         return moments
 
-    def ended(self, result: PointResult) -> bool:
+    def is_finished(self, result: PointResult) -> bool:
         """What was cut short, or never began, may go on another time."""
         epochs = _epochs(result)
         if result.outcome in ("ok", "nan"):
             return True
         return len(epochs) >= last_epoch(epochs, self.target, self.epochs, self.epochs_after)
 
-    def named(self, point: Point) -> list[str]:
-        words = [*super().named(point), f"to {self.target:g}", point.optimizer.name]
+    def name_parts(self, point: Point) -> list[str]:
+        words = [*super().name_parts(point), f"to {self.target:g}", point.optimizer.name]
         return [*words, f"lr {point.optimizer.learning_rate:g}"] + (
             [f"seed {point.seed}"] if point.seed else []
         )
@@ -196,7 +209,7 @@ class Learn(Workload):
             }
         return {}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "best_accuracy" not in metrics:
             return None
         best = f"best accuracy {metrics['best_accuracy']:.4f} in {counted(round(metrics['epochs']), 'epoch')}"
@@ -215,7 +228,7 @@ class Learn(Workload):
             ]
         return ResultText("learning", clauses, verdict="; ".join(clauses))
 
-    def refuse_forecast(self) -> None:
+    def require_predictable(self) -> None:
         reason = "has no forecast: how many epochs a training takes is not known before"
         remedy = "each takes measure.timeout at most; plan task=step for its steps"
         raise ConfigError("task", "learn", reason, remedy)

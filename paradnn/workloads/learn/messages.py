@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paradnn.core.workload import WorkloadMessage
+from paradnn.core.messages import WorkloadMessage
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Epoch(WorkloadMessage):
     training was interrupted.
     """
 
-    of: ClassVar[str] = "epoch"
+    wire_name: ClassVar[str] = "epoch"
 
     number: int
     steps: int

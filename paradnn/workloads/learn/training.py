@@ -22,8 +22,8 @@ from typing import Any, cast
 import numpy as np
 
 from paradnn.core.channel import MessageError, plain, read_message
+from paradnn.core.errors import PointEnded, UnavailableError
 from paradnn.core.messages import Timing, Trial
-from paradnn.core.workload import PointEnded, UnavailableError
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import AttemptRecorder, NotFinite, compile_steps
 from paradnn.worker.meters import EnergyMeter

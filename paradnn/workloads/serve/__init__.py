@@ -14,22 +14,19 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.errors import ConfigError
-from paradnn.core.messages import Answer
+from paradnn.config.rules import PointRules
+from paradnn.core.errors import ConfigError, require_value
+from paradnn.core.messages import Answer, messages_of_kind
 from paradnn.core.metric import declared
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
-from paradnn.core.workload import (
-    Measured,
-    Model,
-    Point,
-    PointRun,
-    ResultText,
-    Workload,
-    expect,
-    sent,
-)
+from paradnn.core.workload import Workload
+from paradnn.families import Model
+from paradnn.forecast.workload import PhaseForecast
+from paradnn.session.run_records import RunRecords
 from paradnn.worker.chance import required_in_time_queries
+from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.serve.load import (
     OFFLINE_SLACK,
@@ -42,7 +39,10 @@ from paradnn.workloads.serve.load import (
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
 
 if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.session.measured import Measured
     from paradnn.worker.meters import EnergyMeter
+    from paradnn.worker.point import PointRun
 
 _PERCENTILE = "percentile of the latency that the scenario is about"
 _SECONDS = "ask for at least so many seconds"
@@ -60,29 +60,29 @@ def process_seed(seed: int, replicate: int, process: int) -> int:
     return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32
 
 
-class Scenario(Workload):
+class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
     """What all scenarios have in common."""
 
     key = "scenario"
-    reason = "is for inference"
-    declares = declared(__file__)
-    parts = (Load,)
+    conflict_reason = "is for inference"
+    declared_metrics = declared(__file__)
+    message_types = (Load,)
     headlines: ClassVar[Mapping[str, str]] = {
         "peak_queries_per_second": "queries/s",
         "goodput_per_second": "queries/s in time",
         "latency_early_stopping_ms": "ms a query",
         "queries_per_second": "queries/s",
     }
-    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
+    quick_defaults: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
     #: Only a schedule asks for a rate.
-    judged_by = (
+    objectives = (
         "cost_per_million_queries",
         "scheduled_queries_per_second",
         "queries_per_second",
         "latency_p99_ms",
     )
     phases: ClassVar[Mapping[str, str]] = {"load": "latency"}
-    disturbed: ClassVar[Mapping[str, str]] = {"load": "under load: "}
+    contention_prefixes: ClassVar[Mapping[str, str]] = {"load": "under load: "}
 
     min_seconds: float
     min_queries: int
@@ -92,13 +92,13 @@ class Scenario(Workload):
             reason = f"model={model.name} is one operation, which is not queried"
             raise ConfigError("scenario", self.name, reason, "choose another model")
 
-    def fitted(self, point: Point) -> Point:
+    def canonical(self, point: Point) -> Point:
         """On one device, whose input is there, asked for no longer than its point may take."""
         inputs = f"scenario={self.name} takes queries whose input is on the device"
-        expect(
-            ("devices", point.devices, 1, f"scenario={self.name} is for one device"),
-            ("data", point.data.name, "synthetic", inputs),
+        require_value(
+            "devices", point.devices, required=1, reason=f"scenario={self.name} is for one device"
         )
+        require_value("data", point.data.name, required="synthetic", reason=inputs)
         check_seconds(self.name, self.min_seconds, point)
         return point
 
@@ -133,19 +133,19 @@ class Scenario(Workload):
         served = serve_closed(service.run, time.monotonic_ns, queries, seconds, batch, until)
         return service.load(None, served.told(f"scenario={self.name}", meter.joules()), [])
 
-    def named(self, point: Point) -> list[str]:
+    def name_parts(self, point: Point) -> list[str]:
         return [self.mode, self.name]
 
-    def has_steps(self, outcome: str, last: Answer | None) -> bool:
+    def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
         """A load that is too much for the steps, or cut short, costs none of them."""
         return outcome in ("ok", "overload") or bool(
-            outcome == "timeout" and last and isinstance(last.work, Load)
+            outcome == "timeout" and last_answer and isinstance(last_answer.work, Load)
         )
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         from paradnn.session.measured import quantile_metrics
 
-        given = [load for load in sent(measured.answers, Load) if load.log()]
+        given = [load for load in messages_of_kind(measured.answers, Load) if load.log()]
         if not given or "step_time_ms" not in known:
             return {}
         logs = [load.log() for load in given]
@@ -185,7 +185,7 @@ class Scenario(Workload):
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         return load_artifacts(measured.answers)
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "queries_per_batch" not in metrics:
             return None
         words = f"{metrics['queries']:,.0f} queries, {rounded(metrics['queries_per_second'])}/s"
@@ -223,7 +223,7 @@ class Scenario(Workload):
             "load", [f"INVALID: {held}" if invalid else held, *clauses], verdict=verdict
         )
 
-    def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         """At least so many seconds, and so many queries; they come in place of single steps."""
         import numpy as np
 
@@ -252,7 +252,7 @@ class SingleStream(Scenario):
 
     name = "single_stream"
     group = "single_stream"
-    place = 20
+    order = 20
 
     percentile: float = option(90.0, _PERCENTILE, low=1.0, high=99.999)
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
@@ -271,7 +271,7 @@ class MultiStream(SingleStream):
 
     name = "multi_stream"
     group = "multi_stream"
-    place = 21
+    order = 21
 
     percentile: float = option(99.0, _PERCENTILE, low=1.0, high=99.999)
     min_queries: int = option(662, _QUERIES, low=1, high=10_000_000)
@@ -283,7 +283,7 @@ class Offline(Scenario):
 
     name = "offline"
     group = "offline"
-    place = 22
+    order = 22
 
     min_seconds: float = option(
         600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0
@@ -307,7 +307,7 @@ class Server(Scenario):
 
     name = "server"
     group = "server"
-    place = 23
+    order = 23
 
     rate: float | str = option(
         "peak",
@@ -343,8 +343,8 @@ class Server(Scenario):
     )
     seed: int = option(LOADGEN_SEED, _SEED, low=0, high=2**32 - 1)
 
-    def fitted(self, point: Point) -> Point:
-        point = super().fitted(point)
+    def canonical(self, point: Point) -> Point:
+        point = super().canonical(point)
         if not isinstance(self.rate, str) and self.min_queries / self.rate >= point.measure.timeout:
             reason = f"makes server.min_queries={self.min_queries} take {self.min_queries / self.rate:,.0f} s"
             remedy = f"ask for more, or raise measure.timeout={point.measure.timeout:g}"
@@ -367,13 +367,13 @@ class Server(Scenario):
     def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
         return ScheduledRuns(vars(self), service, until, meter).load()
 
-    def of_process(self, replicate: int, process: int) -> Server:
+    def for_process(self, replicate: int, process: int) -> Server:
         """With arrivals of its own: processes that served the same ones would agree in what is
         their luck.
         """
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
-    def named(self, point: Point) -> list[str]:
+    def name_parts(self, point: Point) -> list[str]:
         words = ["server", self.rate if isinstance(self.rate, str) else f"{self.rate:g}/s"]
         return [
             self.mode,
@@ -412,7 +412,7 @@ class Server(Scenario):
         """Whether the limit was held, and what says so: over all processes, in their order; valid:
         as MLPerf says it of a run, which is invalid unless its queries show that the limit is held.
         """
-        given = [load for load in sent(measured.answers, Load) if load.log()]
+        given = [load for load in messages_of_kind(measured.answers, Load) if load.log()]
         if not given:
             return {}
         late = self._late(given)
@@ -436,7 +436,7 @@ class Server(Scenario):
             accumulate(latency > limit for entry in given for latency in entry.log().latencies())
         )
 
-    def refuse_forecast(self) -> None:
+    def require_predictable(self) -> None:
         if self.rate == "peak":
             reason = "has no forecast: how many rates a search tries is not known before"
             remedy = "each takes measure.timeout at most; plan a server.rate=100 for a single one"

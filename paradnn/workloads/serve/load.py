@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from paradnn.core.workload import PointEnded, PointRun
+from paradnn.core.errors import PointEnded
 from paradnn.worker.chance import beta_share, events_factor, passes, required_in_time_queries
 from paradnn.worker.meters import ContentionMonitor, EnergyMeter
 from paradnn.workloads.serve.generator import Generated
@@ -28,6 +28,7 @@ from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
+    from paradnn.worker.point import PointRun
     from paradnn.workloads.serve import Scenario
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency,

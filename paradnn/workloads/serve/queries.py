@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from paradnn.core.channel import plain
-from paradnn.core.messages import Answer
-from paradnn.core.workload import WorkloadMessage, sent
+from paradnn.core.messages import Answer, WorkloadMessage, messages_of_kind
 
 
 def packed(content: bytes) -> str:
@@ -119,7 +118,7 @@ class Load(WorkloadMessage):
     joules: energy meanwhile, None: not counted.
     """
 
-    of: ClassVar[str] = "load"
+    wire_name: ClassVar[str] = "load"
 
     rate: float | None
     single_seconds: float
@@ -140,7 +139,7 @@ def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
     """All queries as a table, the histogram of their latency in us with its encoded form, the
     probes.
     """
-    given = sent(answers, Load)
+    given = messages_of_kind(answers, Load)
     artifacts: dict[str, Any] = {}
     probes = [plain(probe) for load in given for probe in load.probes]
     if probes:

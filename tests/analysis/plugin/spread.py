@@ -23,7 +23,7 @@ class SpreadOptions(Options):
     description="Divide the most of a metric by the least, family by family.",
     example="python -m analysis spread --metric examples_per_second",
     section="system",
-    place=15,
+    order=15,
     title="Spread of the families",
     reading="The longer the bar, the more a family's runs differ.",
 )

@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.rules import PointRules
 from paradnn.core.errors import ConfigError
+from paradnn.core.messages import WorkloadMessage
 from paradnn.core.metric import Metric
+from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
-from paradnn.core.workload import ResultText, Workload, WorkloadMessage
+from paradnn.core.workload import Workload
+from paradnn.session.run_records import RunRecords
+from paradnn.worker.workload import WorkerSide
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -22,27 +27,27 @@ if TYPE_CHECKING:
 class Tallied(WorkloadMessage):
     """How long it took to run so many steps one by one."""
 
-    of: ClassVar[str] = "tallied"
+    wire_name: ClassVar[str] = "tallied"
 
     steps: int
     seconds: float
 
 
 @dataclass(frozen=True)
-class Tally(Workload):
+class Tally(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     """Forward passes, one by one."""
 
     name: ClassVar[str] = "tally"
     key: ClassVar[str] = "task"
     group: ClassVar[str] = "tally"
-    reason: ClassVar[str] = "counts forward passes"
-    declares: ClassVar = (
+    conflict_reason: ClassVar[str] = "counts forward passes"
+    declared_metrics: ClassVar = (
         Metric("tally_per_second", "1/s", "higher", "steps one by one / their seconds"),
     )
     headlines: ClassVar = {"tally_per_second": "tallied/s"}
     phases: ClassVar = {"tally": "latency"}
-    parts: ClassVar = (Tallied,)
-    brief: ClassVar = {"steps": 3}
+    message_types: ClassVar = (Tallied,)
+    quick_defaults: ClassVar = {"steps": 3}
 
     steps: int = option(5, "steps that are tallied", low=1, high=1000)
 
@@ -77,7 +82,7 @@ class Tally(Workload):
         """How many."""
         return {"tallied": str(self.steps)}
 
-    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
+    def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         """How many, how fast."""
         if "tally_per_second" in metrics:
             return ResultText("tally", [f"{tags['tallied']} tallied"])

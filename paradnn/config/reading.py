@@ -1,0 +1,174 @@
+"""From a composed configuration to a point: parsed, checked, and in canonical form."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from paradnn.config.data import ImageFiles, with_absolute_path
+from paradnn.config.point import Platform, Point, selector_keys
+from paradnn.config.rules import PointRules, input_types
+from paradnn.config.settings import LARGEST
+from paradnn.core.errors import ConfigError
+from paradnn.core.schema import memory_bytes, read
+from paradnn.core.words import core_list, core_text
+from paradnn.core.workload import (
+    DEFAULT_KEYS,
+    WORKLOADS,
+    Workload,
+    check_selectors,
+    requested_workload,
+)
+from paradnn.families import FAMILIES
+
+
+def read_point(config: Mapping[str, Any]) -> Point:
+    """Return the point that a composed configuration describes, in canonical form.
+
+    Raises:
+        ConfigError: A value is invalid, or two values contradict each other; names the first.
+    """
+    return canonical_point(parse_point(config))
+
+
+def parse_point(config: Mapping[str, Any]) -> Point:
+    """Return the point that a configuration describes, before its values are compared.
+
+    Raises:
+        ConfigError: A single value is invalid; combinations of values are not checked.
+    """
+    family = _checked_name(config.get("model"), "model.name", "family", FAMILIES)
+    model = FAMILIES[family].options.configured(config["model"])
+    data_keys = config.get("data", {"name": "synthetic"})
+    input_type = input_types()[_checked_name(data_keys, "data.name", "choice", input_types())]
+    if config.get("batch_size") == LARGEST:
+        reason = "is what python -m paradnn.train searches for"
+        raise ConfigError("batch_size", LARGEST, reason, "give numbers here")
+    parts = {
+        "model": model,
+        "data": with_absolute_path(read(input_type, data_keys, "data")),
+        "workload": _read_workload(config),
+    }
+    other_keys = {
+        key: config[key] for key in Point.__dataclass_fields__ if key in config and key not in parts
+    }
+    point: Point = read(Point, other_keys, "", given=parts)
+    point.workload.role(PointRules).check_model(point.model)
+    check_selectors(point.workload, config)
+    return point
+
+
+def canonical_point(point: Point) -> Point:
+    """Return a parsed point in canonical form: equal measurements become equal points.
+
+    Raises:
+        ConfigError: Two values of the point contradict each other.
+    """
+    rules = point.workload.role(PointRules)
+    point = point.model.in_point(rules.canonical(point))
+    rules = point.workload.role(PointRules)
+    _check_input(point)
+    memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    if point.batch_size % point.devices:
+        reason = f"does not divide batch_size={point.batch_size}"
+        remedy = "choose a batch_size that is a multiple of devices: each gets the same number"
+        raise ConfigError("devices", point.devices, reason, remedy)
+    rules.check(point)
+    _check_software(point)
+    _check_protocol(point)
+    _check_hosts(point)
+    if point.platform.cores is not None:
+        point = replace(point, platform=_with_canonical_cores(point))
+    return point
+
+
+def _checked_name(keys: object, key: str, what: str, known: Mapping[str, Any]) -> str:
+    """Return the `name` in a group of keys; raises ConfigError unless it is a known one."""
+    name = keys.get("name") if isinstance(keys, Mapping) else keys
+    if not isinstance(keys, Mapping) or not isinstance(name, str) or name not in known:
+        raise ConfigError(key, name, f"no such {what}", f"choose one of {', '.join(known)}")
+    return name
+
+
+def _read_workload(config: Mapping[str, Any]) -> Workload:
+    selectors = {key: config[key] for key in DEFAULT_KEYS if key in config}
+    read(selector_keys(), selectors, "")
+    requested = requested_workload(config)
+    for other in WORKLOADS.values():
+        if other is not requested:
+            other.role(PointRules).reject_unused_keys(config)
+    return requested.configured(config)
+
+
+def _check_input(point: Point) -> None:
+    """Raise ConfigError if the kind of work, the model or several devices cannot take the input."""
+    data = point.data
+    if not isinstance(data, ImageFiles):
+        for other in WORKLOADS.values():
+            is_exclusive = data.name in other.role(PointRules).own_inputs
+            if is_exclusive and data.name not in point.workload.role(PointRules).own_inputs:
+                reason = f"is a set to {other.name} from"
+                remedy = f"add {other.key}={other.name}, or use data=synthetic"
+                raise ConfigError("data", data.name, reason, remedy)
+        return
+    if FAMILIES[point.model.name].data not in ("images", "any"):
+        reason = f"model={point.model.name} takes no images"
+        raise ConfigError("data", data.name, reason, "choose another model, or data=synthetic")
+    if point.devices > 1:
+        reason = f"is for one device, and this point has {point.devices}"
+        raise ConfigError("data", data.name, reason, "use devices=1 or data=synthetic")
+
+
+def _check_software(point: Point) -> None:
+    """Raise ConfigError if keys of the software or the framework contradict each other."""
+    software = point.software
+    if software.python and software.requirements:
+        reason = f"software={software.name} has requirements of its own"
+        raise ConfigError("software.python", software.python, reason, "give one of them")
+    if software.python_version and not software.requirements:
+        remedy = "give software.requirements too"
+        version = software.python_version
+        raise ConfigError("software.python_version", version, "is for a stack", remedy)
+    uses_torch_compile = point.framework.name == "torch" and point.compile == "graph"
+    if point.framework.compile != "default" and not uses_torch_compile:
+        reason = "is a mode of torch.compile"
+        remedy = "set framework=torch compile=graph, or omit it"
+        raise ConfigError("framework.compile", point.framework.compile, reason, remedy)
+
+
+def _check_protocol(point: Point) -> None:
+    """Raise ConfigError if keys of the timing protocol contradict each other."""
+    measure = point.measure
+    if measure.relative_interval is not None and measure.max_processes < measure.processes:
+        reason = f"is less than measure.processes={measure.processes}"
+        raise ConfigError("measure.max_processes", measure.max_processes, reason, "raise it")
+
+
+def _check_hosts(point: Point) -> None:
+    """Raise ConfigError unless the processes and the interpreter can be on several hosts."""
+    hosts = point.hosts
+    if hosts == 1:
+        return
+    key, processes = point.workload.role(PointRules).distributable_processes(point)
+    if processes % hosts:
+        reason = f"does not divide the {processes} processes of {key}"
+        raise ConfigError("hosts", hosts, reason, "give each host the same number of them")
+    software = point.software
+    if software.name != "current" or software.python:
+        reason = (
+            f"is not for software={software.name}: "
+            "the other hosts have the interpreter of this command"
+        )
+        raise ConfigError("hosts", hosts, reason, "start this command with that interpreter")
+
+
+def _with_canonical_cores(point: Point) -> Platform:
+    """Return the platform with its cores in canonical form: 0,1,2,6 becomes 0-2,6."""
+    text = point.platform.cores
+    cores = core_list(str(text))
+    if not cores:
+        remedy = "write the smaller number first, as in '0-3'"
+        raise ConfigError("platform.cores", text, "names no core", remedy)
+    if point.devices > 1:
+        reason = f"is for one device, not for devices={point.devices}"
+        raise ConfigError("platform.cores", text, reason, "omit one of them")
+    return replace(point.platform, cores=core_text(cores))

@@ -1,0 +1,56 @@
+"""The rules by which a kind of work accepts points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paradnn.config.data import ImageFiles, Input, Synthetic
+from paradnn.core.errors import ConfigError
+from paradnn.core.workload import WORKLOADS
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.families import Model
+
+
+class PointRules:
+    """The role of a kind of work that accepts or rejects points (`Workload.role`).
+
+    Attributes:
+        own_inputs: Inputs that only this kind takes, by the name in `data=NAME`.
+    """
+
+    own_inputs: ClassVar[Mapping[str, type[Input]]] = {}
+
+    def check_model(self, model: Model) -> None:
+        """Raise ConfigError if no point with this model can do this work."""
+
+    def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
+        """Raise ConfigError if a configuration selects other work but sets options of this kind."""
+
+    def canonical(self, point: Point) -> Point:
+        """Return the point in canonical form; raises ConfigError if it contradicts itself."""
+        return point
+
+    def check(self, point: Point) -> None:
+        """Raise ConfigError if the model or the input of a canonical point cannot do this work."""
+
+    def distributable_processes(self, point: Point) -> tuple[str, int]:
+        """Return the number of processes that may run on several hosts, after the key that sets it.
+
+        Raises:
+            ConfigError: The processes of this kind share one host.
+        """
+        reason = "is for messages between processes: devices that share a step are of one host"
+        raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
+
+
+@cache
+def input_types() -> Mapping[str, type[Input]]:
+    """Return the inputs by the name in `data=NAME`: those of a step, then those of other work."""
+    types: dict[str, type[Input]] = {"synthetic": Synthetic, "images": ImageFiles}
+    for work in WORKLOADS.values():
+        types.update(work.role(PointRules).own_inputs)
+    return types

@@ -1,0 +1,170 @@
+"""The settings of a command that are no part of a point: the store, the sweep, resume, prices."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paradnn.config.outcome import OUTCOMES
+from paradnn.config.point import point_keys
+from paradnn.config.price import Prices, check_prices
+from paradnn.core.errors import ConfigError
+from paradnn.core.schema import option, read
+
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs are recorded."""
+
+    name: str = option(
+        "mlflow",
+        "mlflow: a tracking store; offline: one file a point",
+        choices=("mlflow", "offline"),
+    )
+    uri: str | None = option(
+        None, "tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db"
+    )
+    experiment: str = option("paradnn", "MLflow experiment")
+    folder: str | None = option(None, "files of points that no store took; null: mlruns/offline")
+    patience: float = option(
+        120.0, "seconds to wait for a store that went away", low=0.0, high=_DAY
+    )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a multirun is laid out."""
+
+    grids: tuple[Mapping[str, Any], ...] = option(
+        (), "axes of a preset: a list of grids, their union is swept"
+    )
+    design: str = option(
+        "grid",
+        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/adaptive.md)",
+        choices=("grid", "adaptive"),
+    )
+    points: int | None = option(None, "adaptive: end once so many points are measured", low=1)
+    minutes: float | None = option(
+        None, "adaptive: end after so many minutes", low=0.01, high=525_600.0
+    )
+    error: float | None = option(
+        None,
+        "adaptive: end at such a median relative error expected of unmeasured step times; 0.05 where no end is given",
+        low=0.001,
+        high=10.0,
+    )
+    zip: tuple[tuple[str, ...], ...] = option(
+        (),
+        "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]",
+    )
+    order: str = option(
+        "random",
+        "random: drift does not look like an effect; given: as written",
+        choices=("random", "given"),
+    )
+    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
+    sample: int | None = option(
+        None, "measure only so many points, drawn evenly over the space; null: all", low=1
+    )
+    name: str | None = option(None, "name of the parent run; null: the date and the families")
+    plan: str | None = option(None, "internal: the id of a planned sweep")
+
+
+@dataclass(frozen=True)
+class Largest:
+    """What `batch_size=largest` searches, or `largest.of=model.nodes`."""
+
+    of: str = option(
+        "batch_size",
+        "batch_size, or a size of the model, such as model.nodes, from the point's own up",
+    )
+    step_ms: float | None = option(
+        None,
+        "the largest of such a step time; null: the largest that fits the memory",
+        low=1e-6,
+        high=1e9,
+    )
+    latency_ms: float | None = option(
+        None,
+        "the largest whose latency is such in nine of ten cases, with its 95% interval",
+        low=1e-6,
+        high=1e9,
+    )
+    within: float = option(
+        0.05, "share by which what does not fit may be larger", low=1e-6, high=1.0
+    )
+
+    @property
+    def limited(self) -> bool:
+        """Whether a time ends the search, and not the memory alone."""
+        return self.step_ms is not None or self.latency_ms is not None
+
+    def fits(self, metrics: Mapping[str, float]) -> bool:
+        """Whether what was measured is within the limits."""
+        p90 = metrics.get("latency_p90_high_ms", metrics.get("latency_p90_ms", math.inf))
+        found = ((self.step_ms, metrics.get("step_time_ms", 0.0)), (self.latency_ms, p90))
+        return all(limit is None or value <= limit for limit, value in found)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the driver needs beside the points themselves."""
+
+    resume: bool | str = option(
+        True,
+        "skip what has an outcome; re-measure everything; or re-measure the outcomes named in retry",
+        choices=("retry",),
+    )
+    ceilings: bool = option(
+        True,
+        "state utilisation against this machine's measured ceilings; measured once where there are none",
+    )
+    retry: tuple[str, ...] = option(
+        ("crash", "timeout", "unavailable"),
+        "outcomes that resume=retry measures again",
+        choices=tuple(OUTCOMES),
+    )
+    tracking: Tracking = field(default_factory=Tracking)
+    sweep: Sweep = field(default_factory=Sweep)
+    largest: Largest = field(default_factory=Largest)
+    price: Prices = field(default_factory=Prices)
+    elsewhere: str | None = option(
+        None, "a folder to make, that measures on a machine with an engine alone"
+    )
+
+
+#: The value of `batch_size` that asks for a search.
+LARGEST = "largest"
+SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """Return the settings in a composed configuration.
+
+    Raises:
+        ConfigError: A setting is invalid, or a key belongs neither to the settings nor to a point.
+    """
+    for key, value in config.items():
+        if key not in point_keys() and key not in SETTINGS_KEYS:
+            raise ConfigError(key, value, "no such key", "see python -m paradnn.train --help")
+    settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+    check_prices(settings.price)
+    if settings.sweep.design == "grid":
+        _check_grid(settings.sweep)
+    return settings
+
+
+def _check_grid(sweep: Sweep) -> None:
+    """Raise ConfigError if a sweep over a whole grid has a stopping rule."""
+    remedies = {
+        "points": "add sweep.design=adaptive, or use sweep.sample",
+        "minutes": "add sweep.design=adaptive",
+        "error": "add sweep.design=adaptive",
+    }
+    for key, remedy in remedies.items():
+        value = getattr(sweep, key)
+        if value:
+            reason = "ends an adaptive sweep, and this one measures all"
+            raise ConfigError(f"sweep.{key}", value, reason, remedy)

@@ -1,0 +1,85 @@
+"""What a kind of work adds to the run of a point: metrics, tags, files, and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from paradnn.config.outcome import PointResult
+    from paradnn.config.point import Point
+    from paradnn.core.layers import Costs
+    from paradnn.core.messages import Answer, WorkloadMessage
+    from paradnn.core.metric import MetricSnapshot
+    from paradnn.session.measured import Measured
+
+#: The mode and the input that the name of a run does not mention.
+_UNMENTIONED = ("train", "synthetic")
+
+
+class RunRecords:
+    """The role of a kind of work that records results of its own (`Workload.role`).
+
+    Attributes:
+        is_resumable: Whether the worker keeps its progress in a file (`checkpoint` of the request),
+            from which another worker continues.
+        is_profile_complete: Whether a profile of a step shows every matrix product.
+        can_take_turns: Whether the point is timed in blocks alone, so that two points can be
+            measured block by block in turn.
+    """
+
+    is_resumable: ClassVar[bool] = False
+    is_profile_complete: ClassVar[bool] = True
+    can_take_turns: ClassVar[bool] = False
+
+    def request_fields(self, point: Point) -> dict[str, Any]:
+        """Return what the worker needs in addition to the point; raises DataError."""
+        return {}
+
+    def progress_text(self, news: WorkloadMessage) -> str:
+        """Return what the terminal shows of a message that the worker sent while measuring."""
+        return ""
+
+    def metric_history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
+        """Return metrics that have one value per message."""
+        return []
+
+    def is_finished(self, result: PointResult) -> bool:
+        """Return whether the work came to its end; otherwise it may be resumed later."""
+        return True
+
+    def name_parts(self, point: Point) -> list[str]:
+        """Return what the name of a run says besides model, size, batch and platform."""
+        return [part for part in (point.workload.mode, point.data.name) if part not in _UNMENTIONED]
+
+    def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
+        """Return whether the timed steps of a point that ended with `outcome` are recorded."""
+        return outcome == "ok"
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of this kind.
+
+        Args:
+            measured: The point with the results of its processes.
+            known: The metrics of every point, and of the timed steps if they are valid.
+        """
+        return {}
+
+    def tags(self, measured: Measured) -> dict[str, str]:
+        """Return the tags of this kind."""
+        return {}
+
+    def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
+        """Return the files of this kind by name, such as raw values or a figure."""
+        return {}
+
+    def find_contradictions(self, costs: Costs, answer: Answer) -> list[str]:
+        """Return how the answer of a process contradicts the analytic costs, one line each."""
+        return []
+
+
+def has_valid_steps(measured: Measured) -> bool:
+    """Return whether the timed steps of a measured point are recorded."""
+    outcome, _ = measured.ending()
+    records = measured.point.workload.role(RunRecords)
+    return records.are_steps_valid(outcome, measured.results[-1].answer)

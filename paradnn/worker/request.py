@@ -1,0 +1,103 @@
+"""Serves one request in a forked child: measures a point, or the peak rates of the machine.
+
+Every way in which Python code can fail becomes an outcome with a one-line reason. If the process
+itself dies, the driver, which watches from outside, classifies the outcome.
+"""
+
+import re
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from paradnn.core.errors import PointEnded
+from paradnn.core.messages import Answer
+from paradnn.core.workload import requested_workload
+from paradnn.worker.fork_server import Report
+from paradnn.worker.frameworks import Framework
+from paradnn.worker.peak_rates import measure_peak_rates
+from paradnn.worker.point import PointRun
+from paradnn.worker.workload import WorkerSide
+
+_MAX_REASON_CHARS = 300
+_BOLD = re.compile(r"\x1b\[\d*m")
+
+
+def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
+    """Measure what the request asks for, and return how that ended.
+
+    Args:
+        request: The point as plain values; task=ceilings asks for peak rates instead.
+        framework: The imported framework.
+        report: Called with the name of each phase as it begins.
+    """
+    run = PointRun(request, framework, report)
+    try:
+        if run.turn:
+            run.turn.wait()
+        _measure(run)
+        run.note(outcome="ok")
+    except Exception as error:
+        outcome, reason = _classify(error, run)
+        run.note(outcome=outcome, reason=reason)
+    if run.answered.peak_memory_bytes is None:
+        run.note_own_memory()
+    return run.answered
+
+
+def _measure(run: PointRun) -> None:
+    if run.request.get("task") == "ceilings":
+        run.open_devices()
+        run.note(peak_rates=measure_peak_rates(run.request, run.framework, run.phases))
+        return
+    work = requested_workload(run.request).configured(run.request)
+    worker_side = work.role(WorkerSide)
+    worker_side.open_devices(run)
+    worker_side.measure(run)
+
+
+def _classify(error: Exception, run: PointRun) -> tuple[str, str]:
+    """Return the outcome and the one-line reason of an exception.
+
+    The reason names the line in the user's own file if the exception passed through it.
+    """
+    if isinstance(error, PointEnded):
+        return error.outcome, str(error)
+    phase = run.phases.current
+    reason = f"{phase}: {type(error).__name__}: {_first_line(error)}".rstrip(": ")
+    reason += _user_location(error, run.request["model"].get("build"))
+    if isinstance(error, MemoryError):
+        return "oom_host", reason
+    traceback.print_exc()
+    outcome = run.framework.out_of_memory(error)
+    if outcome:
+        return outcome, reason
+    if phase == "compile":
+        return "compile_error", reason
+    return "crash", reason
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of the message, which names the operation.
+
+    Keras precedes the message of the framework with a line of its own, partly in bold.
+    """
+    lines = [line for line in _BOLD.sub("", str(error)).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
+        del lines[0]
+    return lines[0][:_MAX_REASON_CHARS] if lines else ""
+
+
+def _user_location(error: Exception, build: str | None) -> str:
+    """Return " (FILE, line N)" of the innermost frame in the user's file `build`; "" without one.
+
+    Args:
+        error: The exception.
+        build: FILE:FUNCTION that builds the model; None for models of this project.
+    """
+    if not build:
+        return ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if build.startswith(f"{frame.filename}:"):
+            file_name = frame.filename.rpartition("/")[2]
+            return f" ({file_name}, line {frame.lineno})"
+    return ""
