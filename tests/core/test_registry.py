@@ -18,7 +18,7 @@ THING = "from tests.core.test_registry import Thing\n"
 @dataclass(frozen=True)
 class Thing:
     name: str
-    place: int = 0
+    order: int = 0
 
 
 @pytest.fixture
