@@ -232,13 +232,13 @@ class Point:
 
 _SELECTOR_HELP = {
     "mode": (
-        "a training step, a forward pass alone, or tokens one after the other (docs/generation.md)"
+        "a training step, a forward pass alone, or tokens one after the other (docs/how-to/generation.md)"
     ),
     "task": (
         "what is measured: a step, training to an accuracy, "
-        "or the accuracy of a trained model (docs/engines.md)"
+        "or the accuracy of a trained model (docs/how-to/engines.md)"
     ),
-    "scenario": "how inference requests arrive, as MLPerf defines it (docs/serving.md)",
+    "scenario": "how inference requests arrive, as MLPerf defines it (docs/how-to/serving.md)",
 }
 
 

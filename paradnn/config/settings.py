@@ -42,7 +42,7 @@ class Sweep:
     )
     design: str = option(
         "grid",
-        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/adaptive.md)",
+        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/how-to/adaptive.md)",
         choices=("grid", "adaptive"),
     )
     points: int | None = option(None, "adaptive: end once so many points are measured", low=1)

@@ -14,7 +14,7 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.session.run_records import RunRecords
 
 #: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler
-#: pads, and drops or adds the products at the ends of a recurrence (docs/metrics.md).
+#: pads, and drops or adds the products at the ends of a recurrence (docs/reference/metrics.md).
 FLOPS_MARGIN = 0.1
 #: How far the median of a process' single steps may be from its step time: by a factor, and by the
 #: seconds that waiting for the device takes, on a CPU and elsewhere, where blocks hide the
