@@ -28,6 +28,7 @@ from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.config.point import Point
 from paradnn.core import versions as worker_versions
+from paradnn.core.control_groups import memory_headroom_bytes
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
 from paradnn.core.layers import Costs
 from paradnn.core.schema import memory_bytes
@@ -132,16 +133,12 @@ def missing_device(platform_name: str) -> str | None:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken without swapping, a control group's limit included."""
-    free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        if limit != "max":
-            free = min(free, int(limit) - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # no control group, or an older kind: the host's own figure stands
-    return max(free, 0)
+    """Return the bytes that can be taken without swapping, within limits of control groups."""
+    available = int(psutil.virtual_memory().available)
+    headroom = memory_headroom_bytes()
+    if headroom is None:
+        return available
+    return min(available, headroom)
 
 
 def memory_limit(point: Point) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paradnn.core.control_groups import cpu_quota_cores, memory_limit_bytes
 from paradnn.core.tables import rows
 from paradnn.core.words import core_list, core_text
 from paradnn.platform.load import BUSY_CORES, HostLoad
@@ -164,25 +165,19 @@ def _facts_of_cores(root: Path, cores: Sequence[int]) -> Iterator[_Fact]:
         value = ""
     yield "numa", value, f"platform.cores={one}" if one else ""
 
-    texts = [read_text(folder / "cpu.max").split() for folder in _groups(root)]
-    allowed = [
-        int(text[0]) / int(text[1]) for text in texts if len(text) == 2 and text[0].isdigit()
-    ]
-    least = min([*allowed, float(len(cores))])
-    if least < len(cores):
-        remedy = f"platform.threads={max(1, int(least))}, or a container without a quota"
+    quota = cpu_quota_cores(root)
+    if quota is None:
+        yield "cpu_quota", "none", ""
+    elif quota < len(cores):
+        remedy = f"platform.threads={max(1, int(quota))}, or a container without a quota"
+        yield "cpu_quota", f"{quota:g} of {len(cores)} cores", remedy
     else:
-        remedy = ""
-    yield "cpu_quota", f"{least:g} of {len(cores)} cores" if allowed else "none", remedy
+        yield "cpu_quota", f"{len(cores)} of {len(cores)} cores", ""
 
 
 def _facts_of_machine(root: Path) -> Iterator[_Fact]:
-    limits = [
-        int(text)
-        for folder in _groups(root)
-        if (text := read_text(folder / "memory.max")).isdigit()
-    ]
-    yield "memory_limit", f"{min(limits) / 2**30:.1f} GiB" if limits else "none", ""
+    limit = memory_limit_bytes(root)
+    yield "memory_limit", "none" if limit is None else f"{limit / 2**30:.1f} GiB", ""
 
     swaps = [row.split() for row in read_text(root / "proc/swaps").splitlines()[1:]]
     used = sum(int(row[3]) for row in swaps if len(row) > 3) / 2**10
@@ -211,15 +206,6 @@ def _facts_of_machine(root: Path) -> Iterator[_Fact]:
         read_text(path) for path in sorted((root / "sys/class/power_supply").glob("*/status"))
     ]
     yield "battery", ", ".join(states), "plug it in" if "Discharging" in states else ""
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    """Folders of the control groups (version 2) that hold this process, the innermost first."""
-    base = root / "sys/fs/cgroup"
-    for row in read_text(root / "proc/self/cgroup").splitlines():
-        if row.startswith("0::"):
-            inner = base / row[3:].strip("/")
-            yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(base))
 
 
 def read_text(path: Path) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paradnn.core.control_groups import throttled_seconds
 from paradnn.core.messages import Contention
 from paradnn.core.words import counted
 
@@ -111,7 +112,7 @@ def read_counters(root: Path = _ROOT) -> Counters:
         _own_seconds(root),
         *times,
         switches,
-        _throttled_seconds(root),
+        throttled_seconds(root),
     )
 
 
@@ -193,27 +194,6 @@ def _descendants(root: Path, pid: int) -> Iterator[int]:
         for child in map(int, children):
             yield child
             yield from _descendants(root, child)
-
-
-def _throttled_seconds(root: Path) -> float | None:
-    """Seconds in which the quota of this process's control group, version 2 or 1, stopped it; None
-    without one.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        for row in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = row.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            top = root / "sys/fs/cgroup" / controllers
-            for file in (top / path.strip("/") / "cpu.stat", top / "cpu.stat"):
-                if file.exists():
-                    counts = dict(line.split() for line in file.read_text().splitlines())
-                else:
-                    counts = {}
-                for name, per in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
-                    if name in counts:
-                        return int(counts[name]) / per
-    return None
 
 
 # Energy of a stretch of work, where the machine counts it: RAPL packages of a CPU, NVML for an

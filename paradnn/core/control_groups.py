@@ -1,0 +1,201 @@
+"""Limits that the Linux control groups of this process impose on memory and processor time.
+
+A limit applies to a group and to all groups below it, so each function looks at every group from
+the one that holds this process up to the root of the hierarchy. Slurm, systemd, Kubernetes and
+Docker set limits at different levels. Both versions of control groups are supported, and also the
+hybrid layout, in which some controllers are managed by version 1 and the others by version 2.
+
+Functions take the root of the file system as an argument, so that tests can provide other hosts.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_ROOT = Path("/")
+#: Version 1 writes "no limit" as the largest number of whole pages below 2**63 bytes.
+_UNLIMITED_BYTES = 2**62
+
+
+@dataclass(frozen=True)
+class _Hierarchy:
+    """The groups of one controller that hold this process.
+
+    Attributes:
+        version: 1 or 2.
+        folders: Folders of the groups, the innermost first.
+    """
+
+    version: int
+    folders: list[Path]
+
+
+def memory_limit_bytes(root: Path = _ROOT) -> int | None:
+    """Return the smallest memory limit on the path to the root group; None without a limit."""
+    limits = [limit for limit, _ in _memory_budgets(root)]
+    return min(limits, default=None)
+
+
+def memory_headroom_bytes(root: Path = _ROOT) -> int | None:
+    """Return how much memory this process can still take before a group reaches its limit.
+
+    File pages that were not used recently count as free, as they do in the working set of
+    Kubernetes, because the kernel drops them before it enforces a limit.
+
+    Returns:
+        The smallest headroom on the path to the root group; None without a limit.
+    """
+    headrooms = [max(0, limit - working_set) for limit, working_set in _memory_budgets(root)]
+    return min(headrooms, default=None)
+
+
+def cpu_quota_cores(root: Path = _ROOT) -> float | None:
+    """Return the smallest processor quota on the path to the root group; None without a quota."""
+    hierarchy = _hierarchy("cpu", root)
+    quotas = []
+    for folder in hierarchy.folders:
+        if hierarchy.version == 2:
+            quota, _, period = _read(folder / "cpu.max").partition(" ")
+        else:
+            quota = _read(folder / "cpu.cfs_quota_us")
+            period = _read(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def throttled_seconds(root: Path = _ROOT) -> float | None:
+    """Return for how long processor quotas have stopped the groups of this process, summed.
+
+    None if no group on the path to the root group counts it.
+    """
+    total = None
+    for folder in _hierarchy("cpu", root).folders:
+        counters = _read_counters(folder / "cpu.stat")
+        for name, per_second in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+            if name in counters:
+                total = (total or 0.0) + counters[name] / per_second
+    return total
+
+
+def _memory_budgets(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield every limit on the path to the root group with the working set that counts against it.
+
+    Both are in bytes.
+    """
+    hierarchy = _hierarchy("memory", root)
+    for folder in hierarchy.folders:
+        counters = _read_counters(folder / "memory.stat")
+        if hierarchy.version == 2:
+            reclaimable = counters.get("inactive_file", 0)
+            # Above memory.high the kernel reclaims from the group and slows it down.
+            files = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
+        else:
+            reclaimable = counters.get("total_inactive_file", 0)
+            # memsw: memory and swap together.
+            files = (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+                ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
+            )
+        for limit_file, usage_file in files:
+            limit = _read(folder / limit_file)
+            if not limit.isdigit() or int(limit) >= _UNLIMITED_BYTES:
+                continue
+            usage = _read(folder / usage_file)
+            used = int(usage) if usage.isdigit() else 0
+            yield int(limit), max(0, used - reclaimable)
+        if _read(folder.parent / "memory.use_hierarchy") == "0":
+            return  # the limits of the groups above do not apply to this one
+
+
+def _hierarchy(controller: str, root: Path) -> _Hierarchy:
+    """Return the groups of a controller that hold this process.
+
+    A controller that version 1 manages is listed by name in /proc/self/cgroup. All others belong to
+    version 2, which is listed with an empty name.
+    """
+    version = 2
+    names = ""
+    path = ""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, listed, group = line.split(":", 2)
+        if controller in listed.split(","):
+            version = 1
+            names = listed
+            path = group
+            break
+        if number == "0" and not listed:
+            path = group
+    if not path:
+        return _Hierarchy(version, [])
+    mount, mount_root = _mount(version, controller, path, root)
+    if mount is None:
+        mount = _default_mount(version, names, root)
+    inner = PurePosixPath(path)
+    # In a container the mount may show only a part of the hierarchy, and the path may lead outside.
+    if ".." not in inner.parts and inner.is_relative_to(mount_root):
+        folder = mount / inner.relative_to(mount_root)
+    else:
+        folder = mount
+    folders = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(mount)]
+    return _Hierarchy(version, folders)
+
+
+def _mount(
+    version: int, controller: str, path: str, root: Path
+) -> tuple[Path | None, PurePosixPath]:
+    """Return where a hierarchy is mounted, and which of its groups is the root of the mount.
+
+    Of several mounts the first that shows `path` counts. The mount is None if there is none.
+    """
+    found: list[tuple[Path, PurePosixPath]] = []
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        # 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+        fields, _, source = line.partition(" - ")
+        kind, _, options = source.partition(" ")
+        if version == 2:
+            matches = kind == "cgroup2"
+        else:
+            matches = kind == "cgroup" and controller in options.rpartition(" ")[2].split(",")
+        if matches:
+            mount_root, mount_point = (_unescape(field) for field in fields.split(" ")[3:5])
+            found.append((root / mount_point.lstrip("/"), PurePosixPath(mount_root)))
+    for mount, mount_root in found:
+        if PurePosixPath(path).is_relative_to(mount_root):
+            return mount, mount_root
+    if found:
+        return found[0]
+    return None, PurePosixPath("/")
+
+
+def _default_mount(version: int, names: str, root: Path) -> Path:
+    """Return where systemd mounts a hierarchy."""
+    base = root / "sys/fs/cgroup"
+    if version == 1:
+        return base / names
+    hybrid = base / "unified"
+    return hybrid if hybrid.is_dir() else base
+
+
+def _unescape(field: str) -> str:
+    r"""Return a field of mountinfo, in which a space is \040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _read_counters(path: Path) -> dict[str, int]:
+    """Return the counters in a file of lines "NAME NUMBER"; empty if it cannot be read."""
+    counters = {}
+    for line in _read(path).splitlines():
+        name, _, number = line.partition(" ")
+        if number.isdigit():
+            counters[name] = int(number)
+    return counters
+
+
+def _read(path: Path) -> str:
+    """Return the stripped text of a small file; empty if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

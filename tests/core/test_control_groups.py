@@ -1,0 +1,368 @@
+"""Limits of control groups: on planted hosts as schedulers set them up, and in real groups."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from paradnn.core.control_groups import (
+    cpu_quota_cores,
+    memory_headroom_bytes,
+    memory_limit_bytes,
+    throttled_seconds,
+)
+
+MIB = 2**20
+GIB = 2**30
+#: What version 1 writes for "no limit" with pages of 4 and of 64 KiB.
+UNLIMITED = str(2**63 - 4096)
+UNLIMITED_LARGE_PAGES = str(2**63 - 65536)
+V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1_MOUNT = "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    """Write the files of a host below `root`."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def v2_group(
+    path: str, *, limit: str = "max", high: str = "max", current: int = 0, inactive_file: int = 0
+) -> dict[str, str]:
+    folder = f"sys/fs/cgroup/{path}"
+    return {
+        f"{folder}/memory.max": f"{limit}\n",
+        f"{folder}/memory.high": f"{high}\n",
+        f"{folder}/memory.current": f"{current}\n",
+        f"{folder}/memory.stat": f"anon 5\nfile 7\ninactive_file {inactive_file}\n",
+    }
+
+
+def v1_group(
+    path: str,
+    *,
+    limit: str = UNLIMITED,
+    usage: int = 0,
+    swap_limit: str = UNLIMITED,
+    swap_usage: int = 0,
+    inactive_file: int = 0,
+    use_hierarchy: str = "1",
+) -> dict[str, str]:
+    folder = f"sys/fs/cgroup/memory/{path}"
+    return {
+        f"{folder}/memory.limit_in_bytes": f"{limit}\n",
+        f"{folder}/memory.usage_in_bytes": f"{usage}\n",
+        f"{folder}/memory.memsw.limit_in_bytes": f"{swap_limit}\n",
+        f"{folder}/memory.memsw.usage_in_bytes": f"{swap_usage}\n",
+        f"{folder}/memory.stat": f"inactive_file 1\ntotal_inactive_file {inactive_file}\n",
+        f"{folder}/memory.use_hierarchy": f"{use_hierarchy}\n",
+    }
+
+
+HOSTS = {
+    "systemd, limit on an outer slice": (
+        {
+            "proc/self/cgroup": "0::/user.slice/user-0.slice/session-1.scope\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("user.slice", limit=str(4 * GIB), current=GIB),
+            **v2_group("user.slice/user-0.slice"),
+            **v2_group("user.slice/user-0.slice/session-1.scope", limit=str(8 * GIB)),
+        },
+        4 * GIB,
+        3 * GIB,
+    ),
+    "the fullest group, not the smallest limit, has the least headroom": (
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("a", limit=str(8 * GIB), current=7 * GIB),
+            **v2_group("a/b", limit=str(4 * GIB), current=GIB),
+        },
+        4 * GIB,
+        GIB,
+    ),
+    "inactive file pages are free": (
+        {
+            "proc/self/cgroup": "0::/job\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("job", limit=str(4 * GIB), current=3 * GIB, inactive_file=2 * GIB),
+        },
+        4 * GIB,
+        3 * GIB,
+    ),
+    "memory.high slows a group down before memory.max": (
+        {
+            "proc/self/cgroup": "0::/job\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("job", limit=str(4 * GIB), high=str(3 * GIB), current=GIB),
+        },
+        3 * GIB,
+        2 * GIB,
+    ),
+    "Slurm, version 2, limit of the job and of the step": (
+        {
+            "proc/self/cgroup": "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("system.slice/slurmstepd.scope/job_7", limit=str(2 * GIB), current=MIB),
+            **v2_group("system.slice/slurmstepd.scope/job_7/step_0", limit=str(16 * GIB)),
+            **v2_group("system.slice/slurmstepd.scope/job_7/step_0/user/task_0"),
+        },
+        2 * GIB,
+        2 * GIB - MIB,
+    ),
+    "Slurm, version 1, limit of the job": (
+        {
+            "proc/self/cgroup": "9:memory:/slurm/uid_1000/job_7/step_0\n5:cpu,cpuacct:/\n0::/\n",
+            "proc/self/mountinfo": V1_MOUNT.format(root="/"),
+            **v1_group(""),
+            **v1_group("slurm"),
+            **v1_group("slurm/uid_1000"),
+            **v1_group("slurm/uid_1000/job_7", limit=str(2 * GIB), usage=GIB, inactive_file=MIB),
+            **v1_group("slurm/uid_1000/job_7/step_0", limit=UNLIMITED_LARGE_PAGES),
+        },
+        2 * GIB,
+        GIB + MIB,
+    ),
+    "version 1, swap has used up the limit of memory and swap": (
+        {
+            "proc/self/cgroup": "9:memory:/job\n",
+            "proc/self/mountinfo": V1_MOUNT.format(root="/"),
+            **v1_group(
+                "job",
+                limit=str(4 * GIB),
+                usage=2 * GIB,
+                swap_limit=str(4 * GIB),
+                swap_usage=4 * GIB - MIB,
+            ),
+        },
+        4 * GIB,
+        MIB,
+    ),
+    "version 1, outer limits do not apply without hierarchy": (
+        {
+            "proc/self/cgroup": "9:memory:/a/b\n",
+            "proc/self/mountinfo": V1_MOUNT.format(root="/"),
+            **v1_group("a", limit=str(GIB), use_hierarchy="0"),
+            **v1_group("a/b", limit=str(2 * GIB)),
+        },
+        2 * GIB,
+        2 * GIB,
+    ),
+    "Kubernetes, version 2, own namespace": (
+        {
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("", limit=str(GIB), current=GIB // 2),
+        },
+        GIB,
+        GIB // 2,
+    ),
+    "Kubernetes, version 1, path of the host": (
+        {
+            "proc/self/cgroup": "9:memory:/kubepods/burstable/pod1/abc\n",
+            "proc/self/mountinfo": V1_MOUNT.format(root="/kubepods/burstable/pod1/abc"),
+            **v1_group("", limit=str(GIB), usage=MIB),
+        },
+        GIB,
+        GIB - MIB,
+    ),
+    "Docker, process outside of the namespace's root": (
+        {
+            "proc/self/cgroup": "0::/../../init.scope\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("", limit=str(GIB)),
+        },
+        GIB,
+        GIB,
+    ),
+    "hybrid, memory managed by version 1": (
+        {
+            "proc/self/cgroup": "4:memory:/job\n1:name=systemd:/x\n0::/x\n",
+            "proc/self/mountinfo": "1 1 0:9 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+            + V1_MOUNT.format(root="/"),
+            **v1_group("job", limit=str(GIB)),
+            **v2_group("x", limit=str(MIB)),
+        },
+        GIB,
+        GIB,
+    ),
+    "hybrid, memory managed by version 2": (
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/y\n0::/x\n",
+            "proc/self/mountinfo": "1 1 0:9 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+            **v2_group("unified/x", limit=str(GIB)),
+        },
+        GIB,
+        GIB,
+    ),
+    "no mountinfo": (
+        {"proc/self/cgroup": "0::/a\n", **v2_group("a", limit=str(GIB))},
+        GIB,
+        GIB,
+    ),
+    "mount point with a space": (
+        {
+            "proc/self/cgroup": "0::/a\n",
+            "proc/self/mountinfo": "1 1 0:9 / /sys/fs/cgroup/my\\040groups rw - cgroup2 c rw\n",
+            **v2_group("my groups/a", limit=str(GIB)),
+        },
+        GIB,
+        GIB,
+    ),
+    "usage beyond the limit": (
+        {
+            "proc/self/cgroup": "0::/a\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("a", limit=str(GIB), current=2 * GIB),
+        },
+        GIB,
+        0,
+    ),
+    "no limit": (
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("a"),
+            **v2_group("a/b"),
+        },
+        None,
+        None,
+    ),
+    "group was deleted": (
+        {
+            "proc/self/cgroup": "0::/a/b (deleted)\n",
+            "proc/self/mountinfo": V2_MOUNT.format(root="/"),
+            **v2_group("a", limit=str(GIB)),
+        },
+        GIB,
+        GIB,
+    ),
+    "no control groups": ({}, None, None),
+}
+
+
+@pytest.mark.parametrize(("files", "limit", "headroom"), HOSTS.values(), ids=HOSTS.keys())
+def test_memory_of_planted_hosts(
+    files: dict[str, str], limit: int | None, headroom: int | None, tmp_path: Path
+) -> None:
+    plant(tmp_path, files)
+
+    assert memory_limit_bytes(tmp_path) == limit
+    assert memory_headroom_bytes(tmp_path) == headroom
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
+                "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+            },
+            1.5,
+            id="version 2, quota of the outer group",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "2:cpu,cpuacct:/a\n0::/\n",
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "50000\n",
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+            id="version 1",
+        ),
+        pytest.param({"proc/self/cgroup": "0::/\n"}, None, id="no quota"),
+    ],
+)
+def test_cpu_quota(files: dict[str, str], cores: float | None, tmp_path: Path) -> None:
+    plant(tmp_path, files)
+
+    assert cpu_quota_cores(tmp_path) == cores
+
+
+def test_throttling_by_the_quota_of_an_outer_group_counts(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/cpu.stat": "usage_usec 9\nthrottled_usec 1500000\n",
+            "sys/fs/cgroup/a/b/cpu.stat": "usage_usec 9\nthrottled_usec 500000\n",
+            "sys/fs/cgroup/cpu.stat": "usage_usec 9\n",
+        },
+    )
+
+    assert throttled_seconds(tmp_path) == 2.0
+
+
+#: Prints the limit and the headroom before and after a file of 40 MiB is written and read, and then
+#: after 30 MiB of memory are in use.
+IN_A_REAL_GROUP = """
+import json, os, sys
+from pathlib import Path
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+from paradnn.core.control_groups import memory_headroom_bytes, memory_limit_bytes
+from paradnn.platform.environment import available_memory
+seen = [memory_limit_bytes(), memory_headroom_bytes()]
+with open(sys.argv[2], "wb") as file:
+    for _ in range(40):
+        file.write(os.urandom(2**20))
+    file.flush()
+    os.fsync(file.fileno())
+seen.append(memory_headroom_bytes())
+held = bytearray(30 * 2**20)
+held[::4096] = b"x" * len(held[::4096])
+seen += [memory_headroom_bytes(), available_memory()]
+print(json.dumps(seen))
+"""
+
+
+@contextmanager
+def real_group(limit: int) -> Iterator[Path]:
+    """A memory control group with a limit, and one without a limit inside; skips without root."""
+    v1 = Path("/sys/fs/cgroup/memory")
+    base = v1 if (v1 / "memory.limit_in_bytes").exists() else Path("/sys/fs/cgroup")
+    outer = base / f"paradnn-test-{os.getpid()}"
+    inner = outer / "inner"
+    try:
+        outer.mkdir()
+        if base != v1:
+            (outer / "cgroup.subtree_control").write_text("+memory")
+        inner.mkdir()
+        name = "memory.limit_in_bytes" if base == v1 else "memory.max"
+        (outer / name).write_text(str(limit))
+    except OSError as error:
+        for folder in (inner, outer):
+            with suppress(OSError):
+                folder.rmdir()
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    try:
+        yield inner
+    finally:
+        for folder in (inner, outer):
+            folder.rmdir()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+def test_a_real_group_limits_the_process_and_page_cache_is_free(tmp_path: Path) -> None:
+    with real_group(limit=256 * MIB) as group:
+        command = [sys.executable, "-c", IN_A_REAL_GROUP, str(group), str(tmp_path / "file")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    limit, before, with_page_cache, with_memory, available = map(int, done.stdout[1:-2].split(","))
+    assert limit == 256 * MIB
+    assert 0 < before <= limit
+    assert with_page_cache > before - 20 * MIB, "40 MiB of page cache count as taken"
+    assert with_memory <= with_page_cache - 20 * MIB, "30 MiB of memory do not count as taken"
+    assert 0 < available <= with_memory + 8 * MIB
