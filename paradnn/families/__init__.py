@@ -58,8 +58,8 @@ class Model:
     """The options of a family, and all that follows from them; what its keys must be together is in
     `__post_init__`.
 
-    is_kernel: its step is one operation. is_communication: its step is messages, which compute
-    nothing. generates: it makes tokens one after the other. predicts_tokens: it says of each token
+    is_kernel: its step is one operation. is_communication: its step is messages to other
+    processes or to a server, and computes nothing here. generates: it makes tokens one after the other. predicts_tokens: it says of each token
     which one comes next. is_counted: its costs are no arithmetic: the worker counts. Of what
     profilers may count otherwise: convolves, is_depthwise, is_sparse.
 
@@ -234,10 +234,12 @@ class Family:
 
     @property
     def has_layers(self) -> bool:
-        """Whether its layers are known before it is built: neither of an operation nor of a model
-        from outside.
+        """Whether its layers are known before it is built.
+
+        They are not for a kernel, for messages or a served model, and for a user's own model.
         """
-        return not self.options.is_kernel and not self.options.is_counted
+        model = self.options
+        return not (model.is_kernel or model.is_counted or model.is_communication)
 
 
 #: By name, in the order of figures and tables.

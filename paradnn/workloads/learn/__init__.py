@@ -76,7 +76,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     )
 
     def check_model(self, model: Model) -> None:
-        if model.is_kernel:
+        if model.is_kernel or model.is_communication:
             reason = f"model={model.name} trains nothing"
             raise ConfigError("task", "learn", reason, "leave it out, or choose another model")
 

@@ -88,7 +88,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     min_queries: int
 
     def check_model(self, model: Model) -> None:
-        if model.is_kernel:
+        if model.is_kernel or model.is_communication:
             reason = f"model={model.name} is one operation, which is not queried"
             raise ConfigError("scenario", self.name, reason, "choose another model")
 

@@ -1,0 +1,472 @@
+"""A client of the OpenAI protocol that measures streamed answers, with the standard library alone.
+
+Each thread holds one connection, so the thread that waits for a token also takes its time. The
+worker runs in the interpreter under test, which need not have an HTTP library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import math
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from paradnn.core.errors import UnavailableError
+from paradnn.workloads.endpoint.failures import (
+    REQUEST_ERRORS,
+    ParameterOptions,
+    RequestError,
+    as_request_error,
+    check_is_stream,
+    check_status,
+    printable,
+)
+from paradnn.workloads.endpoint.records import EndpointRequest
+from paradnn.workloads.endpoint.stream import MAX_LINE_BYTES, read_answer
+from paradnn.workloads.serve.generator import arrivals
+
+#: Requests that an open loop may have in flight.
+MAX_IN_FLIGHT = 512
+#: Give up on an answer of more than this multiple of the requested tokens.
+_MAX_EXCESS = 4
+#: Back-off after a failed request, in seconds: doubles from the first to the last value.
+_FIRST_PAUSE = 0.1
+_LAST_PAUSE = 2.0
+#: The server is gone after this number of consecutive failures: at least the minimum, in a closed
+#: loop so many for each request in flight, in an open loop those of so many seconds, at most the
+#: maximum.
+_MIN_FAILURES = 10
+_FAILURES_IN_FLIGHT = 5
+_FAILURE_SECONDS = 3.0
+_MAX_FAILURES = 1000
+#: Default wait for a server that answers that it is not ready, in seconds.
+_LOADING_SECONDS = 30.0
+#: Time to read the rest of a response after its last token, in seconds.
+_DRAIN_SECONDS = 1.0
+#: Time from the start of a loop to its first request, in ns.
+_LEAD = 2_000_000
+#: Words that most tokenizers encode as one token.
+_WORDS = (
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "woman",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+)
+
+Result = TypeVar("Result")
+
+
+class ClientOptions(ParameterOptions, Protocol):
+    """The options of `model=endpoint` that its client reads."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def api(self) -> str: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def startup_seconds(self) -> float | None: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class _FailureMonitor:
+    """Counts consecutive failures over all threads of a loop.
+
+    Args:
+        limit: The server is gone after this number of consecutive failures.
+        patience: It is also gone after two failures if no request succeeded for this time, in s.
+
+    Attributes:
+        failures: Consecutive failures so far.
+        gone: Set once the server is gone.
+    """
+
+    def __init__(self, limit: int, patience: float) -> None:
+        self.failures = 0
+        self.gone = threading.Event()
+        self._limit = max(_MIN_FAILURES, min(limit, _MAX_FAILURES))
+        self._patience = patience
+        self._last_success = time.monotonic()
+        self._lock = threading.Lock()
+
+    def record_success(self) -> None:
+        with self._lock:
+            self.failures = 0
+            self._last_success = time.monotonic()
+
+    def record_failure(self) -> None:
+        with self._lock:
+            self.failures += 1
+            silence = time.monotonic() - self._last_success
+            is_silent = self.failures >= 2 and silence > self._patience
+            if self.failures >= self._limit or is_silent:
+                self.gone.set()
+
+
+class Client:
+    """Sends requests until `time.monotonic()` passes `deadline`, in seconds.
+
+    Raises:
+        UnavailableError: The server cannot be reached, or names no model.
+    """
+
+    def __init__(self, options: ClientOptions, deadline: float = math.inf) -> None:
+        self._options = options
+        self._deadline = deadline
+        parts = urlsplit(options.url)
+        self._address = parts.netloc
+        self._path = parts.path.rstrip("/")
+        self._is_encrypted = parts.scheme == "https"
+        self._headers = {"Content-Type": "application/json", **self._authorization()}
+        self._loops = 0
+        self._monitor = _FailureMonitor(_MIN_FAILURES, options.patience)
+        self.model = options.model or self._when_ready(self._first_model)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the last loop ended because all requests failed."""
+        return self._monitor.gone.is_set()
+
+    def wait_until_ready(self) -> None:
+        """Send one request; repeat it while the server is starting.
+
+        Raises:
+            UnavailableError: The request failed, or the server was not ready in time.
+        """
+
+        def send_request() -> None:
+            with closing(self._connection()) as connection:
+                self._answer(connection, number=0, due=time.monotonic_ns())
+
+        self._when_ready(send_request)
+
+    def check_alive(self) -> None:
+        """If a loop ended with failures, ask until one request succeeds or the server is gone."""
+        monitor = self._monitor
+        pauses = _pauses()
+        with closing(self._connection()) as connection:
+            while monitor.failures and not monitor.gone.is_set():
+                if time.monotonic() > self._deadline:
+                    return
+                _, error = self._recorded(connection, number=0, due=time.monotonic_ns())
+                if error:
+                    monitor.gone.wait(self._pause(error, next(pauses)))
+
+    def run_requests(
+        self,
+        concurrency: int,
+        seconds: float,
+        queries: int,
+        rate: float | None = None,
+    ) -> list[EndpointRequest]:
+        """Send requests for at least `seconds`, and at least `queries` of them.
+
+        Ends early if the server is gone or the deadline has passed, but sends at least one request.
+
+        Args:
+            concurrency: Requests in flight of a closed loop, in which each thread sends its next
+                request when the last one ended, and backs off after a failure.
+            seconds: Minimum duration.
+            queries: Minimum number of requests.
+            rate: Mean requests per second of an open loop, at random times, whether or not earlier
+                requests were answered. None: a closed loop.
+
+        Returns:
+            All requests, failed ones included, in the order in which they were due.
+        """
+        self._loops += 1
+        begin = time.monotonic_ns() + _LEAD
+        end = begin + round(seconds * 1e9)
+        if rate is None:
+            threads = concurrency
+            failure_limit = _FAILURES_IN_FLIGHT * concurrency
+            due_times = _closed_loop(begin, end, queries)
+        else:
+            arrival_times = arrivals(
+                rate=rate,
+                seed=(self._options.seed + self._loops) % 2**32,
+                seconds=seconds,
+                queries=queries,
+            )
+            threads = min(MAX_IN_FLIGHT, len(arrival_times))
+            failure_limit = math.ceil(_FAILURE_SECONDS * rate)
+            due_times = (begin + arrival for arrival in arrival_times)
+        schedule = enumerate(due_times)
+        schedule_lock = threading.Lock()
+        monitor = _FailureMonitor(failure_limit, self._options.patience)
+        self._monitor = monitor
+        requests: list[EndpointRequest] = []
+
+        def send_requests() -> None:
+            pauses = _pauses()
+            with closing(self._connection()) as connection:
+                while not monitor.gone.is_set():
+                    with schedule_lock:
+                        number, due = next(schedule, (0, None))
+                    is_late = bool(number) and time.monotonic() > self._deadline
+                    if due is None or is_late:
+                        return
+                    time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
+                    request, error = self._recorded(connection, number, due)
+                    requests.append(request)
+                    if error is None:
+                        pauses = _pauses()
+                    elif rate is None:
+                        pause = self._pause(error, next(pauses))
+                        if len(requests) >= queries:
+                            pause = min(pause, max(0.0, (end - time.monotonic_ns()) / 1e9))
+                        monitor.gone.wait(pause)
+
+        with ThreadPoolExecutor(threads) as pool:
+            for running in [pool.submit(send_requests) for _ in range(threads)]:
+                running.result()
+        return sorted(requests, key=lambda request: request.due)
+
+    def _authorization(self) -> dict[str, str]:
+        """Return the header with the API key.
+
+        Raises:
+            UnavailableError: No header can hold the key. The text does not repeat it.
+        """
+        variable = self._options.key_variable
+        key = os.environ.get(variable, "").strip()
+        if not key:
+            return {}
+        if not (key.isascii() and key.isprintable()):
+            raise UnavailableError(
+                f"the API key in the environment variable {variable} holds characters that "
+                "no HTTP header may hold; export it again"
+            )
+        return {"Authorization": f"Bearer {key}"}
+
+    def _first_model(self) -> str:
+        """Return the first model that the server names. Raises RequestError."""
+        path = f"{self._path}/models"
+        with closing(self._connection()) as connection, self._request_errors(connection):
+            self._connect(connection)
+            connection.request("GET", path, headers=self._headers)
+            response = connection.getresponse()
+            check_status(response, self._options)
+            content = response.read(MAX_LINE_BYTES)
+        try:
+            name = str(json.loads(content)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            problem = f"{path} names no model: {printable(content)[:80]}"
+            raise RequestError(problem, "set endpoint.model") from None
+        return printable(name)[:200]
+
+    def _when_ready(self, send: Callable[[], Result]) -> Result:
+        """Return the result of `send`, which is repeated while the server is starting.
+
+        Raises:
+            UnavailableError: The request failed, or the server was not ready in time.
+        """
+        begun = time.monotonic()
+        pauses = _pauses()
+        while True:
+            try:
+                return send()
+            except RequestError as error:
+                last_try = min(begun + self._startup_seconds(error), self._deadline)
+                pause = self._pause(error, next(pauses))
+                if time.monotonic() + pause > last_try:
+                    remedy = error.remedy
+                    if error.is_unreachable or error.is_not_ready:
+                        remedy = "start the server, or set endpoint.startup_seconds to wait for it"
+                    text = f"endpoint.url={self._options.url}: {error.problem}"
+                    raise UnavailableError(f"{text}; {remedy}" if remedy else text) from None
+                time.sleep(pause)
+
+    def _startup_seconds(self, error: RequestError) -> float:
+        """Return how long to wait for a server whose first request failed with `error`."""
+        seconds = self._options.startup_seconds
+        if error.is_not_ready:
+            return _LOADING_SECONDS if seconds is None else seconds
+        if error.is_unreachable:
+            return seconds or 0.0
+        return 0.0
+
+    def _pause(self, error: RequestError, pause: float) -> float:
+        """Return the seconds to wait after a failure: at least `pause`, more if the server asks."""
+        if error.retry_after is not None:
+            pause = max(pause, error.retry_after)
+        return max(0.0, min(pause, self._deadline - time.monotonic()))
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._is_encrypted:
+            return http.client.HTTPSConnection(self._address)
+        return http.client.HTTPConnection(self._address)
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        """Open the connection if it is not open, or if the server closed it while it was idle."""
+        timeout = max(0.1, min(self._options.patience, self._deadline - time.monotonic()))
+        connection.timeout = timeout
+        if connection.sock is not None and _is_readable(connection.sock):
+            connection.close()
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(timeout)
+
+    @contextlib.contextmanager
+    def _request_errors(self, connection: http.client.HTTPConnection) -> Iterator[None]:
+        """Raise every error of a request as RequestError, and close the connection."""
+        try:
+            yield
+        except RequestError:
+            connection.close()
+            raise
+        except REQUEST_ERRORS as error:
+            connection.close()
+            is_past_deadline = time.monotonic() >= self._deadline
+            raise as_request_error(error, self._options, is_past_deadline) from None
+
+    def _recorded(
+        self, connection: http.client.HTTPConnection, number: int, due: int
+    ) -> tuple[EndpointRequest, RequestError | None]:
+        """Send one request and count its outcome; return it, and its error if it failed."""
+        begun = time.monotonic_ns()
+        try:
+            request = self._answer(connection, number, due)
+        except RequestError as error:
+            if not error.is_deadline:
+                self._monitor.record_failure()
+            now = time.monotonic_ns()
+            failed = EndpointRequest(due, sent=begun, first=now, last=now, problem=str(error))
+            return failed, error
+        self._monitor.record_success()
+        return request, None
+
+    def _answer(
+        self, connection: http.client.HTTPConnection, number: int, due: int
+    ) -> EndpointRequest:
+        """Send one request and read its answer to the end.
+
+        Raises:
+            RequestError: The request failed. The connection is closed.
+        """
+        body = json.dumps(self._body(number)).encode()
+        with self._request_errors(connection):
+            is_reused = connection.sock is not None
+            self._connect(connection)
+            sent = time.monotonic_ns()
+            try:
+                response = self._response(connection, body)
+            except (ConnectionResetError, BrokenPipeError):
+                # The server closed the idle connection just when it was used again.
+                if not is_reused:
+                    raise
+                connection.close()
+                self._connect(connection)
+                response = self._response(connection, body)
+            check_status(response, self._options)
+            check_is_stream(response)
+            max_tokens = _MAX_EXCESS * self._options.output_tokens
+            answer = read_answer(response, self._deadline, max_tokens)
+            _drain(connection, response)
+        return EndpointRequest(
+            due=due,
+            sent=sent,
+            first=answer.first,
+            last=answer.last,
+            prompt=answer.prompt_tokens,
+            tokens=answer.tokens,
+        )
+
+    def _response(
+        self, connection: http.client.HTTPConnection, body: bytes
+    ) -> http.client.HTTPResponse:
+        if self._options.api == "chat":
+            path = f"{self._path}/chat/completions"
+        else:
+            path = f"{self._path}/completions"
+        connection.request("POST", path, body, self._headers)
+        return connection.getresponse()
+
+    def _body(self, number: int) -> dict[str, Any]:
+        """Return the content of a request; its prompt is new, so that no prefix cache holds it."""
+        options = self._options
+        generator = random.Random(f"{options.seed} {self._loops} {number}")
+        text = " ".join(generator.choices(_WORDS, k=options.input_tokens))
+        body: dict[str, Any] = {
+            "model": self.model,
+            options.token_limit: options.output_tokens,
+            "stream": True,
+        }
+        if options.temperature is not None:
+            body["temperature"] = options.temperature
+        if options.ignore_eos:
+            body["ignore_eos"] = True
+        if options.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        if options.api == "chat":
+            body["messages"] = [{"role": "user", "content": text}]
+        else:
+            body["prompt"] = text
+        return body
+
+
+def _closed_loop(begin: int, end: int, queries: int) -> Iterator[int]:
+    """Yield when each request is due (ns): at once, until `queries` were sent and `end` passed."""
+    for number in itertools.count():
+        now = time.monotonic_ns()
+        if number >= queries and now >= end:
+            return
+        yield max(begin, now)
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the pauses of an exponential back-off, in seconds."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, _LAST_PAUSE)
+
+
+def _drain(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    """Read the end of a complete answer, so that the connection can be used again.
+
+    If the server does not end its response in time, this costs the connection, not the request.
+    """
+    if response.isclosed():
+        return
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        if connection.sock is not None:
+            connection.sock.settimeout(_DRAIN_SECONDS)
+        response.read(MAX_LINE_BYTES)
+    if not response.isclosed():
+        response.close()
+        connection.close()
+
+
+def _is_readable(idle: socket.socket) -> bool:
+    """Whether an idle connection has something to read, which is its end."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,216 @@
+"""Why a request to an endpoint failed, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import http.client
+import json
+import math
+import socket
+import ssl
+import time
+from typing import Any, Protocol
+
+from paradnn.workloads.endpoint.stream import AnswerError, DeadlineError, error_text
+
+#: Characters of a problem that are kept, and bytes of an error response that are read.
+_MAX_PROBLEM_CHARS = 300
+_MAX_ERROR_BYTES = 1 << 14
+#: Statuses of a server, or of a proxy before it, that is starting or busy.
+_NOT_READY = (429, 502, 503, 504)
+_OTHER_TOKEN_LIMIT = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+#: What sending a request and reading its response may raise.
+REQUEST_ERRORS = (OSError, http.client.HTTPException, AnswerError, ValueError, OverflowError)
+
+
+class ParameterOptions(Protocol):
+    """The options of `model=endpoint` that decide what a request contains."""
+
+    @property
+    def token_limit(self) -> str: ...
+    @property
+    def ignore_eos(self) -> bool: ...
+    @property
+    def stream_usage(self) -> bool: ...
+    @property
+    def temperature(self) -> float | None: ...
+    @property
+    def patience(self) -> float: ...
+    @property
+    def key_variable(self) -> str: ...
+
+
+class RequestError(Exception):
+    """A request failed.
+
+    Attributes:
+        problem: What went wrong, on one line.
+        remedy: What to do about it; "" if unknown.
+        retry_after: Seconds after which the server asks to try again; None if it does not say.
+        is_not_ready: The server answered that it is starting or busy.
+        is_unreachable: The server refused or dropped the connection.
+        is_deadline: The time of the point ended, which says nothing about the server.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        remedy: str = "",
+        *,
+        retry_after: float | None = None,
+        is_not_ready: bool = False,
+        is_unreachable: bool = False,
+        is_deadline: bool = False,
+    ) -> None:
+        self.problem = problem[:_MAX_PROBLEM_CHARS]
+        self.remedy = remedy
+        self.retry_after = retry_after
+        self.is_not_ready = is_not_ready
+        self.is_unreachable = is_unreachable
+        self.is_deadline = is_deadline
+        super().__init__(f"{self.problem}; {remedy}" if remedy else self.problem)
+
+
+def check_status(response: http.client.HTTPResponse, options: ParameterOptions) -> None:
+    """Raise RequestError unless the status is 200."""
+    if response.status == 200:
+        return
+    problem = f"status {response.status} {response.reason}".rstrip()
+    content = printable(response.read(_MAX_ERROR_BYTES))
+    message = body_error(content) or content
+    if message:
+        problem += f": {message}"
+    raise RequestError(
+        problem,
+        _status_remedy(response, content, options),
+        retry_after=retry_seconds(response.getheader("Retry-After")),
+        is_not_ready=response.status in _NOT_READY,
+    )
+
+
+def check_is_stream(response: http.client.HTTPResponse) -> None:
+    """Raise AnswerError if the server answers with one JSON document."""
+    content_type = response.getheader("Content-Type") or ""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type.endswith("json"):
+        content = printable(response.read(_MAX_ERROR_BYTES))
+        message = body_error(content) or content[:80]
+        raise AnswerError(f"the server answered with {media_type}, not with a stream: {message}")
+
+
+def _status_remedy(
+    response: http.client.HTTPResponse, content: str, options: ParameterOptions
+) -> str:
+    """Return what to do about a status, "" if unknown."""
+    status = response.status
+    if 300 <= status < 400:
+        target = printable((response.getheader("Location") or "").partition("?")[0])[:200]
+        return f"the server redirects to {target}: set endpoint.url to where it redirects"
+    if status in (401, 403):
+        return f"put the API key into the environment variable {options.key_variable}"
+    if status == 404:
+        return "check endpoint.url, endpoint.model and endpoint.api"
+    if status in (400, 422):
+        return _parameter_remedy(content, options)
+    return ""
+
+
+def _parameter_remedy(content: str, options: ParameterOptions) -> str:
+    """Return which key omits or replaces the parameter that the server rejects.
+
+    Args:
+        content: The body of the response, which names the parameter.
+        options: What was sent.
+    """
+    if options.ignore_eos and "ignore_eos" in content:
+        return "set endpoint.ignore_eos=false to omit it"
+    if options.stream_usage and ("stream_options" in content or "include_usage" in content):
+        return "set endpoint.stream_usage=false to omit it"
+    if options.temperature is not None and "temperature" in content:
+        return "set endpoint.temperature=null to omit it"
+    if options.token_limit in content:
+        return f"set endpoint.token_limit={_OTHER_TOKEN_LIMIT[options.token_limit]}"
+    if options.ignore_eos:
+        return "if the server rejects unknown parameters, set endpoint.ignore_eos=false"
+    return ""
+
+
+def as_request_error(
+    error: Exception, options: ParameterOptions, is_past_deadline: bool
+) -> RequestError:
+    """Return the RequestError for one of `REQUEST_ERRORS`."""
+    message = printable(str(error))
+    if isinstance(error, DeadlineError) or (isinstance(error, TimeoutError) and is_past_deadline):
+        return RequestError(str(DeadlineError()), is_deadline=True)
+    if isinstance(error, TimeoutError):
+        return RequestError(f"the server was silent for endpoint.patience={options.patience:g} s")
+    if isinstance(error, AnswerError):
+        remedy = ""
+        if options.ignore_eos and error.is_reported_by_server:
+            remedy = "if the model cannot go on past its end, set endpoint.ignore_eos=false"
+        return RequestError(message, remedy)
+    if isinstance(error, ssl.SSLError):
+        return _tls_error(error)
+    if isinstance(error, socket.gaierror):
+        return RequestError(f"the host is unknown: {error.strerror}", "check endpoint.url")
+    if isinstance(error, http.client.RemoteDisconnected):
+        problem = "the server closed the connection without a response"
+        return RequestError(problem, is_unreachable=True)
+    if isinstance(error, http.client.BadStatusLine):
+        problem = f"the server does not answer with HTTP: {message}"
+        return RequestError(problem, "check endpoint.url; is it an https:// server?")
+    if isinstance(error, http.client.IncompleteRead):
+        return RequestError("the connection ended within the answer")
+    is_unreachable = isinstance(error, ConnectionError)
+    if isinstance(error, OSError) and error.strerror:
+        return RequestError(error.strerror, is_unreachable=is_unreachable)
+    return RequestError(f"{type(error).__name__}: {message}", is_unreachable=is_unreachable)
+
+
+def _tls_error(error: ssl.SSLError) -> RequestError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        remedy = (
+            "set the environment variable SSL_CERT_FILE to a file with the certificate "
+            "of its authority"
+        )
+        problem = f"the server's certificate is not trusted: {printable(error.verify_message)}"
+        return RequestError(problem, remedy)
+    reason = error.reason or printable(str(error))
+    return RequestError(f"the TLS handshake failed: {reason}", "is it an http:// server?")
+
+
+def retry_seconds(value: str | None) -> float | None:
+    """Return the seconds that a Retry-After header asks to wait; None if it is absent or invalid.
+
+    The header holds seconds or a date (RFC 9110, section 10.2.3).
+    """
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            date = email.utils.parsedate_to_datetime(value)
+            return max(0.0, date.timestamp() - time.time())
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def body_error(content: str) -> str:
+    """Return the message of an error response, "" if it is no JSON or holds none."""
+    try:
+        document: Any = json.loads(content)
+    except ValueError:
+        return ""
+    return error_text(document)
+
+
+def printable(content: bytes | str) -> str:
+    """Return text on one line, without control characters."""
+    if isinstance(content, bytes):
+        content = content.decode("utf-8", errors="replace")
+    return "".join(filter(str.isprintable, " ".join(content.split())))

@@ -1,0 +1,106 @@
+"""Requests to an endpoint as the worker sends them to the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from typing import ClassVar
+
+from paradnn.core.messages import WorkloadMessage
+from paradnn.workloads.serve.queries import Probe, packed, unpacked
+
+
+@dataclass(frozen=True)
+class EndpointRequest:
+    """One request and its outcome.
+
+    All times are ns of `time.monotonic_ns()`.
+
+    Attributes:
+        due: When the request was scheduled. A closed loop schedules it when it sends it.
+        sent: When it was sent.
+        first: When the first token arrived.
+        last: When the last token arrived, or when the request failed.
+        prompt: Tokens of the prompt, as the server counts them.
+        tokens: Tokens of the answer.
+        problem: Why the request failed; "" if it succeeded.
+    """
+
+    due: int
+    sent: int
+    first: int
+    last: int
+    prompt: int = 0
+    tokens: int = 0
+    problem: str = ""
+
+    @property
+    def latency(self) -> int:
+        """Time from when the request was due to its last token, in ns."""
+        return self.last - self.due
+
+    @property
+    def time_to_first_token(self) -> int:
+        """Time from when the request was due to its first token, in ns."""
+        return self.first - self.due
+
+    @property
+    def time_per_output_token(self) -> float | None:
+        """Mean time between successive tokens, in ns; None for fewer than two tokens."""
+        if self.tokens < 2:
+            return None
+        return (self.last - self.first) / (self.tokens - 1)
+
+
+@dataclass(frozen=True)
+class Requests(WorkloadMessage):
+    """The requests of one process.
+
+    Attributes:
+        rows: The requests, packed by `Requests.packed`.
+        model: Name of the model at the server.
+        rate: Scheduled requests per second of an open loop; None for a closed loop.
+        probes: Rates that a search for the highest rate tried.
+    """
+
+    wire_name: ClassVar[str] = "requests"
+
+    rows: str
+    model: str = ""
+    rate: float | None = None
+    probes: list[Probe] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the rows cannot be unpacked."""
+        self.requests()
+
+    def requests(self) -> list[EndpointRequest]:
+        """Return the requests in the order in which they were due."""
+        try:
+            return [EndpointRequest(*row) for row in json.loads(unpacked(self.rows))]
+        except TypeError as error:
+            raise ValueError(f"the requests cannot be read: {error}") from error
+
+    @classmethod
+    def packed(
+        cls,
+        requests: Sequence[EndpointRequest],
+        model: str = "",
+        rate: float | None = None,
+        probes: Sequence[Probe] = (),
+    ) -> Requests:
+        """Return the message for `requests`, which may be in any order."""
+        rows = [astuple(request) for request in sorted(requests, key=lambda entry: entry.due)]
+        return cls(packed(json.dumps(rows).encode()), model, rate, list(probes))
+
+
+def window_seconds(requests: Sequence[EndpointRequest]) -> float:
+    """Return the time from the first due request until every request ended or failed, in s.
+
+    Failed requests count: a server that answers for half of the time does not get its rate
+    from that half alone.
+    """
+    begin = min(request.due for request in requests)
+    end = max(request.last for request in requests)
+    return (end - begin) / 1e9

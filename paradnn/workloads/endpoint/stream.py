@@ -1,0 +1,246 @@
+"""Read a streamed answer: server-sent events in the format of the OpenAI API.
+
+The format is that of the HTML standard (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+The reader accepts the deviations of common servers: no blank line between events, no final
+`data: [DONE]`, and llama.cpp's `error:` field.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paradnn.core.words import counted
+
+#: Longest accepted line of a stream, in bytes.
+MAX_LINE_BYTES = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+#: Values of `finish_reason` with which servers report that they gave up on an answer.
+_FAILED_REASONS = ("abort", "error")
+#: Fields of a chunk that hold text. The last two carry the text of a reasoning model.
+_TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning")
+
+
+class LineReader(Protocol):
+    """A binary stream that returns lines, such as `http.client.HTTPResponse`."""
+
+    def readline(self, limit: int = -1, /) -> bytes: ...
+
+
+class AnswerError(Exception):
+    """The server did not send a complete answer; the text says why.
+
+    is_reported_by_server: the server sent the error within the stream.
+    """
+
+    def __init__(self, message: str, *, is_reported_by_server: bool = False) -> None:
+        super().__init__(message)
+        self.is_reported_by_server = is_reported_by_server
+
+
+class DeadlineError(AnswerError):
+    """The time of the point ended before the answer did."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer did not end before the time of the point did")
+
+
+@dataclass(frozen=True)
+class StreamedAnswer:
+    """Times and token counts of one complete answer.
+
+    first, last: arrival of the first and the last token, in ns of `time.monotonic_ns()`.
+    prompt_tokens: 0 if the server does not report it. tokens: number of output tokens as the
+    server reports it, otherwise the number of chunks with text.
+    """
+
+    first: int
+    last: int
+    prompt_tokens: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class _Event:
+    """One event: when its last line arrived (ns), and its content; None stands for `[DONE]`."""
+
+    time: int
+    content: Any
+
+
+def read_answer(stream: LineReader, deadline: float, max_tokens: int) -> StreamedAnswer:
+    """Read an answer to its end.
+
+    An answer is complete at `[DONE]`, or at the end of the stream if a choice had a
+    `finish_reason`.
+
+    Args:
+        stream: The body of the response.
+        deadline: Give up when `time.monotonic()` passes this value, in seconds.
+        max_tokens: Give up on an answer of more chunks with text than this.
+
+    Raises:
+        AnswerError: The answer is incomplete, malformed, or reports an error.
+        OSError: The connection failed.
+        http.client.HTTPException: The framing of the response is malformed.
+    """
+    first = 0
+    last = 0
+    chunks = 0
+    is_complete = False
+    usage: Mapping[str, Any] = {}
+    for event in _events(stream, deadline):
+        if event.content is None:
+            is_complete = True
+            break
+        chunk = _checked_chunk(event.content, chunks)
+        if isinstance(chunk.get("usage"), Mapping):
+            usage = chunk["usage"]
+        for choice in _choices(chunk):
+            if _has_text(choice):
+                first = first or event.time
+                last = event.time
+                chunks += 1
+            reason = choice.get("finish_reason")
+            if reason in _FAILED_REASONS:
+                raise AnswerError(f"the server ended the answer with finish_reason={reason}")
+            is_complete = is_complete or bool(reason)
+        if chunks > max_tokens:
+            raise AnswerError(f"the answer goes on after {max_tokens} tokens")
+    if not chunks:
+        raise AnswerError("the answer contains no token")
+    if not is_complete:
+        raise AnswerError(f"the answer broke off after {counted(chunks, 'token')}")
+    return StreamedAnswer(
+        first=first,
+        last=last,
+        prompt_tokens=_count(usage, "prompt_tokens") or 0,
+        tokens=_count(usage, "completion_tokens") or chunks,
+    )
+
+
+def _events(stream: LineReader, deadline: float) -> Iterator[_Event]:
+    """Yield the events of a stream as they arrive.
+
+    An event ends as soon as its `data:` lines form a JSON value: some servers leave out the
+    blank line that should follow.
+    """
+    pending: list[bytes] = []
+    name = b""
+    is_start = True
+    while line := stream.readline(MAX_LINE_BYTES):
+        now = time.monotonic_ns()
+        if now > deadline * 1e9:
+            raise DeadlineError
+        if len(line) >= MAX_LINE_BYTES:
+            raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
+        if is_start:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+            is_start = False
+        field, _, value = line.rstrip(b"\r\n").partition(b":")
+        if not line.strip():
+            if any(entry.strip() for entry in pending):
+                raise AnswerError(f"an event is not JSON: {_excerpt(pending)}")
+            pending.clear()
+            name = b""
+        elif field == b"event":
+            name = value.strip()
+        elif field == b"error":
+            yield _Event(now, {"error": _parsed_json(value) or _decoded(value)})
+        elif field == b"data":
+            if value.strip() == b"[DONE]":
+                yield _Event(now, None)
+                continue
+            pending.append(value.removeprefix(b" "))
+            content = _parsed_json(b"\n".join(pending))
+            if content is None:
+                continue
+            if name == b"error":
+                content = {"error": content}
+            yield _Event(now, content)
+            pending.clear()
+    if pending:
+        raise AnswerError(f"the answer broke off within an event: {_excerpt(pending)}")
+
+
+def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
+    """Return the content of an event as a mapping.
+
+    Raises:
+        AnswerError: The content is no mapping, or reports an error.
+    """
+    if not isinstance(content, Mapping):
+        raise AnswerError(f"an event is not a JSON object: {str(content)[:80]}")
+    is_error = bool(content.get("error")) or content.get("object") == "error"
+    if is_error:
+        message = error_text(content) or str(content)
+        raise AnswerError(
+            f"the server reported an error after {counted(chunks, 'token')}: {message}",
+            is_reported_by_server=True,
+        )
+    return content
+
+
+def _choices(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the choices of a chunk; the last chunk, which reports the usage, has none."""
+    choices = chunk.get("choices") or []
+    is_valid = isinstance(choices, list) and all(isinstance(each, Mapping) for each in choices)
+    if not is_valid:
+        raise AnswerError(f"'choices' is not a list of objects: {str(choices)[:80]}")
+    return choices
+
+
+def _has_text(choice: Mapping[str, Any]) -> bool:
+    """Whether a choice carries text of the answer."""
+    delta = choice.get("delta") or choice
+    if not isinstance(delta, Mapping):
+        raise AnswerError(f"'delta' is not an object: {str(delta)[:80]}")
+    return any(delta.get(field) for field in _TEXT_FIELDS)
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    """Return a count that the server reports, 0 if it reports none."""
+    value = usage.get(name)
+    if isinstance(value, (int, float)) and value > 0:
+        return int(value)
+    return 0
+
+
+def error_text(content: Any) -> str:
+    """Return the message of an error as a server formats it, "" if `content` holds none.
+
+    The forms are {"error": {"message": ...}} of the OpenAI API, {"error": "..."},
+    {"message": ...}, and {"detail": ...} of FastAPI.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Mapping):
+        return ""
+    for key in ("error", "message", "detail"):
+        value = content.get(key)
+        if not value:
+            continue
+        return error_text(value) or json.dumps(value, ensure_ascii=False)
+    return ""
+
+
+def _parsed_json(data: bytes) -> Any:
+    """Return the JSON value in `data`, None if it holds no complete value.
+
+    A chunk may end within a character: bytes that are not UTF-8 are replaced.
+    """
+    try:
+        return json.loads(_decoded(data))
+    except ValueError:
+        return None
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace").strip()
+
+
+def _excerpt(lines: list[bytes]) -> str:
+    return _decoded(b" ".join(lines))[:80]

@@ -1,0 +1,463 @@
+"""The client of `model=endpoint` against servers that behave, and servers that do not."""
+
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import format_datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from paradnn.core.errors import UnavailableError
+from paradnn.workloads.endpoint import Endpoint
+from paradnn.workloads.endpoint.client import Client
+from paradnn.workloads.endpoint.failures import retry_seconds
+from paradnn.workloads.endpoint.records import EndpointRequest
+from tests.workloads.openai_server import (
+    FIRST_TOKEN_SECONDS,
+    GOOD_REQUESTS,
+    PROMPT_TOKENS,
+    TOKEN_SECONDS,
+    OpenAIServer,
+    serving,
+)
+
+TOKENS = 5
+#: Seconds after which tests of silent servers give up on a request.
+SHORT_PATIENCE = 2.0
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[OpenAIServer]:
+    with serving(OpenAIServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: OpenAIServer) -> OpenAIServer:
+    shared_server.forget()
+    return shared_server
+
+
+def options(server: OpenAIServer, **changes: Any) -> Endpoint:
+    keys = {
+        "url": server.url,
+        "output_tokens": TOKENS,
+        "input_tokens": 7,
+        "patience": 20.0,
+        "startup_seconds": 0.0,
+        **changes,
+    }
+    return Endpoint(**keys)
+
+
+def one_request(endpoint: Endpoint) -> EndpointRequest:
+    [request] = Client(endpoint).run_requests(concurrency=1, seconds=0, queries=1)
+    return request
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+# Requests that succeed
+
+
+def test_times_and_tokens_of_a_request(server: OpenAIServer) -> None:
+    client = Client(options(server))
+
+    requests = client.run_requests(concurrency=1, seconds=0, queries=3)
+
+    assert client.model == "tiny"
+    for request in requests:
+        assert (request.prompt, request.tokens, request.problem) == (PROMPT_TOKENS, TOKENS, "")
+        # The server never answers early.
+        assert request.first - request.sent >= FIRST_TOKEN_SECONDS * 1e9
+        answer_seconds = FIRST_TOKEN_SECONDS + (TOKENS - 1) * TOKEN_SECONDS
+        assert request.last - request.sent >= answer_seconds * 1e9
+        assert request.due <= request.sent
+
+
+def test_prompts_are_new_and_the_connection_is_kept(server: OpenAIServer) -> None:
+    Client(options(server)).run_requests(concurrency=1, seconds=0, queries=3)
+
+    prompts = [request["messages"][0]["content"] for request in server.requests]
+    assert [len(prompt.split()) for prompt in prompts] == [7, 7, 7]
+    assert len(set(prompts)) == 3
+    assert len(server.peers) == 1
+
+
+def test_completions_and_the_api_key(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", " secret\n")
+
+    request = one_request(options(server, api="completions", key_variable="MY_KEY"))
+
+    assert request.tokens == TOKENS
+    assert server.requests[0]["key"] == "Bearer secret"
+    assert server.requests[0]["path"] == "/v1/completions"
+
+
+def test_a_key_that_no_header_can_hold_is_not_repeated(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sec\nret")
+
+    with pytest.raises(UnavailableError, match="OPENAI_API_KEY") as raised:
+        Client(options(server))
+
+    assert "sec" not in str(raised.value).replace("endpoint.startup_seconds", "")
+
+
+def test_an_open_loop_keeps_its_schedule(server: OpenAIServer) -> None:
+    endpoint = options(server)
+
+    first = Client(endpoint).run_requests(concurrency=1, seconds=0.3, queries=30, rate=200.0)
+    second = Client(endpoint).run_requests(concurrency=1, seconds=0, queries=30, rate=200.0)
+
+    assert len(first) >= 30
+    assert first[-1].due - first[0].due >= 0.3e9
+    assert any(later.sent < earlier.last for earlier, later in pairwise(first)), "none overlap"
+    first_gaps = [later.due - earlier.due for earlier, later in pairwise(first)]
+    second_gaps = [later.due - earlier.due for earlier, later in pairwise(second)]
+    assert first_gaps[: len(second_gaps)] == second_gaps, "the same seed, other arrivals"
+
+
+@pytest.mark.parametrize("model", ["nodone", "nullerrors", "bytes", "http10", "open"])
+def test_unusual_streams_are_complete(server: OpenAIServer, model: str) -> None:
+    requests = Client(options(server, model=model)).run_requests(
+        concurrency=1, seconds=0, queries=2
+    )
+
+    assert [request.problem for request in requests] == ["", ""]
+    assert all(request.tokens >= 1 for request in requests)
+
+
+def test_a_connection_that_the_server_closed_is_opened_again(server: OpenAIServer) -> None:
+    requests = Client(options(server, model="closing")).run_requests(
+        concurrency=1, seconds=0, queries=4
+    )
+
+    assert [request.problem for request in requests] == [""] * 4
+    assert len(server.peers) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "sent", "omitted"),
+    [
+        pytest.param(
+            {},
+            {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 0.0},
+            "max_completion_tokens",
+            id="defaults",
+        ),
+        pytest.param({"ignore_eos": False}, {"max_tokens": TOKENS}, "ignore_eos", id="ignore-eos"),
+        pytest.param(
+            {"token_limit": "max_completion_tokens"},
+            {"max_completion_tokens": TOKENS},
+            "max_tokens",
+            id="token-limit",
+        ),
+        pytest.param({"stream_usage": False}, {"stream": True}, "stream_options", id="usage"),
+        pytest.param({"temperature": None}, {"stream": True}, "temperature", id="temperature"),
+    ],
+)
+def test_parameters_can_be_omitted(
+    server: OpenAIServer, changes: dict[str, Any], sent: dict[str, Any], omitted: str
+) -> None:
+    one_request(options(server, **changes))
+
+    [body] = server.requests
+    assert body.items() >= sent.items()
+    assert omitted not in body
+
+
+# Requests that fail
+
+
+def test_a_strict_server_is_satisfied_by_following_its_remedies(server: OpenAIServer) -> None:
+    keys: dict[str, Any] = {"model": "strict"}
+    remedies = [
+        ("endpoint.ignore_eos=false", {"ignore_eos": False}),
+        ("endpoint.stream_usage=false", {"stream_usage": False}),
+        ("endpoint.temperature=null", {"temperature": None}),
+        ("endpoint.token_limit=max_completion_tokens", {"token_limit": "max_completion_tokens"}),
+    ]
+    for remedy, change in remedies:
+        with pytest.raises(UnavailableError, match=remedy):
+            Client(options(server, **keys)).wait_until_ready()
+        keys |= change
+
+    assert one_request(options(server, **keys)).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        pytest.param("busy", "status 429 Too Many Requests: slow down", id="busy"),
+        pytest.param("failing", "status 500 Internal Server Error", id="failing"),
+        pytest.param("missing", "status 404 Not Found: Not Found; check endpoint.url", id="404"),
+        pytest.param("forbidden", "no key; put the API key into the environment", id="401"),
+        pytest.param("moved", "redirects to https://elsewhere.example/v1: set", id="redirect"),
+        pytest.param("garbage", "an event is not JSON: {]", id="garbage"),
+        pytest.param("cut", "broke off within an event", id="cut"),
+        pytest.param("empty", "the answer contains no token", id="empty"),
+        pytest.param("odd", "'delta' is not an object", id="odd"),
+        pytest.param("sorry", "out of memory", id="error-event"),
+        pytest.param("whole", "answered with application/json, not with a stream", id="document"),
+        pytest.param("hangup", "closed the connection without a response", id="hangup"),
+        pytest.param("late", "silent for endpoint.patience=2 s", id="late"),
+        pytest.param("broken", "the answer broke off after 1 token", id="broken"),
+        pytest.param("endless", "the answer goes on after 20 tokens", id="endless"),
+        pytest.param("harmony", "set endpoint.ignore_eos=false", id="past-the-end"),
+    ],
+)
+def test_failures_have_a_reason(server: OpenAIServer, model: str, reason: str) -> None:
+    request = one_request(options(server, model=model, patience=SHORT_PATIENCE))
+
+    assert reason in request.problem
+    assert "secret" not in request.problem
+
+
+def test_the_deadline_of_the_point_ends_an_answer(server: OpenAIServer) -> None:
+    client = Client(options(server, model="comments"), deadline=time.monotonic() + 0.5)
+
+    [request] = client.run_requests(concurrency=1, seconds=0, queries=50)
+
+    assert request.problem == "the answer did not end before the time of the point did"
+    assert not client.is_gone, "the deadline says nothing about the server"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("no-such-host.invalid", "the host is unknown", id="unknown-host"),
+        pytest.param("127.0.0.1:9", "Connection refused; start the server", id="refused"),
+    ],
+)
+def test_servers_that_do_not_exist(name: str, message: str) -> None:
+    with pytest.raises(UnavailableError, match=message):
+        Client(Endpoint(url=f"http://{name}/v1"))
+
+
+# Servers that start late, limit the rate, or go away
+
+
+def test_a_server_that_is_loading_is_waited_for(server: OpenAIServer) -> None:
+    Client(options(server, model="loading", startup_seconds=None)).wait_until_ready()
+
+    assert len(server.requests) == 4
+
+
+def test_a_server_that_keeps_loading_is_unavailable(server: OpenAIServer) -> None:
+    client = Client(options(server, model="loading", startup_seconds=0.1))
+
+    with pytest.raises(UnavailableError, match="Loading model; start the server, or set endpoint"):
+        client.wait_until_ready()
+
+
+def test_a_server_that_starts_late_is_waited_for_if_requested() -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+    clients: list[Client] = []
+    begun = threading.Event()
+
+    def connect() -> None:
+        begun.set()
+        clients.append(Client(Endpoint(url=url, startup_seconds=60.0)))
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    begun.wait()
+    time.sleep(0.3)
+    with serving(OpenAIServer(port)):
+        thread.join(timeout=60)
+
+    assert [client.model for client in clients] == ["tiny"]
+
+
+def test_a_closed_loop_waits_as_long_as_the_server_asks(server: OpenAIServer) -> None:
+    client = Client(options(server, model="limited"))
+
+    requests = client.run_requests(concurrency=1, seconds=0, queries=3)
+
+    problems = [request.problem for request in requests]
+    assert problems == ["", "status 429 Too Many Requests: slow down", ""]
+    assert server.requests[2]["time"] - server.requests[1]["time"] >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        pytest.param("7", 7, 7, id="seconds"),
+        pytest.param("-1", 0, 0, id="negative"),
+        pytest.param(
+            format_datetime(datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)),
+            3000,
+            3600,
+            id="date",
+        ),
+        pytest.param("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0, id="past"),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(value: str, low: float, high: float) -> None:
+    seconds = retry_seconds(value)
+
+    assert seconds is not None
+    assert low <= seconds <= high
+
+
+@pytest.mark.parametrize("value", [None, "", "soon", "nan", "inf"])
+def test_other_values_of_retry_after_are_ignored(value: str | None) -> None:
+    assert retry_seconds(value) is None
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "rate"),
+    [
+        pytest.param(1, None, id="one-in-flight"),
+        pytest.param(4, None, id="four-in-flight"),
+        pytest.param(1, 500.0, id="open-loop"),
+    ],
+)
+def test_a_server_that_dies_is_gone_after_few_requests(
+    server: OpenAIServer, concurrency: int, rate: float | None
+) -> None:
+    client = Client(options(server, model="later-failing", patience=20.0))
+
+    requests = client.run_requests(concurrency, seconds=60, queries=100_000, rate=rate)
+    client.check_alive()
+
+    assert client.is_gone
+    answered = sum(not request.problem for request in requests)
+    assert answered == GOOD_REQUESTS
+    assert len(requests) <= GOOD_REQUESTS + 1500 + 512, "as many failures as allowed, and in flight"
+    if rate is None:
+        assert len(requests) <= GOOD_REQUESTS + 5 * concurrency + 10
+
+
+def test_a_loop_that_ends_before_the_limit_of_failures_is_checked(server: OpenAIServer) -> None:
+    client = Client(options(server, model="later-failing"))
+
+    requests = client.run_requests(concurrency=1, seconds=0, queries=GOOD_REQUESTS + 2)
+    was_gone = client.is_gone
+    client.check_alive()
+
+    assert [bool(request.problem) for request in requests] == [False] * GOOD_REQUESTS + [True] * 2
+    assert not was_gone
+    assert client.is_gone
+
+
+def test_a_server_that_recovers_is_not_gone(server: OpenAIServer) -> None:
+    client = Client(options(server, model="limited"))
+
+    requests = client.run_requests(concurrency=1, seconds=0, queries=2)
+    client.check_alive()
+
+    assert requests[-1].problem
+    assert not client.is_gone
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1 with its key, in one PEM file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + signed.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def secure_server(certificate: Path) -> Iterator[OpenAIServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = OpenAIServer()
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    with serving(server):
+        yield server
+
+
+def secure_url(server: OpenAIServer) -> str:
+    return server.url.replace("http://", "https://")
+
+
+def test_a_trusted_server_is_measured_over_one_encrypted_connection(
+    secure_server: OpenAIServer, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure_server.forget()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    client = Client(options(secure_server, url=secure_url(secure_server)))
+
+    requests = client.run_requests(concurrency=1, seconds=0, queries=3)
+
+    assert [request.problem for request in requests] == [""] * 3
+    assert len(secure_server.peers) == 1
+
+
+def test_an_untrusted_certificate_is_named(secure_server: OpenAIServer) -> None:
+    with pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
+        Client(options(secure_server, url=secure_url(secure_server)))
+
+
+def test_the_wrong_scheme_is_named(server: OpenAIServer, secure_server: OpenAIServer) -> None:
+    with pytest.raises(UnavailableError, match=r"is it an http:// server\?"):
+        Client(options(server, url=secure_url(server)))
+    with pytest.raises(UnavailableError, match=r"without a response|https:// server"):
+        Client(options(secure_server, patience=5.0))
+
+
+# Connections that fail below HTTP
+
+
+def test_a_server_of_another_protocol_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with contextlib.closing(connection):
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+                connection.recv(1 << 16)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(UnavailableError, match="does not answer with HTTP"):
+            Client(Endpoint(url=f"http://127.0.0.1:{port}/v1"))
+        thread.join()

@@ -1,0 +1,159 @@
+"""Streamed answers: which are complete, how their tokens are counted, and why others fail."""
+
+import io
+import json
+import math
+import time
+
+import pytest
+
+from paradnn.workloads.endpoint.stream import (
+    MAX_LINE_BYTES,
+    AnswerError,
+    DeadlineError,
+    StreamedAnswer,
+    error_text,
+    read_answer,
+)
+
+TOKEN = '{"choices": [{"delta": {"content": "x"}}]}'
+LAST_TOKEN = '{"choices": [{"delta": {"content": "x"}, "finish_reason": "length"}]}'
+ROLE = '{"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
+DONE = "[DONE]"
+
+
+def events(*contents: str) -> str:
+    return "".join(f"data: {content}\n\n" for content in contents)
+
+
+def read(text: str | bytes, max_tokens: int = 100) -> StreamedAnswer:
+    data = text.encode() if isinstance(text, str) else text
+    return read_answer(io.BytesIO(data), math.inf, max_tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        pytest.param(events(TOKEN, TOKEN, DONE), 2, id="with-done"),
+        pytest.param(events(TOKEN, LAST_TOKEN), 2, id="finish-reason-without-done"),
+        pytest.param(events(ROLE, TOKEN, DONE), 1, id="role-is-no-token"),
+        pytest.param(events(TOKEN, DONE).replace("\n", "\r\n"), 1, id="crlf"),
+        pytest.param(events(TOKEN, DONE).replace("\n\n", "\n"), 1, id="no-blank-lines"),
+        pytest.param(events(TOKEN, DONE).replace("data: ", "data:"), 1, id="no-space"),
+        pytest.param("\ufeff" + events(TOKEN, DONE), 1, id="byte-order-mark"),
+        pytest.param(": ping\n\n" + events(TOKEN, DONE), 1, id="comment"),
+        pytest.param("data:\n\n" + events(TOKEN, DONE), 1, id="empty-event"),
+        pytest.param("event: message\nid: 1\n" + events(TOKEN, DONE), 1, id="other-fields"),
+        pytest.param(
+            'data: {"choices":\ndata:  [{"text": "x"}]}\n\n' + events(DONE), 1, id="several-lines"
+        ),
+        pytest.param(
+            events('{"error": null, "choices": [{"text": "x"}]}', DONE), 1, id="null-error"
+        ),
+        pytest.param(
+            events('{"error": {}, "choices": [{"text": "x"}]}', DONE), 1, id="empty-error"
+        ),
+        pytest.param(
+            events('{"choices": [{"delta": {"reasoning_content": "x"}}]}', TOKEN, DONE),
+            2,
+            id="reasoning",
+        ),
+        pytest.param(events(TOKEN, DONE) + "data: garbage", 1, id="rest-after-done"),
+        pytest.param(events(TOKEN) + f"data: {DONE}", 1, id="no-end-of-line"),
+    ],
+)
+def test_complete_answers_are_counted(text: str, tokens: int) -> None:
+    answer = read(text)
+
+    assert answer.tokens == tokens
+    assert 0 < answer.first <= answer.last <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize(
+    ("usages", "expected"),
+    [
+        pytest.param([{"prompt_tokens": 3, "completion_tokens": 7}], (3, 7), id="final"),
+        pytest.param(
+            [{"prompt_tokens": 3, "completion_tokens": n} for n in (1, 5)], (3, 5), id="cumulative"
+        ),
+        pytest.param([{"prompt_tokens": 3, "completion_tokens": 7}, None], (3, 7), id="then-null"),
+        pytest.param([{"completion_tokens": 0}], (0, 2), id="zero"),
+        pytest.param([{"completion_tokens": None}], (0, 2), id="null"),
+        pytest.param(["unknown"], (0, 2), id="no-object"),
+    ],
+)
+def test_the_server_counts_tokens_and_chunks_count_otherwise(
+    usages: list[object], expected: tuple[int, int]
+) -> None:
+    chunks = [json.dumps({"choices": [], "usage": usage}) for usage in usages]
+
+    answer = read(events(TOKEN, TOKEN, *chunks, DONE))
+
+    assert (answer.prompt_tokens, answer.tokens) == expected
+
+
+def test_bytes_that_are_not_utf_8_are_replaced() -> None:
+    half = "🙂".encode()[:2]
+    event = b'data: {"choices": [{"text": "' + half + b'"}]}\n\n'
+
+    assert read(event + events(DONE).encode()).tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("", "contains no token", id="nothing"),
+        pytest.param(events(DONE), "contains no token", id="done-only"),
+        pytest.param(events(ROLE, DONE), "contains no token", id="role-only"),
+        pytest.param(events(TOKEN), "broke off after 1 token", id="no-end"),
+        pytest.param('data: {"choices": [{"del', "broke off within an event", id="cut"),
+        pytest.param("data: {]\n\n", "not JSON: {]", id="garbage"),
+        pytest.param(events("[1]"), "not a JSON object", id="list"),
+        pytest.param(events('{"choices": 3}'), "'choices' is not a list", id="choices"),
+        pytest.param(events('{"choices": [{"delta": 3}]}'), "'delta' is not", id="delta"),
+        pytest.param(
+            events(TOKEN, '{"error": {"message": "out of memory", "code": 500}}'),
+            "error after 1 token: out of memory",
+            id="error",
+        ),
+        pytest.param(events('{"error": "late", "error_type": "x"}'), ": late", id="error-text"),
+        pytest.param(
+            events('{"object": "error", "message": "too long"}'), ": too long", id="error-object"
+        ),
+        pytest.param('event: error\ndata: {"message": "no"}\n\n', ": no", id="error-event"),
+        pytest.param('error: {"code": 500, "message": "no"}\n\n', ": no", id="error-field"),
+        pytest.param(
+            events('{"choices": [{"finish_reason": "abort"}]}'),
+            "finish_reason=abort",
+            id="finish-reason",
+        ),
+        pytest.param(events(*[TOKEN] * 101), "goes on after 100 tokens", id="endless"),
+        pytest.param("data: " + "x" * MAX_LINE_BYTES, "exceeds 1,048,576 bytes", id="long-line"),
+    ],
+)
+def test_other_answers_fail_with_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(AnswerError) as raised:
+        read(text)
+
+    assert reason in str(raised.value)
+
+
+def test_no_answer_is_read_after_the_deadline() -> None:
+    with pytest.raises(DeadlineError):
+        read_answer(io.BytesIO(events(TOKEN, DONE).encode()), time.monotonic() - 1, 100)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        pytest.param({"error": {"message": "no"}}, "no", id="openai"),
+        pytest.param({"error": "no"}, "no", id="text"),
+        pytest.param({"detail": "no"}, "no", id="fastapi"),
+        pytest.param({"detail": [{"loc": ["n"]}]}, '[{"loc": ["n"]}]', id="fastapi-validation"),
+        pytest.param({"message": "no", "error": None}, "no", id="message"),
+        pytest.param({"choices": []}, "", id="no-error"),
+        pytest.param(3, "", id="number"),
+    ],
+)
+def test_the_message_of_an_error_is_found(content: object, text: str) -> None:
+    assert error_text(content) == text
