@@ -179,6 +179,16 @@ def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> No
     drawn.set_figheight(drawn.get_figheight() + lines * size * 1.5 / 72)
 
 
+def add_caveats(drawn: Figure, caveats: Sequence[str]) -> None:
+    """Write caveats above the panels of a figure, in small italics."""
+    size = float(rcParams["font.size"]) / 1.2
+    chars = chars_per_inch(0.98 * drawn.get_figwidth(), size)
+    text = _filled("\n".join(caveats), chars)
+    drawn.suptitle(text, x=0.01, ha="left", fontsize=size, style="italic")
+    height = (text.count("\n") + 1) * size * 1.35 / 72
+    drawn.set_figheight(drawn.get_figheight() + height)
+
+
 def handle(label: str, **how: Any) -> Line2D:
     """A mark of a legend, or a line where `how` has a style of one."""
     return Line2D([], [], label=label, **({"linestyle": "none"} | how))

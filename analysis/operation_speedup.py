@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from analysis.ceilings import with_best_ceilings
 from analysis.columns import (
     format_values,
     is_configuration_column,
@@ -77,7 +78,12 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
     """
     from analysis.store.load import load_types
 
-    found = [roof.ridge for side in (sides.a, sides.b) for roof in find_roofs(side, find_hardware)]
+    roofs = [
+        roof
+        for side in (sides.a, sides.b)
+        for roof in find_roofs(with_best_ceilings(side, store), find_hardware)
+    ]
+    found = [roof.ridge for roof in roofs]
     if None not in found:
         ridges = sorted({ridge for ridge in found if ridge is not None})
     else:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.ceilings import with_best_ceilings
 from analysis.format import percent_interval
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
@@ -20,12 +21,12 @@ from analysis.result import Paragraph, Result
 from analysis.roofs import (
     Roof,
     RoofVerdict,
-    describe,
+    draw_roofs,
     find_roofs,
-    frame_roof,
-    percent,
-    roof_in_words,
-    verdict,
+    find_verdict,
+    format_roof,
+    format_share,
+    roof_sentences,
 )
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, StoreError
@@ -89,7 +90,7 @@ def _placed(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
     works = (rows["flops"] > 0) | (intensity > 0)
     placed = works & (intensity > 0) & (rate > 0) & np.isfinite(intensity) & np.isfinite(rate)
     attainable = roof.attainable(intensity)
-    limits = verdict(intensity, roof)
+    limits = find_verdict(intensity, roof)
     limits[rows["type"].str.contains(TRANSFERS).to_numpy(dtype=bool)] = RoofVerdict.TRANSFER.value
     drawn = placed & (rows["share"] >= MINIMUM_SHARE)
     reached = {"attainable": attainable, "roof_share": rate / attainable, "verdict": limits}
@@ -132,7 +133,7 @@ def operations_of(
     runs = runs.assign(
         **{name: runs[name].astype("object").fillna(not_recorded(name)) for name in places}
     )
-    roofs = find_roofs(runs, find_hardware)
+    roofs = find_roofs(with_best_ceilings(runs, store), find_hardware)
     found, models = place_operations(table.merge(runs[_KEYS], on="run_id"), roofs)
     sizes = sorted(
         str(name) for name in runs if str(name).startswith("model.") and name != "model.name"
@@ -183,7 +184,7 @@ def operations_result(
         levels=levels,
         numbers=table,
         sentences=[
-            *map(roof_in_words, roofs),
+            *map(roof_sentences, roofs),
             *(
                 _of_one(operations, models.iloc[0].to_dict())
                 if alone
@@ -243,17 +244,17 @@ def _of_one(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
     shares = {name: time[name] for name in _verdicts(time)} | {
         name: rest[name] for name in rest if rest[name] > 5e-4
     }
-    yield f"Of the profiled time: {', '.join(f'{percent(part)} {name}' for name, part in shares.items())}."
+    yield f"Of the profiled time: {', '.join(f'{format_share(part)} {name}' for name, part in shares.items())}."
     rows = operations[
         operations["roof_share"].notna() & operations["verdict"].ne(RoofVerdict.TRANSFER)
     ]
     rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
     if rows["saved"].sum() > 0:
         top = ", ".join(
-            f"{row['name']} ({row['verdict']}, at {percent(row['roof_share'])} of its roof) {percent(row['saved'])}"
+            f"{row['name']} ({row['verdict']}, at {format_share(row['roof_share'])} of its roof) {format_share(row['saved'])}"
             for row in rows.nlargest(3, "saved").to_dict("records")
         )
-        whole = percent(rows["saved"].sum())
+        whole = format_share(rows["saved"].sum())
         yield f"Brought to their roofs, all operations would save {whole} of the time; most of it: {top}."
 
 
@@ -262,7 +263,7 @@ def _of_many(
 ) -> Iterator[Paragraph | str]:
     yield Paragraph(
         f"{operations['drawn'].sum()} operations of {len(models)} models are drawn, types of operation with FLOPs and "
-        f"at least {percent(MINIMUM_SHARE)} of their model's time.",
+        f"at least {format_share(MINIMUM_SHARE)} of their model's time.",
         tuple(map(_type, types_of(operations).to_dict("records"))),
     )
     times = [f"{one} {percent_interval(time_of(models, levels, one))}" for one in _verdicts(models)]
@@ -293,12 +294,12 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, alone: str) -> drawin
                 x, y, s=size, alpha=0.8, zorder=2, edgecolors="white", linewidths=0.4, **look
             )
         roof = next(roof for roof in roofs if (roof.device, roof.precision) == (device, precision))
-        frame_roof(axes, mine, roof)
+        draw_roofs(axes, mine, roof)
         whose = alone or f"{mine['run_id'].nunique()} models"
-        title = f"{len(mine)} operations of {whose} on {device}, {precision}\n{describe(roof)}"
+        title = f"{len(mine)} operations of {whose} on {device}, {precision}\n{format_roof(roof)}"
         drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
     sums = [types[kinds].sum() for _, kinds, _ in looks]
-    said = [percent(part) if alone else f"({part})" for part in sums]
+    said = [format_share(part) if alone else f"({part})" for part in sums]
     handles = [
         drawing.handle(f"{one[0]} {words}", **one[2])
         for one, words in zip(looks, said, strict=True)
@@ -315,13 +316,13 @@ def _type(row: dict[Any, Any]) -> str:
     where = f"{low} FLOP/B" if low == high else f"{low} to {high} FLOP/B"
     name = f"{row['type']}, {row['operations']} operations at {where}"
     if row["between_devices"]:
-        best = percent(row["roof_share_best"])
+        best = format_share(row["roof_share_best"])
         return (
             f"{name}: between devices; they never draw more than {best} of what memory would give."
         )
     return (
-        f"{name}: {row['compute_bound']} compute-bound; {percent(row['roof_share'])} of the roof in the median, at "
-        f"most {percent(row['roof_share_best'])}."
+        f"{name}: {row['compute_bound']} compute-bound; {format_share(row['roof_share'])} of the roof in the median, at "
+        f"most {format_share(row['roof_share_best'])}."
     )
 
 

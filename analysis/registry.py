@@ -24,10 +24,12 @@ from paradnn.core.registry import Registry
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 ResultT = TypeVar("ResultT", bound=Result, covariant=True)
-#: What an analysis takes runs for. "steps": times of steps; a run of a scenario counts for the
-#: steps that it timed, unless options name a metric of its queries. "queries": results of
-#: scenarios. "untimed": times do not matter, and neither does whether runs are steady. "none": every
-#: run counts, and no check excludes any.
+#: What an analysis takes runs for.
+#: "steps": times of steps; a run of a scenario counts for the steps that it timed, unless options
+#: name a metric of its queries.
+#: "queries": results of scenarios.
+#: "untimed": times do not matter, and neither does whether runs are steady.
+#: "none": every run counts, and no check excludes any.
 Gate = Literal["steps", "queries", "untimed", "none"]
 
 
@@ -121,6 +123,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         options = options or self.options()
         if self.gate == "none":
             return self.function(frame, options)
+        from analysis.ceilings import ceiling_caveat
         from analysis.columns import scenario_runs_as_steps
         from analysis.store.quality import admit
 
@@ -134,7 +137,12 @@ class Analysis(Generic[OptionsT, ResultT]):
             quality = replace(quality, scenarios=count)
         if self.gate == "untimed" and not options.steady_only:
             quality = replace(quality, unsteady=0, contended=0, scenarios=0)
-        return replace(self.function(runs, options), quality=quality)
+        result = self.function(runs, options)
+        metrics = {*columns_named(options), *result.metrics, *map(str, result.table.columns)}
+        used = runs[runs["run_id"].isin(result.sources)] if "run_id" in runs else runs
+        caveat = ceiling_caveat(used, metrics)
+        caveats = (*result.caveats, caveat) if caveat else result.caveats
+        return replace(result, quality=quality, caveats=caveats)
 
     def sections(self, rows: pd.DataFrame) -> Iterator[SectionSpec]:
         """Yield the sections that some runs allow, with options, title and reading filled in."""

@@ -55,6 +55,10 @@ class Result:
     picture: Callable[[], drawing.Figure] | None = None
     stands_out: Highlight | None = None
     rows: Sequence[tuple[str, pd.DataFrame]] | None = ()
+    #: Metrics that the result is about, if the columns of the table do not name them.
+    metrics: tuple[str, ...] = ()
+    #: Sentences that text and figure state next to the findings.
+    caveats: tuple[str, ...] = ()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -81,7 +85,7 @@ class Result:
         else:
             left_out = []
         set_aside = [self.set_aside] if self.set_aside is not None else []
-        found = [*self.sentences, *pooled, *left_out, *set_aside]
+        found = [*self.sentences, *self.caveats, *pooled, *left_out, *set_aside]
         return [part if isinstance(part, Paragraph) else Paragraph(part) for part in found]
 
     def text(self) -> str:
@@ -96,6 +100,8 @@ class Result:
             raise ParadnnError("there is nothing to draw; choose other runs")
         with drawing.page(width):
             drawn = self.picture()
+            if self.caveats:
+                drawing.add_caveats(drawn, self.caveats)
             own, height = drawn.get_size_inches()
             if width is not None and own != width:  # of an analysis that makes its figures itself
                 drawn.set_size_inches(width, height * width / own)

@@ -1,5 +1,7 @@
-"""Roofs and what lies below them: ceilings, the ridge, what limits a model or an operation, and
-their picture.
+"""Rooflines: ceilings of devices, what limits models and operations below them, and their picture.
+
+Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for
+multicore architectures", Communications of the ACM 52(4), 2009.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from analysis.ceilings import BANDWIDTH, PEAK, has_low_ceilings, remeasure_command
+from analysis.columns import OPERATION_SETTINGS
 from analysis.format import short
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
@@ -18,13 +22,15 @@ from analysis.store.frame import families, is_ok
 from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
 
 #: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None);
-#: None without one.
+#: None if the device has no known data sheet.
 Sheets = Callable[[str], Any]
 
 
 class RoofVerdict(StrEnum):
-    """What limits a model or an operation; tables hold the values. Only an operation is "between
-    devices": its bytes cross the links, which are no ceiling of this roof.
+    """What limits a model or an operation; tables hold the values.
+
+    Only an operation can be "between devices": its bytes cross the links between devices, whose
+    rate is not a ceiling of this roof.
     """
 
     MEMORY = "memory-bound"
@@ -35,31 +41,40 @@ class RoofVerdict(StrEnum):
 
 
 _NUMBERS = (
-    *(
-        "arithmetic_intensity",
-        "flops_per_second",
-        "trace_arithmetic_intensity",
-        "trace_flops_utilization",
-    ),
-    *("trace_flops_utilization_lowest", "trace_captures", "published_intensity", "infeed_fraction"),
-    *(
-        "peak_flops_per_second",
-        "peak_bytes_per_second",
-        "step_time_ms",
-        "step_time_low_ms",
-        "step_time_high_ms",
-    ),
+    "arithmetic_intensity",
+    "flops_per_second",
+    "trace_arithmetic_intensity",
+    "trace_flops_utilization",
+    "trace_flops_utilization_lowest",
+    "trace_captures",
+    "published_intensity",
+    "infeed_fraction",
+    PEAK,
+    BANDWIDTH,
+    "step_time_ms",
+    "step_time_low_ms",
+    "step_time_high_ms",
 )
 _PLACE = ["device", "precision", "family"]
 
 
 @dataclass(frozen=True)
 class Roof:
-    """The ceilings of a device at a precision; None is unknown.
+    """The ceilings of a device at a precision.
 
-    `peak` in FLOP/s and `bandwidth` in B/s, each with its source: measured, specification or
-    unknown. `ridge_low` and `ridge_high` enclose the ridge points of all measured pairs of ceilings
-    (both the ridge where there is one pair).
+    Attributes:
+        device: name of the device.
+        precision: precision of the arithmetic.
+        peak: FLOP/s; None if unknown.
+        bandwidth: B/s; None if unknown.
+        peak_source: "measured", "specification" or "unknown".
+        bandwidth_source: the same for the bandwidth.
+        ridge_low: lowest ridge point of all measured pairs of ceilings, in FLOP/B; the ridge itself
+            if there is one pair.
+        ridge_high: highest of these ridge points.
+        peak_is_low: whether the peak is a lower bound, see `analysis.ceilings`.
+        bandwidth_is_low: the same for the bandwidth.
+        remedy: command that measures the ceilings again, if one of them is a lower bound.
     """
 
     device: str
@@ -70,28 +85,43 @@ class Roof:
     bandwidth_source: str
     ridge_low: float | None = None
     ridge_high: float | None = None
+    peak_is_low: bool = False
+    bandwidth_is_low: bool = False
+    remedy: str = ""
 
     @property
     def ridge(self) -> float | None:
-        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth (Williams et al.
-        2009).
-        """
+        """The intensity in FLOP/B above which arithmetic limits: peak / bandwidth."""
         if self.peak is None or self.bandwidth is None:
             return None
         return self.peak / self.bandwidth
 
     @property
+    def is_low(self) -> bool:
+        """Whether one of the ceilings is a lower bound."""
+        return self.peak_is_low or self.bandwidth_is_low
+
+    @property
     def source(self) -> str:
-        """Where the ceilings come from, in words."""
-        if self.peak_source == self.bandwidth_source:
-            return self.peak_source
-        return f"peak: {self.peak_source}, bandwidth: {self.bandwidth_source}"
+        """The source of the ceilings as text, with a note for a ceiling that is too low."""
+        peak = self.peak_source
+        if self.peak_is_low:
+            peak += ", too low"
+        bandwidth = self.bandwidth_source
+        if self.bandwidth_is_low:
+            bandwidth += ", too low"
+        if peak == bandwidth:
+            return peak
+        return f"peak: {peak}; bandwidth: {bandwidth}"
 
     def attainable(self, intensity: Any) -> np.ndarray:
-        """The roof in FLOP/s at an intensity in FLOP/B: min(peak, intensity x bandwidth), NaN where
-        it is unknown.
+        """Return the attainable rate in FLOP/s: min(peak, intensity x bandwidth).
 
-        Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+        Args:
+            intensity: arithmetic intensities in FLOP/B, of any shape.
+
+        Returns:
+            Rates of the same shape, NaN if a ceiling is unknown.
         """
         values = np.asarray(intensity, dtype="float64")
         if self.peak is None or self.bandwidth is None:
@@ -99,115 +129,186 @@ class Roof:
         return np.minimum(self.peak, values * self.bandwidth)
 
 
-class Placed(NamedTuple):
-    """Models under roofs.
+class PlacedModels(NamedTuple):
+    """Models under their roofs.
 
-    `points` has one row a run: run_id, device, precision, family, the batch size and those of
-    model.* in which some family varies, arithmetic_intensity (FLOP/B), traffic ("analytic" or
-    "trace"), flops_per_second with its interval `rate_low`..`rate_high` (of a trace the range of
-    the run's captures), attainable (FLOP/s), share (rate / attainable) with
-    `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN. `left_out`
-    counts runs without a place by the reason.
+    Attributes:
+        points: one row per run. run_id, device, precision, family, further settings that vary
+            (such as `compile`), the batch size and the `model.*` that vary within a family;
+            `arithmetic_intensity` in FLOP/B; `traffic` ("analytic" or "trace"); `flops_per_second`
+            with its interval `rate_low` to `rate_high` (for a trace, the range of the run's
+            captures); `attainable` in FLOP/s; `share` = rate / attainable with `share_low` and
+            `share_high`; `verdict`; `infeed_fraction`; `ceilings`, their source. Unknown numbers
+            are NaN.
+        roofs: the roofs, by device and precision.
+        omitted: number of runs without a place, by reason.
     """
 
     points: pd.DataFrame
     roofs: tuple[Roof, ...]
-    left_out: Mapping[str, int]
+    omitted: Mapping[str, int]
 
 
-def place_models(frame: pd.DataFrame, sheets: Sheets) -> Placed:
-    """Place the measured runs of a frame (one row a run) under the roofs of their devices.
+def place_models(frame: pd.DataFrame, sheets: Sheets) -> PlacedModels:
+    """Place the measured runs of a frame under the roofs of their devices.
 
-    A run's place is `arithmetic_intensity` and `flops_per_second`: exact work over compulsory
-    traffic, so the true intensity is at most this. A published run that was traced is placed by its
-    trace instead, counted traffic and the trace's own rate (fraction x specified peak), since both
-    come from the same execution. `published_intensity` is no traffic and places nothing.
+    The place of a run is its `arithmetic_intensity` and `flops_per_second`: exact work over
+    compulsory traffic, so the true intensity is at most this. A published run that was traced is
+    placed by its trace instead: counted traffic, and the trace's own rate (utilization x specified
+    peak), since both come from the same execution. `published_intensity` does not count traffic and
+    places nothing.
+
+    Args:
+        frame: one row per run.
+        sheets: finds the data sheet of a device.
     """
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
     roofs = find_roofs(measured, sheets)
     points, reasons = _place(measured, sheets)
-    left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
-    left_out |= {
-        str(reason): int(count) for reason, count in reasons.value_counts(sort=False).items()
-    }
-    return Placed(
-        _under(points, roofs), roofs, {reason: count for reason, count in left_out.items() if count}
-    )
+    omitted = {"not measured, such as out of memory": len(rows) - len(measured)}
+    for reason, count in reasons.value_counts(sort=False).items():
+        omitted[str(reason)] = int(count)
+    omitted = {reason: count for reason, count in omitted.items() if count}
+    return PlacedModels(_with_shares(points, roofs), roofs, omitted)
 
 
 def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
-    """A roof for each device and precision in a frame: medians over its runs of the measured
-    ceilings (`peak_flops_per_second`, `peak_bytes_per_second`), else the data sheet's.
+    """Find the roof of every device and precision of a frame.
+
+    A ceiling is the median over the runs that hold a measured one. Ceilings that are too low (see
+    `analysis.ceilings`) count only if there is no other; then the highest of them is used, which is
+    a lower bound. Without a measured ceiling, the data sheet's is used.
+
+    Args:
+        frame: one row per run.
+        sheets: finds the data sheet of a device.
     """
     roofs = []
     for (device, precision), group in _with_keys(frame).groupby(["device", "precision"], sort=True):
         sheet = sheets(str(device))
-        ceilings = group[["peak_flops_per_second", "peak_bytes_per_second"]]
-        ceilings = ceilings.where(np.isfinite(ceilings) & (ceilings > 0))
-        if sheet is not None:
-            specified = (sheet.peak_flops.get(precision), sheet.bandwidth)
-        else:
+        if sheet is None:
             specified = (None, None)
-        values: list[float | None] = []
-        sources = []
-        for (_, column), given in zip(ceilings.items(), specified, strict=True):
-            measured = column.notna().any()
-            values.append(float(column.median()) if measured else given and float(given))
-            sources.append("measured" if measured else "specification" if given else "unknown")
-        roof = Roof(str(device), str(precision), values[0], values[1], sources[0], sources[1])
+        else:
+            specified = (sheet.peak_flops.get(precision), sheet.bandwidth)
+        peak = _find_ceiling(group, PEAK, specified[0])
+        bandwidth = _find_ceiling(group, BANDWIDTH, specified[1])
+        roof = Roof(
+            device=str(device),
+            precision=str(precision),
+            peak=peak.value,
+            bandwidth=bandwidth.value,
+            peak_source=peak.source,
+            bandwidth_source=bandwidth.source,
+            peak_is_low=peak.is_low,
+            bandwidth_is_low=bandwidth.is_low,
+        )
         if roof.ridge is not None:
-            ridges = ceilings.iloc[:, 0].fillna(values[0]) / ceilings.iloc[:, 1].fillna(values[1])
+            ridges = peak.used.fillna(peak.value) / bandwidth.used.fillna(bandwidth.value)
             roof = replace(roof, ridge_low=float(ridges.min()), ridge_high=float(ridges.max()))
+        if roof.is_low:
+            roof = replace(roof, remedy=remeasure_command(group[has_low_ceilings(group)]))
         roofs.append(roof)
     return tuple(roofs)
 
 
-def verdict(intensity: Any, roof: Roof) -> np.ndarray:
-    """What limits at each intensity: memory-bound left of the ridge, else compute-bound.
+class _Ceiling(NamedTuple):
+    """A ceiling with its source; `used` are the values per run that it rests on, else NaN."""
 
-    Where measured ceilings differ from run to run, "at the ridge" between the lowest and the
-    highest ridge point; and "unknown" without both ceilings or without an intensity.
+    value: float | None
+    source: str
+    is_low: bool
+    used: pd.Series
+
+
+def _find_ceiling(group: pd.DataFrame, column: str, specified: float | None) -> _Ceiling:
+    measured = group[column].where(np.isfinite(group[column]) & (group[column] > 0))
+    sound = measured.mask(has_low_ceilings(group, column))
+    if sound.notna().any():
+        return _Ceiling(float(sound.median()), "measured", is_low=False, used=sound)
+    if measured.notna().any():
+        highest = measured.where(measured == measured.max())
+        return _Ceiling(float(measured.max()), "measured", is_low=True, used=highest)
+    if specified:
+        return _Ceiling(float(specified), "specification", is_low=False, used=measured)
+    return _Ceiling(None, "unknown", is_low=False, used=measured)
+
+
+def find_verdict(intensity: Any, roof: Roof) -> np.ndarray:
+    """Return what limits at each intensity: memory left of the ridge, else arithmetic.
+
+    If measured ceilings differ between runs, the verdict is "at the ridge" between the lowest and
+    the highest ridge point. It is "unknown" without both ceilings or without an intensity.
+
+    Args:
+        intensity: arithmetic intensities in FLOP/B, of any shape.
+        roof: the roof that limits.
     """
     values = np.asarray(intensity, dtype="float64")
-    low, high = (roof.ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
+    low = roof.ridge if roof.ridge_low is None else roof.ridge_low
+    high = roof.ridge if roof.ridge_high is None else roof.ridge_high
     if low is None or high is None:
         return np.full(values.shape, RoofVerdict.UNKNOWN.value, dtype=object)
-    where = [values < low, values >= high, values >= low]
-    names = [name.value for name in (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE)]
-    return np.select(where, names, RoofVerdict.UNKNOWN.value).astype(object)
+    # The first condition that holds decides.
+    conditions = [values < low, values >= high, values >= low]
+    verdicts = [RoofVerdict.MEMORY.value, RoofVerdict.COMPUTE.value, RoofVerdict.RIDGE.value]
+    return np.select(conditions, verdicts, RoofVerdict.UNKNOWN.value).astype(object)
 
 
-def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each device, precision and family: points, how many under each verdict, quartiles
-    of their share of the roof with the 95% interval of the median over their models and batch sizes
-    (`sample`), the range of their intensities (FLOP/B).
+def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
+    """Summarize the points of `PlacedModels` by device, precision and family.
+
+    Settings that change the operations of a step, such as `compile`, make further groups.
+
+    Args:
+        points: the points of `PlacedModels`.
+        unit: what intervals take as a sample.
+
+    Returns:
+        One row per group: number of points, how many are under each verdict, the quartiles of their
+        share of the roof, the 95% interval of the median (`median_low` to `median_high`, over
+        `sample`), and the range of their intensities in FLOP/B.
     """
+    verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
+    keys = group_columns(points)
     rows = []
-    for place, group in points.groupby(["device", "precision", "family"], sort=False):
+    for place, group in points.groupby(keys, sort=False, dropna=False):
         known = group[group["share"].notna()]
         levels = levels_of(known, unit)
-        quarter, middle, three = known["share"].quantile([0.25, 0.5, 0.75])
         interval = crossed_quantile(known["share"], levels)
-        verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
-        counts = {
-            re.sub("[- ]", "_", name.value): int((group["verdict"] == name).sum())
-            for name in verdicts
-        }
-        rows.append(
-            {**dict(zip(_PLACE, place, strict=True)), "points": len(group), **counts}
-            | {"share_q25": quarter, "share_median": middle, "share_q75": three}
-            | {"median_low": interval.low, "median_high": interval.high, "sample": levels.words}
-            | {"lowest_intensity": group["arithmetic_intensity"].min()}
-            | {"highest_intensity": group["arithmetic_intensity"].max()}
-        )
+        row: dict[str, Any] = dict(zip(keys, place, strict=True))
+        row["points"] = len(group)
+        for verdict in verdicts:
+            column = re.sub("[- ]", "_", verdict.value)
+            row[column] = int((group["verdict"] == verdict).sum())
+        row["share_q25"] = known["share"].quantile(0.25)
+        row["share_median"] = known["share"].quantile(0.5)
+        row["share_q75"] = known["share"].quantile(0.75)
+        row["median_low"] = interval.low
+        row["median_high"] = interval.high
+        row["sample"] = levels.words
+        row["lowest_intensity"] = group["arithmetic_intensity"].min()
+        row["highest_intensity"] = group["arithmetic_intensity"].max()
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the columns that place a run, NaN or "device not recorded" where it lacks
-    them.
+def group_columns(points: pd.DataFrame) -> list[str]:
+    """Return the columns that group the points of `PlacedModels`.
+
+    These are device, precision and family, and the settings that change the operations of a step
+    and vary among the points.
     """
+    varying = [
+        name
+        for name in OPERATION_SETTINGS
+        if name in points and name not in _PLACE and points[name].nunique(dropna=False) > 1
+    ]
+    return [*_PLACE, *varying]
+
+
+def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns that place a run if they are missing, with NaN or "device not recorded"."""
     rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS, *_PLACE])))
     places = {
         name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name))
@@ -216,147 +317,177 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(_NUMBERS, "float64")).assign(**places)
 
 
-def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.Series]:
-    """The runs that have a place, with it; and for every row the reason why it has none, or None."""
-    sheets = {device: sheet for device in set(rows["device"]) if (sheet := specification(device))}
-    peaks = {device: sheet.peak_flops for device, sheet in sheets.items()}
-    keys = zip(rows["device"], rows["precision"], strict=True)
-    specified = np.array(
-        [peaks.get(device, {}).get(kind) or np.nan for device, kind in keys], dtype="float64"
-    )
-    traced = (
+def _place(rows: pd.DataFrame, sheets: Sheets) -> tuple[pd.DataFrame, pd.Series]:
+    """Return the runs that have a place, and per row the reason why it has none, or None."""
+    specified = _specified_peaks(rows, sheets)
+    is_traced = (
         (rows["trace_arithmetic_intensity"] > 0)
         & (rows["trace_flops_utilization"] > 0)
         & ~np.isnan(specified)
     )
-    intensity = rows["arithmetic_intensity"].where(~traced, rows["trace_arithmetic_intensity"])
-    rate = rows["flops_per_second"].where(~traced, rows["trace_flops_utilization"] * specified)
-    # The rate's interval is the step time's, turned over; a trace is the best of its run's
-    # captures.
-    slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
-    several = rows["trace_captures"] > 1
-    lowest = (rows["trace_flops_utilization_lowest"] * specified).where(several)
-    models = [str(name) for name in rows if str(name).startswith("model.") and name != "model.name"]
-    varies = [name for name in models if (rows.groupby("family")[name].nunique() > 1).any()]
-    points = rows[
-        ["run_id", *_PLACE, *(name for name in ("batch_size", *varies) if name in rows)]
-    ].assign(
+    intensity = rows["arithmetic_intensity"].where(~is_traced, rows["trace_arithmetic_intensity"])
+    traced_rate = rows["trace_flops_utilization"] * specified
+    rate = rows["flops_per_second"].where(~is_traced, traced_rate)
+    # The interval of a rate is that of the step time, inverted. A trace is the best of the run's
+    # captures, so its rate is the upper end of their range.
+    rate_low = rate * rows["step_time_ms"] / rows["step_time_high_ms"]
+    rate_high = rate * rows["step_time_ms"] / rows["step_time_low_ms"]
+    has_several_captures = rows["trace_captures"] > 1
+    lowest_traced = rows["trace_flops_utilization_lowest"] * specified
+    columns = ["run_id", *_PLACE, *_descriptive_columns(rows)]
+    points = rows[columns].assign(
         arithmetic_intensity=intensity,
-        traffic=np.where(traced, "trace", "analytic"),
+        traffic=np.where(is_traced, "trace", "analytic"),
         flops_per_second=rate,
-        rate_low=(rate * rows["step_time_ms"] / slow).where(~traced, lowest),
-        rate_high=(rate * rows["step_time_ms"] / fast).where(~traced, rate.where(several)),
+        rate_low=rate_low.where(~is_traced, lowest_traced.where(has_several_captures)),
+        rate_high=rate_high.where(~is_traced, rate.where(has_several_captures)),
         infeed_fraction=rows["infeed_fraction"],
     )
-    no_traffic = ~(intensity > 0)
-    no_rate = ~(rate > 0)
-    printed = no_traffic & rows["published_intensity"].notna()
+    has_no_traffic = ~(intensity > 0)
     reasons = pd.Series(None, index=rows.index, dtype="object")
-    reasons[no_rate] = "without a FLOP rate"
-    reasons[no_traffic] = "without an arithmetic intensity"
-    reasons[printed] = "published without counted traffic"
+    reasons[~(rate > 0)] = "without a FLOP rate"
+    reasons[has_no_traffic] = "without an arithmetic intensity"
+    reasons[has_no_traffic & rows["published_intensity"].notna()] = (
+        "published without counted traffic"
+    )
     return points[reasons.isna()].reset_index(drop=True), reasons
 
 
-def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
-    """The points with attainable rate, share and verdict, sorted by device, precision, family, best
-    share first.
+def _specified_peaks(rows: pd.DataFrame, sheets: Sheets) -> np.ndarray:
+    """Return the specified peak of each run's device at its precision, (n,) in FLOP/s or NaN."""
+    peaks: dict[str, Mapping[str, float]] = {}
+    for device in set(rows["device"]):
+        sheet = sheets(device)
+        peaks[device] = {} if sheet is None else sheet.peak_flops
+    keys = zip(rows["device"], rows["precision"], strict=True)
+    found = [peaks[device].get(precision) or math.nan for device, precision in keys]
+    return np.array(found, dtype="float64")
+
+
+def _descriptive_columns(rows: pd.DataFrame) -> list[str]:
+    """Return the settings that vary, the batch size, and `model.*` that vary within a family."""
+    settings = [name for name in group_columns(rows) if name not in _PLACE]
+    by_family = rows.groupby("family")
+    sizes = [
+        str(name)
+        for name in rows
+        if str(name).startswith("model.")
+        and name != "model.name"
+        and (by_family[name].nunique() > 1).any()
+    ]
+    batch_size = ["batch_size"] if "batch_size" in rows else []
+    return [*settings, *batch_size, *sizes]
+
+
+def _with_shares(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
+    """Add attainable rate, share, verdict and source of the ceilings.
+
+    Rows are sorted by device, precision and family, and then by share, highest first.
     """
     table = points.assign(attainable=np.nan, verdict=RoofVerdict.UNKNOWN.value)
+    ceilings = pd.Series("unknown", index=table.index, dtype="object")
     for roof in roofs:
-        here = (table["device"] == roof.device) & (table["precision"] == roof.precision)
-        intensity = table.loc[here, "arithmetic_intensity"]
-        table.loc[here, "attainable"] = roof.attainable(intensity)
-        table.loc[here, "verdict"] = verdict(intensity, roof)
-    for name, rate in (
-        ("share", "flops_per_second"),
-        ("share_low", "rate_low"),
-        ("share_high", "rate_high"),
-    ):
-        table[name] = table[rate] / table["attainable"]
-    place = {name: position for position, name in enumerate(families(table))}
-    order = ["device", "precision", "place", "share"]
-    keys = table["family"].map(place).fillna(len(place))
-    table = table.assign(place=keys).sort_values(
-        order, ascending=[True, True, True, False], kind="stable"
+        is_under = (table["device"] == roof.device) & (table["precision"] == roof.precision)
+        intensity = table.loc[is_under, "arithmetic_intensity"]
+        table.loc[is_under, "attainable"] = roof.attainable(intensity)
+        table.loc[is_under, "verdict"] = find_verdict(intensity, roof)
+        ceilings[is_under] = roof.source
+    table["share"] = table["flops_per_second"] / table["attainable"]
+    table["share_low"] = table["rate_low"] / table["attainable"]
+    table["share_high"] = table["rate_high"] / table["attainable"]
+    table["ceilings"] = ceilings
+    order = families(table)
+    positions = {name: position for position, name in enumerate(order)}
+    table["position"] = table["family"].map(positions).fillna(len(order))
+    table = table.sort_values(
+        ["device", "precision", "position", "share"],
+        ascending=[True, True, True, False],
+        kind="stable",
     )
-    return table.drop(columns="place").reset_index(drop=True)
+    return table.drop(columns="position").reset_index(drop=True)
 
 
-def frame_roof(
+def draw_roofs(
     axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()
 ) -> None:
-    """Logarithmic scales around the points and the ridge, and the roofs."""
-    ridges = [one.ridge for one in (roof, *others) if one.ridge is not None]
-    peaks = [one.peak for one in (roof, *others) if one.peak is not None]
-    left = min([points["arithmetic_intensity"].min(), *(ridge / 4 for ridge in ridges)]) / 1.5
-    right = max([points["arithmetic_intensity"].max(), *(ridge * 4 for ridge in ridges)]) * 1.5
+    """Draw a roof with logarithmic scales around some points and the ridge.
+
+    Args:
+        axes: the panel.
+        points: the points that the scales include, with arithmetic_intensity and flops_per_second.
+        roof: the roof, drawn in black.
+        others: roofs of the same device at other precisions, drawn in grey.
+    """
+    intensity = points["arithmetic_intensity"]
+    ridges = [each.ridge for each in (roof, *others) if each.ridge is not None]
+    peaks = [each.peak for each in (roof, *others) if each.peak is not None]
+    left = min([intensity.min(), *(ridge / 4 for ridge in ridges)]) / 1.5
+    right = max([intensity.max(), *(ridge * 4 for ridge in ridges)]) * 1.5
     axes.set(xscale="log", yscale="log", xlim=(left, right))
-    for one in others:
-        _draw_roof(
-            axes,
-            one,
-            left,
-            right,
-            {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5},
-        )
-    _draw_roof(
-        axes, roof, left, right, {"color": drawing.COLOURS[-1], "linewidth": 1.6, "zorder": 3}
-    )
+    other_look = {"color": "#bbbbbb", "linewidth": 1.0, "linestyle": "--", "zorder": 0.5}
+    for each in others:
+        _draw_ceilings(axes, each, (left, right), other_look)
+    look = {"color": drawing.COLOURS[-1], "linewidth": 1.6, "zorder": 3}
+    _draw_ceilings(axes, roof, (left, right), look)
     if roof.ridge is not None and roof.peak is not None:
-        axes.plot(
-            roof.ridge, roof.peak, marker="|", markersize=12, color=drawing.COLOURS[-1], zorder=3
-        )
-    axes.set_ylim(
-        float(points["flops_per_second"].min()) / 2,
-        max([points["flops_per_second"].max(), *peaks]) * 2,
-    )
+        color = drawing.COLOURS[-1]
+        axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=color, zorder=3)
+    lowest = float(points["flops_per_second"].min())
+    highest = max([points["flops_per_second"].max(), *peaks])
+    axes.set_ylim(lowest / 2, highest * 2)
     drawing.log_ticks(axes.xaxis, "{:g}".format)
     drawing.log_ticks(axes.yaxis, lambda value: short(value, "FLOP/s"))
 
 
-def _draw_roof(
-    axes: drawing.Axes, roof: Roof, left: float, right: float, look: dict[str, Any]
+def _draw_ceilings(
+    axes: drawing.Axes, roof: Roof, limits: tuple[float, float], look: dict[str, Any]
 ) -> None:
-    """The two ceilings; one alone, dotted, where the other is unknown."""
+    """Draw both ceilings; a single known one is dotted."""
+    left, right = limits
     intensity = np.array([left, roof.ridge or left, right])
     rate = np.minimum(roof.peak or np.inf, intensity * (roof.bandwidth or np.inf))
+    if roof.ridge is None:
+        look = look | {"linestyle": ":"}
     if np.isfinite(rate).all():
-        axes.plot(intensity, rate, **(look if roof.ridge else look | {"linestyle": ":"}))
+        axes.plot(intensity, rate, **look)
 
 
-def describe(roof: Roof) -> str:
-    """Such as "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
+def format_roof(roof: Roof) -> str:
+    """Format the ceilings, such as "180 TFLOP/s, 2.4 TB/s, ridge 75 FLOP/B (specification)"."""
     if roof.peak is None and roof.bandwidth is None:
         return "no ceiling known"
+    parts = []
     if roof.peak is None:
-        peak = "peak unknown"
+        parts.append("peak unknown")
     else:
-        peak = short(roof.peak, "FLOP/s", digits=3)
+        parts.append(short(roof.peak, "FLOP/s", digits=3))
     if roof.bandwidth is None:
-        bandwidth = "bandwidth unknown"
+        parts.append("bandwidth unknown")
     else:
-        bandwidth = short(roof.bandwidth, "B/s", digits=3)
-    if roof.ridge is None:
-        ridge = ""
-    else:
-        ridge = f", ridge {roof.ridge:.3g} FLOP/B"
+        parts.append(short(roof.bandwidth, "B/s", digits=3))
+    if roof.ridge is not None:
+        parts.append(f"ridge {roof.ridge:.3g} FLOP/B")
     if roof.ridge_low != roof.ridge_high:
-        ridge += f", {roof.ridge_low:.3g} to {roof.ridge_high:.3g} over its runs"
-    return f"{peak}, {bandwidth}{ridge} ({roof.source})"
+        parts.append(f"{roof.ridge_low:.3g} to {roof.ridge_high:.3g} over its runs")
+    return f"{', '.join(parts)} ({roof.source})"
 
 
-def roof_in_words(roof: Roof) -> str:
-    """The ceilings with their sources and the ridge point, and what to do where one is not known."""
+def roof_sentences(roof: Roof) -> str:
+    """Return the ceilings with their sources, and the remedy for unknown or too low ones."""
+    text = f"{roof.device} in {roof.precision}: {format_roof(roof)}"
     if roof.ridge is None:
-        remedy = "; measure the ceilings with python -m paradnn.ceilings"
-    else:
-        remedy = ""
-    return f"{roof.device} in {roof.precision}: {describe(roof)}{remedy}."
+        return f"{text}. Measure the ceilings: python -m paradnn.ceilings"
+    if not roof.is_low:
+        return f"{text}."
+    return (
+        f"{text}. These ceilings are lower bounds: other work ran while they were measured, or a "
+        "run exceeded them. Shares of the roof are too high, and verdicts may be wrong. Measure "
+        f"the ceilings again on a quiet machine: {roof.remedy}"
+    )
 
 
-def percent(value: float) -> str:
-    """A share to three digits, "unknown" where it is NaN."""
+def format_share(value: float) -> str:
+    """Format a share as percent with three digits; "unknown" for NaN."""
     if math.isnan(value):
         return "unknown"
     return short(value, share=True, digits=3)

@@ -17,8 +17,7 @@ from analysis.analyses.boxplot import box_statistics
 from analysis.analyses.breakdown import measure_shares
 from analysis.analyses.infeed import InfeedOptions, input_waits
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
-from analysis.roofs import place_models
-from analysis.roofs import summary as under_roof
+from analysis.roofs import place_models, summarize_families
 from paradnn.statistics.dependence import Unit
 
 PEAKS = ("peak_flops_per_second", "peak_bytes_per_second")
@@ -67,7 +66,7 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     middle = 1 / (1 + np.exp(-0.5))
     box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).iloc[0]
     part = measure_shares(frame, unit)[0].iloc[0]
-    roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
+    roof = summarize_families(place_models(frame, lambda _: None).points, unit).iloc[0]
     waits = input_waits(frame, InfeedOptions(threshold=0.5, unit=unit))[0][0]
     both = SensitivityOptions(metric="examples_per_second", log_scale="both", unit=unit)
     weights = sensitivity(frame, both).table.set_index("term")

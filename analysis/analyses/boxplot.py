@@ -92,7 +92,8 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
         short, unit=unit, share=is_share(name, unit, boxes["maximum"].dropna()), digits=3
     )
     quantity = _Quantity(label(name), labelled(name), words)
-    return _answer(boxes, quantity, by, tuple(frame["run_id"]), pooled)
+    answer = _answer(boxes, quantity, by, tuple(frame["run_id"]), pooled)
+    return replace(answer, metrics=(name,))
 
 
 def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
@@ -112,7 +113,7 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
         *sides.apart(pairs),
     ]
     answer = _answer(boxes, quantity, by, sides.sources, sides.pooled)
-    return replace(answer, sentences=[*answer.sentences, *words])
+    return replace(answer, sentences=[*answer.sentences, *words], metrics=(metric,))
 
 
 class _Quantity(NamedTuple):

@@ -88,6 +88,7 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
         picture=lambda: draw_infeed(found, options),
         sources=tuple(run for group in found for run in group.runs["run_id"]),
         pooled=joined(group.runs.attrs.get("pooled", "") for group in found),
+        metrics=_UTILIZATION,
     )
 
 

@@ -115,6 +115,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
         picture=None if maps is None else lambda: draw_heat_maps(maps),
         sources=tuple(completed.frame.loc[~completed.frame["predicted"], "run_id"]),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+        metrics=(completed.metric,),
     )
 
 

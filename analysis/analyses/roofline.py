@@ -1,9 +1,10 @@
-"""`roofline`: what limits models, arithmetic or memory traffic, and how near they come to it; or a
-run's operations.
+"""`roofline`: what limits models, arithmetic or memory traffic, and how close they come to that
+limit; or the same for the operations of profiled runs.
 
-A roof belongs to a device and a precision. Its two ceilings are those that the runs carry as
-measured; where they carry none, the specification's; where neither is known they stay unknown, and
-so do verdict and share.
+A roof belongs to a device and a precision. Its two ceilings are those that the runs hold as
+measured. Without measured ceilings, those of the specification are used. If a ceiling is unknown,
+verdict and share are unknown as well. Ceilings that were measured next to other work are lower
+bounds; they are marked as too low, and later measurements in the store replace them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from analysis.ceilings import with_best_ceilings
 from analysis.columns import find_column
 from analysis.format import short
 from analysis.labels import label
@@ -22,15 +24,16 @@ from analysis.options import Options, column_option, option, unit_option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import (
-    Placed,
+    PlacedModels,
     Roof,
     RoofVerdict,
-    describe,
-    frame_roof,
-    percent,
+    draw_roofs,
+    format_roof,
+    format_share,
+    group_columns,
     place_models,
-    roof_in_words,
-    summary,
+    roof_sentences,
+    summarize_families,
 )
 from analysis.store.frame import aggregate_replicates
 from paradnn.core.errors import ConfigError
@@ -38,19 +41,21 @@ from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.dependence import Unit, crossed_share, levels_of
 
-_FAR = 0.1  # share of the roof below which neither ceiling explains a rate
-_WAITING = 0.1  # infeed fraction above which a point waits for its input
-_PANELS = 6
+#: Share of the roof below which neither ceiling explains a rate.
+_UNEXPLAINED_SHARE = 0.1
+#: Infeed fraction above which a point waits for its input.
+_WAITING_FRACTION = 0.1
+_MAX_PANELS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class RooflineOptions(Options):
-    """Models, or the operations of one of them."""
+    """Options of `roofline`: models, or the operations of one of them."""
 
     operations: str | None = option(
         None,
-        "the operations of one profiled run instead, by the beginning of its id; all: the types of operation of all "
-        "profiled runs",
+        "show the operations of one profiled run, by the beginning of its id; all: the types of "
+        "operation of all profiled runs",
         metavar="RUN_ID|all",
     )
     colour: str | None = column_option(
@@ -61,137 +66,51 @@ class RooflineOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-def _headline(points: pd.DataFrame, unit: Unit) -> Highlight | None:
-    """What limits all the models whose verdict is known."""
-    known = points[points["verdict"] != RoofVerdict.UNKNOWN]
-    if not len(known):
-        return None
-    memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, levels_of(known, unit))
-    share, low, high, of_roof = (
-        short(value, share=True) for value in (*memory, known["share"].median())
+def _list_sections(_: pd.DataFrame) -> list[SectionSpec]:
+    operations = SectionSpec(
+        RooflineOptions(operations=ALL),
+        title="Roofline of the operations",
+        reading="Each mark is a type of operation of one model.",
+        key="operations",
     )
-    words = (
-        f"memory, not arithmetic, sets the limit of {share} of {counted(len(known), 'model')} (95% interval {low} to "
-        f"{high}); in the median they reach {of_roof} of their limit."
-    )
-    return Highlight("What limits it", words)
-
-
-def draw_roofline(
-    points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None
-) -> drawing.Figure:
-    """Models by intensity and rate: a panel for each device and precision, coloured by family or by
-    a column.
-
-    Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are
-    the intervals of the rates, or of traces the range of a run's captures.
-    """
-    shown = [(roof, mine) for roof in roofs if len(mine := points[_under(points, roof)])]
-    if len(shown) > _PANELS:
-        problem = f"{len(shown)} roofs, one for each device and precision, do not fit one figure"
-        raise ConfigError(
-            "--device", "(all)", problem, "choose with --device or --where precision=..."
-        )
-    # A family keeps its colour whichever others are drawn; real models come after the parametric
-    # ones.
-    named = drawing.families_with(points["family"])
-    counts = points["family"].value_counts()
-    looks = {
-        name: drawing.look(name, named) | {"label": f"{name} ({counts[name]})"}
-        for name in named
-        if name in counts
-    }
-    if colour is None:
-        shades = drawing.Colouring("", looks, None)
-    else:
-        shades = drawing.colouring(points[colour], colour)
-    drawn, panels = drawing.panels(len(shown), 6.5, 4.4, across=2)
-    for panel, (roof, mine) in zip(panels, shown, strict=True):
-        x = mine["arithmetic_intensity"]
-        y = mine["flops_per_second"]
-        ends = (mine["rate_low"], mine["rate_high"])
-        drawing.marks(
-            panel,
-            x,
-            y,
-            y_ends=ends,
-            marker="",
-            color="#999999",
-            elinewidth=0.8,
-            capsize=0,
-            zorder=1.5,
-        )
-        for part, look in shades.parts(mine[colour or "family"]):
-            panel.scatter(
-                x[part],
-                y[part],
-                s=20,
-                edgecolors="white",
-                linewidths=0.4,
-                alpha=0.8,
-                zorder=2,
-                **look,
-            )
-        others = [other for other, _ in shown if other.device == roof.device and other != roof]
-        frame_roof(panel, points[points["device"] == roof.device], roof, others)
-        title = f"{roof.device}, {roof.precision}\n{describe(roof)}"
-        drawing.finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
-    shades.explain(drawn, panels)
-    return drawn
-
-
-def _under(points: pd.DataFrame, at: Roof) -> pd.Series:
-    """Which points are under a roof."""
-    return (points["device"] == at.device) & (points["precision"] == at.precision)
-
-
-def _sentences(placed: Placed, groups: pd.DataFrame) -> Iterator[Paragraph | str]:
-    points = placed.points
-    if not len(points):
-        yield "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate."
-    yield from map(roof_in_words, placed.roofs)
-    for row in groups.to_dict("records"):
-        same = [points[name] == row[name] for name in ("device", "precision", "family")]
-        yield _family(row, points[same[0] & same[1] & same[2]])
-    yield from _traffic(points)
-    if placed.left_out:
-        yield f"Without a place: {', '.join(f'{count} {reason}' for reason, count in placed.left_out.items())}."
-
-
-_OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of one model."
+    return [SectionSpec(), operations]
 
 
 @analysis(
     RooflineOptions,
-    summary="what limits each model, arithmetic or memory, and how near it comes to that limit",
+    summary="what limits each model, arithmetic or memory, and how close it comes to that limit",
     example="python -m analysis roofline --device 'TPU v2' --figure roofline.png",
     section="system",
     order=60,
     title="Roofline of the models",
-    reading=(
-        "Left of the ridge memory traffic limits, right of it arithmetic. Distance below the roof is "
-        "what could be gained."
-    ),
-    list_sections=lambda _: [
-        SectionSpec(),
-        SectionSpec(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations"),
-    ],
+    reading="Memory traffic limits left of the ridge, arithmetic right of it. The distance below "
+    "the roof is what could be gained.",
+    list_sections=_list_sections,
 )
 def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
-    """Models under their roofs, replicates counted once; with `operations` the operations of that
-    run, or of all. ConfigError for a colour that is no column, NotEnoughData without runs,
-    SchemaError for unlike runs of a device.
+    """Place models under the roofs of their devices, or the operations of profiled runs.
+
+    Replicates of a point count once, with their median.
+
+    Returns:
+        The points of `analysis.roofs.PlacedModels`, or an `OperationsResult` if `operations` is
+        given.
+
+    Raises:
+        ConfigError: the colour is not a column.
+        NotEnoughData: there are no runs.
+        HeterogeneousError: runs of one device are heterogeneous.
     """
     if options.operations and options.colour not in (None, "type"):
-        problem = "is of models: operations have that of their type"
-        raise ConfigError("--colour", options.colour, problem, "leave it out")
+        problem = "applies to models; operations are coloured by their type"
+        raise ConfigError("--colour", options.colour, problem, "omit it")
     if options.operations and options.operations != ALL:
         return operations_of(options.operations, frame, options.store)
     require_runs(frame)
     pooled = pooled_within(frame, ["device"], options.pool)
     if options.operations:
         return operations_of(ALL, frame, options.store, pooled, options.unit)
-    rows = aggregate_replicates(frame)
+    rows = with_best_ceilings(aggregate_replicates(frame), options.store)
     if options.colour:
         colour = find_column(rows, options.colour, "--colour")
     else:
@@ -201,75 +120,208 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     if colour is not None and colour not in points:
         points = points.merge(rows[["run_id", colour]], on="run_id", how="left")
     # A point rests on all its replicates.
-    used = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
-    groups = summary(points, options.unit)
+    used_points = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
+    groups = summarize_families(points, options.unit)
     return Result(
         numbers=points[[*(name for name in points if name != "run_id"), "run_id"]],
         sentences=[*_sentences(placed, groups)],
         picture=lambda: draw_roofline(points, placed.roofs, colour),
-        stands_out=_headline(points, options.unit),
-        sources=tuple(frame.loc[frame["point_id"].isin(used), "run_id"]),
+        stands_out=_headline(placed, options.unit),
+        sources=tuple(frame.loc[frame["point_id"].isin(used_points), "run_id"]),
         pooled=pooled,
     )
 
 
-def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
-    """What limits a family's models on one device and precision, and how near they come to that
-    limit.
+def _headline(placed: PlacedModels, unit: Unit) -> Highlight | None:
+    """State what limits the models with a known verdict, if there are any."""
+    known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
+    if not len(known):
+        return None
+    memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, levels_of(known, unit))
+    share = short(memory.value, share=True)
+    low = short(memory.low, share=True)
+    high = short(memory.high, share=True)
+    reached = short(known["share"].median(), share=True)
+    text = (
+        f"memory, not arithmetic, sets the limit of {share} of {counted(len(known), 'point')} "
+        f"(95% interval {low} to {high}); in the median they reach {reached} of their limit"
+    )
+    if any(roof.is_low for roof in placed.roofs):
+        text += " (at most: some measured ceilings are too low)"
+    return Highlight("What limits it", f"{text}.")
+
+
+def draw_roofline(
+    points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None
+) -> drawing.Figure:
+    """Draw models by intensity and rate, with a panel for each device and precision.
+
+    Panels of one device have the same scales; its roofs at other precisions are grey there. Bars
+    are the intervals of the rates, or for traces the range of a run's captures.
+
+    Args:
+        points: the points of `analysis.roofs.PlacedModels`.
+        roofs: their roofs.
+        colour: column that colours the marks; None for the family.
+
+    Raises:
+        ConfigError: there are more roofs than panels fit one figure.
     """
-    name = f"{row['family']} on {row['device']} in {row['precision']}"
-    if row["unknown"] == row["points"]:
-        return Paragraph(
-            f"{name}: {counted(row['points'], 'model')} between {row['lowest_intensity']:.3g} and "
-            f"{row['highest_intensity']:.3g} FLOP/B, verdict unknown."
+    panels_of = [(roof, points[_is_under(points, roof)]) for roof in roofs]
+    panels_of = [(roof, rows) for roof, rows in panels_of if len(rows)]
+    if len(panels_of) > _MAX_PANELS:
+        problem = (
+            f"{len(panels_of)} roofs, one for each device and precision, do not fit one figure"
         )
+        remedy = "choose with --device or --where precision=..."
+        raise ConfigError("--device", "(all)", problem, remedy)
+    if colour is None:
+        shades = _family_colours(points)
+    else:
+        shades = drawing.colouring(points[colour], colour)
+    figure, panels = drawing.panels(len(panels_of), 6.5, 4.4, across=2)
+    for axes, (roof, rows) in zip(panels, panels_of, strict=True):
+        intensity = rows["arithmetic_intensity"]
+        rate = rows["flops_per_second"]
+        drawing.marks(
+            axes,
+            intensity,
+            rate,
+            y_ends=(rows["rate_low"], rows["rate_high"]),
+            marker="",
+            color="#999999",
+            elinewidth=0.8,
+            capsize=0,
+            zorder=1.5,
+        )
+        for is_part, look in shades.parts(rows[colour or "family"]):
+            axes.scatter(
+                intensity[is_part],
+                rate[is_part],
+                s=20,
+                edgecolors="white",
+                linewidths=0.4,
+                alpha=0.8,
+                zorder=2,
+                **look,
+            )
+        of_device = points[points["device"] == roof.device]
+        others = [other for other, _ in panels_of if other.device == roof.device and other != roof]
+        draw_roofs(axes, of_device, roof, others)
+        title = f"{roof.device}, {roof.precision}\n{format_roof(roof)}"
+        drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
+    shades.explain(figure, panels)
+    return figure
+
+
+def _family_colours(points: pd.DataFrame) -> drawing.Colouring:
+    """Return the look of every family; the title of the legend names settings that vary.
+
+    A family keeps its colour whichever others are drawn. Real models come after parametric ones.
+    """
+    names = drawing.families_with(points["family"])
+    counts = points["family"].value_counts()
+    looks = {}
+    for name in names:
+        if name in counts:
+            looks[name] = drawing.look(name, names) | {"label": f"{name} ({counts[name]})"}
+    settings = group_columns(points)[3:]
+    if settings:
+        varying = ", ".join(label(name) for name in settings)
+        title = f"family (points; these differ in {varying})"
+    else:
+        title = ""
+    return drawing.Colouring(title, looks, None)
+
+
+def _is_under(points: pd.DataFrame, roof: Roof) -> pd.Series:
+    return (points["device"] == roof.device) & (points["precision"] == roof.precision)
+
+
+def _sentences(placed: PlacedModels, groups: pd.DataFrame) -> Iterator[Paragraph | str]:
+    points = placed.points
+    if not len(points):
+        yield "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate."
+    yield from map(roof_sentences, placed.roofs)
+    keys = group_columns(points)
+    for row in groups.to_dict("records"):
+        is_member = pd.Series(True, index=points.index)
+        for key in keys:
+            is_equal = points[key].eq(row[key]).fillna(False)
+            is_member &= is_equal if pd.notna(row[key]) else points[key].isna()
+        yield _family_paragraph(row, points[is_member], keys)
+    yield from _traffic_sentences(points)
+    if placed.omitted:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in placed.omitted.items())
+        yield f"Without a place: {reasons}."
+
+
+def _family_paragraph(row: dict[Any, Any], points: pd.DataFrame, keys: Sequence[str]) -> Paragraph:
+    """State what limits the points of a group, and how close they come to that limit."""
+    settings = "".join(f", {row[key]}" for key in keys[3:] if pd.notna(row[key]))
+    name = f"{row['family']} on {row['device']} in {row['precision']}{settings}"
+    count = counted(row["points"], "point")
+    if row["unknown"] == row["points"]:
+        intensities = f"{row['lowest_intensity']:.3g} and {row['highest_intensity']:.3g} FLOP/B"
+        return Paragraph(f"{name}: {count} between {intensities}, verdict unknown.")
+    verdicts = [f"{row['memory_bound']} memory-bound", f"{row['compute_bound']} compute-bound"]
+    if row["at_the_ridge"]:
+        verdicts.append(f"{row['at_the_ridge']} at the ridge")
     interval = ""
     if math.isfinite(row["median_low"]) and math.isfinite(row["median_high"]):
-        ends = f"{percent(row['median_low'])} to {percent(row['median_high'])}"
+        ends = f"{format_share(row['median_low'])} to {format_share(row['median_high'])}"
         interval = f" (95% interval {ends} over {row['sample']})"
+    quartiles = f"{format_share(row['share_q25'])} to {format_share(row['share_q75'])}"
     best = points.sort_values("share", ascending=False).iloc[0]
-    names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
-    parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
-    if row["at_the_ridge"]:
-        ridge = f", {row['at_the_ridge']} at the ridge"
-    else:
-        ridge = ""
     head = (
-        f"{name}: {counted(row['points'], 'model')}, {row['memory_bound']} memory-bound, {row['compute_bound']} "
-        f"compute-bound{ridge}. They reach {percent(row['share_median'])} of their roof in the median{interval}, "
-        f"the middle half {percent(row['share_q25'])} to {percent(row['share_q75'])}; the best, "
-        f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}."
+        f"{name}: {count}, {', '.join(verdicts)}. They reach {format_share(row['share_median'])} "
+        f"of their roof in the median{interval}, the middle half {quartiles}; the best, "
+        f"{_format_point(best)}, {format_share(best['share'])}."
     )
     return Paragraph(head, tuple(_remarks(points)))
 
 
+def _format_point(point: pd.Series) -> str:
+    """Format a point by its sizes, or by its run if it has none."""
+    sizes = [
+        f"{label(name)} {point[name]}"
+        for name in point.index
+        if (name == "batch_size" or str(name).startswith("model.")) and pd.notna(point[name])
+    ]
+    return " ".join(sizes) or str(point["run_id"])
+
+
 def _remarks(points: pd.DataFrame) -> Iterator[str]:
-    """What neither ceiling explains."""
-    far = points[points["share"] < _FAR]
+    """Name the points that neither ceiling explains."""
+    below = points[points["share"] < _UNEXPLAINED_SHARE]
     above = points[points["share"] > 1]
-    if len(far):
-        waiting = int((far["infeed_fraction"] > _WAITING).sum())
+    if len(below):
+        waiting = int((below["infeed_fraction"] > _WAITING_FRACTION).sum())
+        cause = ""
         if waiting:
-            cause = f"; {waiting} of them wait for input more than {percent(_WAITING)} of the time"
-        else:
-            cause = ""
+            fraction = format_share(_WAITING_FRACTION)
+            cause = f"; {waiting} of them wait for input more than {fraction} of the time"
         yield (
-            f"Below {percent(_FAR)} of the roof, where dispatch, input or small operations limit: "
-            f"{counted(len(far), 'model')}{cause}."
+            f"Below {format_share(_UNEXPLAINED_SHARE)} of the roof, where dispatch, input or small "
+            f"operations limit: {counted(len(below), 'point')}{cause}."
         )
     if len(above):
+        excess = format_share(above["share"].max() - 1)
         yield (
-            f"Above the roof, by up to {percent(above['share'].max() - 1)}, since caches save traffic that the "
-            f"intensity counts or the ceilings are too low: {counted(len(above), 'model')}."
+            f"Above the roof, by up to {excess}: {counted(len(above), 'point')}. Either caches "
+            "save traffic that the intensity counts, or the ceilings are too low."
         )
 
 
-def _traffic(points: pd.DataFrame) -> Iterator[str]:
+def _traffic_sentences(points: pd.DataFrame) -> Iterator[str]:
+    """State how the traffic of the points was obtained."""
     traced = int((points["traffic"] == "trace").sum())
     if traced < len(points):
         yield (
-            "Intensity is exact work over compulsory traffic, every tensor once a use: real traffic is more "
-            "where products do not fit the caches, less where tensors stay in them between uses."
+            "Intensity is exact work over compulsory traffic, which counts every tensor once per "
+            "use. Real traffic is higher where products exceed the caches, and lower where tensors "
+            "stay in them between uses."
         )
     if traced:
-        yield f"{traced} models are placed by their profiler traces, the best of a run's captures."
+        points_text = counted(traced, "point")
+        yield f"Placed by the profiler trace, the best of a run's captures: {points_text}."

@@ -137,8 +137,8 @@ REFUSED += [
         "no run is left to analyze: Left out: ",
     ),
     (
-        "heatmap --y nodes --steady-only",
-        lambda: grid().assign(steady="false"),
+        "boxplot --steady-only",
+        lambda: boxes().assign(steady="false"),
         "that are not steady",
     ),
     ("boxplot --a device=A", lambda: paired(), "--b=(none): both sides are needed"),

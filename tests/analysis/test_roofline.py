@@ -10,10 +10,9 @@ from analysis.analyses.roofline import RooflineOptions
 from analysis.analyses.roofline import roofline as analyse
 from analysis.operations import operations_result, place_operations
 from analysis.result import Result
-from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
+from analysis.roofs import Roof, find_roofs, find_verdict, place_models, summarize_families
 from paradnn.core.errors import ConfigError
 from paradnn.statistics.dependence import levels_of
-from tests.analysis.conftest import TABLES
 
 # ridge point at 20 FLOP/B
 PEAK = 8e12
@@ -72,7 +71,7 @@ def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
     np.testing.assert_allclose(points["share_high"], points["planted"] / 0.9)
     expected = np.where(points["arithmetic_intensity"] < 20, "memory-bound", "compute-bound")
     assert list(points["verdict"]) == list(expected)
-    table = summary(found.points).loc[0]
+    table = summarize_families(found.points).loc[0]
     assert (table["memory_bound"], table["compute_bound"]) == tuple(
         np.unique(expected, return_counts=True)[1][::-1]
     )
@@ -84,19 +83,37 @@ def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
 
 def test_ceilings_are_medians_of_the_runs_of_each_precision() -> None:
     peaks = np.linspace(1e12, 5e12, 31)
-    frame = pd.concat([planted(peak_flops_per_second=peaks), planted(precision="float16")])
+    slow = planted(peak_flops_per_second=peaks, flops_per_second=1e11)
+    frame = pd.concat([slow, planted(precision="float16")])
     half, single = find_roofs(frame, SHEETS.get)
     assert (half.precision, half.peak, half.ridge_low, half.ridge_high) == ("float16", PEAK, 20, 20)
     assert (single.precision, single.peak) == ("float32", np.median(peaks))
     assert (single.ridge_low, single.ridge_high) == (2.5, 12.5)
-    assert list(verdict([2.4, 2.5, 12.4, 12.5], single)) == [
+    assert list(find_verdict([2.4, 2.5, 12.4, 12.5], single)) == [
         "memory-bound",
         *["at the ridge"] * 2,
         "compute-bound",
     ]
 
 
-@pytest.mark.parametrize(("device", "precision", "peak", "bandwidth", "source"), TABLES["sheets"])
+@pytest.mark.parametrize(
+    ("device", "precision", "peak", "bandwidth", "source"),
+    [
+        pytest.param("Spec", "float32", 3e12, 2.4e12, "specification", id="both"),
+        pytest.param(
+            "Half", "float32", 1e12, None, "peak: specification; bandwidth: unknown", id="peak"
+        ),
+        pytest.param(
+            "Spec",
+            "float16",
+            None,
+            2.4e12,
+            "peak: unknown; bandwidth: specification",
+            id="bandwidth",
+        ),
+        pytest.param("Nobody's", "float32", None, None, "unknown", id="neither"),
+    ],
+)
 def test_without_measured_ceilings_the_specification_or_nothing(
     device: str, precision: str, peak: float | None, bandwidth: float | None, source: str
 ) -> None:
@@ -118,7 +135,7 @@ def test_what_has_no_place_is_counted_with_its_reason() -> None:
     failed = planted(outcome="oom_host", run_id="x").head(3)
     slow = planted(run_id="y", flops_per_second=np.nan).head(2)
     found = place_models(pd.concat([published, failed, slow], ignore_index=True), SHEETS.get)
-    assert found.left_out == {
+    assert found.omitted == {
         "not measured, such as out of memory": 3,
         "published without counted traffic": 30,
         "without a FLOP rate": 2,
@@ -201,10 +218,10 @@ def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> N
     result = said(frame)
     text = result.text().replace("\n", " ")
     assert "Made in float32: 8 TFLOP/s, 400 GB/s, ridge 20 FLOP/B (measured)." in text
-    assert "fc on Made in float32: 31 models, 14 memory-bound, 17 compute-bound." in text
-    assert "Nobody's in float32: no ceiling known; measure the ceilings" in text
+    assert "fc on Made in float32: 31 points, 14 memory-bound, 17 compute-bound." in text
+    assert "Nobody's in float32: no ceiling known. Measure the ceilings" in text
     assert (
-        "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
+        "fc on Nobody's in float32: 31 points between 1 and 1e+03 FLOP/B, verdict unknown." in text
     )
     assert "exact work over compulsory traffic" in text
     assert len(result.table) == 93

@@ -1,0 +1,162 @@
+"""Measured ceilings of devices: which of them are too low, and better ones from the store.
+
+A ceiling that was measured next to other work is a lower bound. Utilizations and shares of the roof
+that rest on it are too high.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+
+from analysis.lazy import np, pd
+from paradnn.core.errors import ParadnnError
+from paradnn.core.words import counted
+
+#: Columns of a run that hold the ceilings of its devices, in FLOP/s and B/s.
+PEAK = "peak_flops_per_second"
+BANDWIDTH = "peak_bytes_per_second"
+#: Metrics that rest on measured ceilings.
+CEILING_METRICS = (
+    "flops_utilization",
+    "roofline_fraction",
+    "decode_bandwidth_fraction",
+    "prefill_flops_utilization",
+    PEAK,
+    BANDWIDTH,
+)
+
+#: A rate that exceeds the measured peak by more than this share shows that the peak is too low.
+_TOLERANCE = 0.05
+_CONTENDED = "ceilings_contended"
+_CEILINGS_RUN = "ceilings_run"
+
+
+def has_low_ceilings(frame: pd.DataFrame, column: str | None = None) -> np.ndarray:
+    """Return which runs have ceilings that are known to be too low.
+
+    Args:
+        frame: one row per run.
+        column: `PEAK` or `BANDWIDTH` for that ceiling alone; None for either.
+
+    Returns:
+        (n,) truth values. Ceilings are too low if the machine was contended while they were
+        measured. A peak is also too low if a run exceeded it by more than 5%.
+    """
+    is_low = np.zeros(len(frame), dtype=bool)
+    if _CONTENDED in frame:
+        is_low |= frame[_CONTENDED].notna().to_numpy(dtype=bool)
+    if column != BANDWIDTH and {PEAK, "flops_per_second"} <= set(frame):
+        rates = frame["flops_per_second"].astype("float64").to_numpy()
+        peaks = frame[PEAK].astype("float64").to_numpy()
+        is_low |= rates > (1 + _TOLERANCE) * peaks
+    return is_low
+
+
+def ceiling_caveat(frame: pd.DataFrame, metrics: Collection[str]) -> str:
+    """Return the caveat for metrics that rest on ceilings which are too low.
+
+    Args:
+        frame: the runs of a result, one row each.
+        metrics: the metrics that the result is about.
+
+    Returns:
+        A sentence with the remedy; empty if no metric rests on a ceiling that is too low.
+    """
+    used = [name for name in CEILING_METRICS if name in metrics and name in frame]
+    if not used:
+        return ""
+    rows = frame[frame[used].notna().any(axis=1)]
+    is_low = has_low_ceilings(rows)
+    if not is_low.any():
+        return ""
+    return (
+        f"The measured ceilings of {counted(int(is_low.sum()), 'run')} are too low, since other "
+        f"work ran next to their measurement: {', '.join(used)} is too high there. Measure the "
+        f"ceilings again on a quiet machine: {remeasure_command(rows[is_low])}"
+    )
+
+
+def remeasure_command(rows: pd.DataFrame) -> str:
+    """Return the command that measures the ceilings of some runs again."""
+    if "ceilings_remedy" in rows:
+        commands = rows["ceilings_remedy"].dropna().unique()
+        if len(commands) == 1:
+            return str(commands[0])
+    words = []
+    for option, column in (("platform", "platform.name"), ("framework", "framework.name")):
+        values = rows[column].dropna().unique() if column in rows else ()
+        if len(values) == 1:
+            words.append(f"{option}={values[0]}")
+    return shlex.join(["python", "-m", "paradnn.ceilings", *words])
+
+
+def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
+    """Replace ceilings that are too low by better ones that the store holds.
+
+    Ceilings may be measured again after a sweep. Those of the same devices, environment and
+    framework then replace the ones that a run was compared with: the latest that nothing
+    disturbed, or else the highest, since each of them is a lower bound.
+
+    Args:
+        frame: one row per run.
+        store: addresses of the stores of the runs; empty for the default store.
+
+    Returns:
+        A frame with updated `PEAK` and `BANDWIDTH`. The recorded `flops_utilization` stays.
+    """
+    if _CEILINGS_RUN not in frame or PEAK not in frame:
+        return frame
+    is_low = has_low_ceilings(frame) & frame[_CEILINGS_RUN].notna().to_numpy(dtype=bool)
+    if not is_low.any():
+        return frame
+    known = _read_ceilings(frame[is_low], store)
+    improved = frame.copy()
+    for index, run in frame[is_low].iterrows():
+        own = known[known["run_id"].eq(run[_CEILINGS_RUN])]
+        if own.empty:
+            continue
+        identity = ["point_id", "environment_id"]
+        same = known[known[identity].eq(own[identity].iloc[0]).all(axis=1)]
+        is_sound = same["contended"].ne(True).to_numpy(dtype=bool)
+        for column, source in (
+            (PEAK, f"{PEAK}.{run.get('precision')}"),
+            (BANDWIDTH, BANDWIDTH),
+        ):
+            if column in frame and source in same:
+                best = _best_value(same[source], is_sound)
+                # Runs hold the ceilings of all their devices, the store those of one device.
+                improved.loc[index, column] *= best / float(own[source].iloc[0])
+        if is_sound.any() and _CONTENDED in frame:
+            improved.loc[index, _CONTENDED] = None
+    return improved
+
+
+def _best_value(values: pd.Series, is_sound: np.ndarray) -> float:
+    """Return the latest value that nothing disturbed, else the highest.
+
+    Values are in the order of time.
+    """
+    sound = values[is_sound].dropna()
+    if len(sound):
+        return float(sound.iloc[-1])
+    return float(values.max())
+
+
+def _read_ceilings(rows: pd.DataFrame, store: Sequence[str]) -> pd.DataFrame:
+    """Read the successful measurements of ceilings; an empty frame if the store has none."""
+    from analysis.store.load import load
+
+    nothing = pd.DataFrame(columns=["run_id", "point_id", "environment_id", "contended"])
+    if "experiment" in rows:
+        experiments = tuple(rows["experiment"].dropna().unique())
+    else:
+        experiments = ()
+    try:
+        found = load(store or None, experiments=experiments or ("paradnn",), kind="ceilings")
+    except ParadnnError:
+        return nothing
+    if "ceilings_outcome" not in found:
+        return nothing
+    found = found[found["ceilings_outcome"].eq("ok").fillna(False)]
+    return found.reindex(columns=[*dict.fromkeys([*found, *nothing])])
