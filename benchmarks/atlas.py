@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.atlas import DATA, Atlas, Group, load, operations_of
-from analysis.atlas.expect import scaled
-from analysis.atlas.normal import judge
+from analysis.atlas import DATA, Atlas, TimingGroup, load, operations_from_rows
+from analysis.atlas.normal import check_run
+from analysis.atlas.scaling import scaled_atlas
 from paradnn.forecast.operation_times import OperationTimes
 
 #: Another device, a device, the kind, precision and engine of their tables.
@@ -47,10 +47,10 @@ _FC = {
 }
 
 
-def held(fit: OperationTimes, group: Group, left: np.ndarray) -> tuple[float, float]:
+def held(fit: OperationTimes, group: TimingGroup, left: np.ndarray) -> tuple[float, float]:
     """Median relative error and coverage of timings by their places."""
     rows = group.timings.iloc[left]
-    found = fit.predict(operations_of(rows, group.kind))
+    found = fit.predict(operations_from_rows(rows, group.kind))
     logs = np.log(rows["seconds"].to_numpy(dtype=float))
     low, high = found.interval()
     return float(np.median(np.abs(np.expm1(found.mean - logs)))), float(
@@ -58,9 +58,9 @@ def held(fit: OperationTimes, group: Group, left: np.ndarray) -> tuple[float, fl
     )
 
 
-def transfer(other: Group, group: Group, draws: int) -> str:
+def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
     """A line: the few alone, the few beside the other device, and many."""
-    rows = operations_of(group.timings, group.kind)
+    rows = operations_from_rows(group.timings, group.kind)
     seconds = group.timings["seconds"].to_numpy(dtype=float)
     found = []
     for seed in range(draws):
@@ -72,7 +72,7 @@ def transfer(other: Group, group: Group, draws: int) -> str:
             OperationTimes.fit([rows[place] for place in chosen], seconds[chosen])
             for chosen in (few, many)
         )
-        beside = own.or_like(other.times(), [rows[place] for place in few], seconds[few])
+        beside = own.or_like(other.predictor(), [rows[place] for place in few], seconds[few])
         found += [held(fit, group, left) for fit in (own, beside, whole)]
     errors, coverages = np.array(found).reshape(draws, 3, 2).mean(axis=0).T
     said = ", ".join(
@@ -82,7 +82,7 @@ def transfer(other: Group, group: Group, draws: int) -> str:
     return f"{names}: {_FEW} alone, {_FEW} beside the other, {_MANY} alone: {said}"
 
 
-def left_out(group: Group) -> str | None:
+def left_out(group: TimingGroup) -> str | None:
     """A line: a device's table from the device most like it."""
     rest = Atlas(
         tuple(
@@ -91,15 +91,15 @@ def left_out(group: Group) -> str | None:
             if one.device != group.device and one.engine == group.engine
         )
     )
-    beside = scaled(rest, group.device, group.precision)
+    beside = scaled_atlas(rest, group.device, group.precision)
     if beside is None:
         return None
     name, others = beside
-    there = others.find(name, group.kind, group.precision, group.engine)
+    there = others.find_group(name, group.kind, group.precision, group.engine)
     if there is None:
         return None
     logs = np.log(group.timings["seconds"].to_numpy(dtype=float))
-    off = there.predict(operations_of(group.timings, group.kind)).mean - logs
+    off = there.predict(operations_from_rows(group.timings, group.kind)).mean - logs
     error = np.median(np.abs(np.expm1(off)))
     shift = math.exp(float(np.median(off)))
     return f"{group.device} from {name}, {group.kind} in {group.precision}: {error:.1%}, {shift:.2f} times as long"
@@ -120,7 +120,7 @@ def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Co
         }
         factor = [*called][place % len(called)]
         about = {"precision": group.precision, "run_id": str(place), "device": device}
-        found = judge({**point, **about, "step_time_ms": row["seconds"] * 1e3 * factor})
+        found = check_run({**point, **about, "step_time_ms": row["seconds"] * 1e3 * factor})
         assert bool(found.look_at) == (found.verdict != "normal"), "it says what to look at"
         called[factor][found.verdict] += 1
     return called
@@ -142,11 +142,11 @@ def main() -> None:
         f"called by how many times as long they took: {planted('TPU v2', (1.25, 1.5, 2.0, 5.0), 100)}"
     )
     for first, second, *about in _PAIRS:
-        pair = [found for name in (first, second) if (found := load().find(name, *about))]
+        pair = [found for name in (first, second) if (found := load().find_group(name, *about))]
         print(transfer(pair[0], pair[1], given.draws), flush=True)
     for precision, engine, *kinds in _WHOLE:
         groups = [
-            load().find(device, kind, precision, engine)
+            load().find_group(device, kind, precision, engine)
             for kind in kinds
             for device in load().devices
         ]

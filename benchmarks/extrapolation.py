@@ -28,9 +28,11 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import GroupKFold
 
-from analysis.atlas import Group, operation
-from analysis.atlas.expect import StepPart, ends_of, model_in, summed
+from analysis.atlas import TimingGroup, make_operation
+from analysis.atlas.estimate import interval_of_draws, sum_parts
 from analysis.atlas.kernels import product
+from analysis.atlas.parts import StepPart
+from analysis.atlas.points import model_from_row
 from analysis.published.source import shipped
 from benchmarks.common import save
 from paradnn.families.operations import Operation, RepeatedOperation
@@ -86,7 +88,7 @@ def timed_operations(folder: Path, gpu: str = GPU) -> Mapping[str, Sequence[Time
 
 
 def _product(kind: str, batch: int, rows: int, inner: int, columns: int) -> Operation:
-    return operation(kind, product(rows, columns, inner, _WIDTH, batch), _PRODUCTS[kind])
+    return make_operation(kind, product(rows, columns, inner, _WIDTH, batch), _PRODUCTS[kind])
 
 
 def _other(kind: str, rows: int, width: int) -> Operation:
@@ -206,7 +208,7 @@ def deepbench() -> Mapping[str, Sequence[Timed]]:
         name = run.params["model.name"]
         precision = run.params["precision"]
         if "V100" in run.tags["device"] and precision == "float32" and name != "channel":
-            one = model_in({**run.params, "family": name}).as_operation(
+            one = model_from_row({**run.params, "family": name}).as_operation(
                 int(run.params["batch_size"]), precision
             )
             found[one.kind].append((one, run.metrics["step_time_ms"] / 1e3))
@@ -237,9 +239,9 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     call = min(fit.dispatch for fit in fits.values())
     about = {"source": "", "commit": "", "engine": "", "version": ""}
     groups = {
-        kind: Group(
-            **about, device=gpu, precision="float32", kind=kind, timings=pd.DataFrame(), call=True, start=call,
-            before=fit.dispatch - call, fit=fit,
+        kind: TimingGroup(
+            **about, device=gpu, precision="float32", kind=kind, timings=pd.DataFrame(), includes_call=True, dispatch_seconds=call,
+            overhead_seconds=fit.dispatch - call, fit=fit,
         )
         for kind, fit in fits.items()
     }  # fmt: skip
@@ -255,7 +257,7 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
             for kind, group in groups.items()
             if (mine := [each for each in counted if each.operation.kind == kind])
         ]
-        seconds, low, high = ends_of(summed(parts)[0])
+        seconds, low, high = interval_of_draws(sum_parts(parts)[0])
         row = {
             "model": model.name,
             "seconds": model.seconds,

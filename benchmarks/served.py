@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.atlas import Atlas, Group, load, operation, order_of
+from analysis.atlas import Atlas, TimingGroup, load, make_operation, version_key
 from analysis.atlas.kernels import attention, collective, decode, experts, product
 from paradnn.families.operations import Operation
 from paradnn.platform.specifications import find_hardware
@@ -50,13 +50,13 @@ class Row:
     """A deployment: count of each (phase, group, operation) in a token."""
 
     told: Mapping[str, Any]
-    counts: Counter[tuple[str, Group, Operation]] = field(default_factory=Counter)
+    counts: Counter[tuple[str, TimingGroup, Operation]] = field(default_factory=Counter)
     small: Counter[str] = field(default_factory=Counter)
 
     def add(
         self,
         phase: str,
-        group: Group | None,
+        group: TimingGroup | None,
         kind: str,
         columns: Any,
         count: float,
@@ -65,7 +65,7 @@ class Row:
         """An operation `count` times; NotExpressed where nothing was timed."""
         if group is None:
             raise NotExpressed(f"no {kind} timed")
-        self.counts[phase, group, operation(kind, columns, variant)] += count  # type: ignore[assignment]
+        self.counts[phase, group, make_operation(kind, columns, variant)] += count  # type: ignore[assignment]
 
 
 def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) -> Row:
@@ -78,7 +78,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
         raise NotExpressed("attention shared by requests")
     row = Row(told)
     tensor = int(told["tp_size"])
-    device = atlas.device(told["system"].replace("_sxm", ""))
+    device = atlas.device_name(told["system"].replace("_sxm", ""))
     engine = _ENGINES[told["backend"]]
     is_oss = config["model_type"] == "gpt_oss"
     if is_oss or told["gemm_quant_mode"] != told["gemm_quant_mode"]:
@@ -110,7 +110,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
     prompt = int(told["isl"])
     answer = int(told["osl"])
 
-    def find(kind: str, precision: str) -> Group | None:
+    def find(kind: str, precision: str) -> TimingGroup | None:
         """Of the version that is nearest, in the order of versions, to what was served."""
         asked = (device, kind, precision, engine)
         versions = {
@@ -118,14 +118,14 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
             for one in atlas.groups
             if (one.device, one.kind, one.precision, one.engine) == asked
         }
-        served = order_of(str(told["backend_version"])) or [10**6]
-        at_least = [one for one in versions if order_of(one) >= served]
+        served = version_key(str(told["backend_version"])) or [10**6]
+        at_least = [one for one in versions if version_key(one) >= served]
         if at_least:
-            version = min(at_least, key=order_of)
+            version = min(at_least, key=version_key)
         else:
-            version = max(versions, key=order_of, default=None)
+            version = max(versions, key=version_key, default=None)
         if version:
-            return atlas.find(device, kind, precision, engine, version)
+            return atlas.find_group(device, kind, precision, engine, version)
         return None
 
     for phase, tokens in (("step", batch), ("prompt", prompt)):
@@ -158,14 +158,22 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
                 "experts", "fp8_block" if of_experts == "fp8" else of_experts
             )
             columns = experts(
-                tokens, hidden, inner, chosen, count, tensors, parallel, _WIDTHS[of_experts], 1.2
+                tokens=tokens,
+                hidden=hidden,
+                inner=inner,
+                chosen=chosen,
+                count=count,
+                tensor=tensors,
+                parallel=parallel,
+                width=_WIDTHS[of_experts],
+                skew=1.2,
             )
             row.add(phase, group, "experts", columns, layers, _SKEW)
             row.add(
                 phase, find("gemm", "bfloat16"), "gemm", product(tokens, count, hidden, 2), layers
             )
         if tensor > 1:
-            group = find("collective", "bfloat16") or atlas.find(
+            group = find("collective", "bfloat16") or atlas.find_group(
                 device, "collective", "bfloat16", "NCCL"
             )
             row.add(phase, group, "collective", collective("all_reduce", tensor, 2 * tokens * hidden), 2 * layers,
@@ -188,12 +196,14 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
     """A row each: seconds of a step and a prompt by kind, and of a token; every operation predicted
     once.
     """
-    wanted: defaultdict[Group, dict[Operation, float]] = defaultdict(dict)
+    wanted: defaultdict[TimingGroup, dict[Operation, float]] = defaultdict(dict)
     for row in rows:
         for _, group, one in row.counts:
             wanted[group][one] = 0.0
     for group, found in wanted.items():
-        found.update(zip(found, np.exp(group.predict([*found]).mean) + group.before, strict=True))
+        found.update(
+            zip(found, np.exp(group.predict([*found]).mean) + group.overhead_seconds, strict=True)
+        )
     table = []
     for row in rows:
         parts: Counter[str] = Counter(row.small)

@@ -1,9 +1,10 @@
-"""NeuSight's folders: a planted GPU whose models are sums of its operations is found again."""
+"""`benchmarks.extrapolation` reads NeuSight's folders: a planted GPU with known sums."""
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,29 +12,42 @@ import pytest
 from benchmarks.extrapolation import models, timed_operations
 
 GPU = "Planted GPU"
+#: FLOP/s, B/s and seconds of a call.
 PEAK = 1e13
 BANDWIDTH = 5e11
-CALL = 2e-5
-BINARY = ("add", "mul", "div", "pow")
-UNARY = ("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln")
+CALL_SECONDS = 2e-5
+
+BINARY_OPERATIONS = ("add", "mul", "div", "pow")
+UNARY_OPERATIONS = ("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln")
+
+# The planted model.
 LAYERS = 12
 BATCH = 4
 LENGTH = 256
 WIDTH = 512
 HEADS = 8
 ROWS = BATCH * LENGTH
+MODEL = f"gpt9-inf-{LENGTH}-{BATCH}"
+
+COLLECTED = Path("scripts/asplos/data/dataset/train/collect")
+LABELS = Path("scripts/asplos/label/Planted_GPU")
+PREDICTIONS = Path("scripts/asplos/results/prediction/Planted_GPU/neusight")
+GRAPHS = Path("scripts/asplos/results/opgraph")
 
 
-def product(b: int, m: int, n: int, k: int) -> float:
-    """M x N by N x K, as NeuSight names them."""
-    return max(2.0 * b * m * n * k / PEAK, 4.0 * b * (m * n + n * k + m * k) / BANDWIDTH)
+def product_seconds(b: int, m: int, n: int, k: int) -> float:
+    """Seconds of b products of M x N by N x K, in NeuSight's names: N is summed over."""
+    flops = 2.0 * b * m * n * k
+    moved_bytes = 4.0 * b * (m * n + n * k + m * k)
+    return max(flops / PEAK, moved_bytes / BANDWIDTH)
 
 
-def moved(elements: float) -> float:
+def traffic_seconds(elements: float) -> float:
+    """Seconds to move a number of float32 elements."""
     return 4.0 * elements / BANDWIDTH
 
 
-def written(path: Path, rows: Sequence[dict[str, object]]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(rows[0]))
@@ -41,110 +55,117 @@ def written(path: Path, rows: Sequence[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def timings() -> Iterator[tuple[str, list[dict[str, object]]]]:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def random_size(random: np.random.Generator, low: int, high: int) -> int:
+    return int(np.exp(random.uniform(np.log(low), np.log(high))))
+
+
+def planted_timings() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Kind of operation -> the rows of its table."""
     random = np.random.default_rng(0)
-
-    def size(low: int, high: int) -> int:
-        return int(np.exp(random.uniform(np.log(low), np.log(high))))
-
     for kind in ("linear", "bmm"):
-        shapes = [
-            (1 if kind == "linear" else size(4, 64), *(size(30, 3000) for _ in range(3)))
-            for _ in range(80)
-        ]
-        yield (
-            kind,
-            [
-                dict(zip("BMNK", shape, strict=True), Latency=1e3 * (CALL + product(*shape)))
-                for shape in shapes
-            ],
-        )
-    for kind in (*BINARY, *UNARY):
-        pairs = [(size(100, 10000), size(10, 4000)) for _ in range(30)]
-        tensors = 3 if kind in BINARY else 2
-        yield (
-            kind,
-            [{"B": b, "H": h, "Latency": 1e3 * (CALL + moved(tensors * b * h))} for b, h in pairs],
-        )
+        rows = []
+        for _ in range(80):
+            b = 1 if kind == "linear" else random_size(random, 4, 64)
+            m, n, k = (random_size(random, 30, 3000) for _ in range(3))
+            latency = 1e3 * (CALL_SECONDS + product_seconds(b, m, n, k))
+            rows.append({"B": b, "M": m, "N": n, "K": k, "Latency": latency})
+        yield kind, rows
+    for kind in (*BINARY_OPERATIONS, *UNARY_OPERATIONS):
+        tensors = 3 if kind in BINARY_OPERATIONS else 2
+        rows = []
+        for _ in range(30):
+            b = random_size(random, 100, 10000)
+            h = random_size(random, 10, 4000)
+            latency = 1e3 * (CALL_SECONDS + traffic_seconds(tensors * b * h))
+            rows.append({"B": b, "H": h, "Latency": latency})
+        yield kind, rows
 
 
-def graph() -> list[dict[str, object]]:
-    """An embedding, a layer of four operations between the names that NeuSight repeats, and a last
-    product.
-    """
+def graph_row(name: str, operations: Any, inputs: Any, output: Any) -> dict[str, Any]:
+    return {
+        "Name": name,
+        "FwOps": operations,
+        "InputShapes": inputs,
+        "OutputShape": output,
+        "BwOps": [],
+        "AccOps": [],
+    }
+
+
+def planted_graph() -> list[dict[str, Any]]:
+    """An embedding, a layer between the two names that NeuSight repeats, and a last product."""
     tokens = (BATCH, LENGTH, WIDTH)
     scores = (BATCH, HEADS, LENGTH, LENGTH)
-    rows = [
-        ("transformer_wte", [["MEM", ((ROWS, 1), (ROWS, WIDTH))]], [tokens], tokens),
-        ("transformer_h_0_ln_1", [["VECln", (ROWS, WIDTH)]], [tokens], tokens),
-        (
+    head_size = WIDTH // HEADS
+    return [
+        graph_row("transformer_wte", [["MEM", ((ROWS, 1), (ROWS, WIDTH))]], [tokens], tokens),
+        graph_row("transformer_h_0_ln_1", [["VECln", (ROWS, WIDTH)]], [tokens], tokens),
+        graph_row(
             "addmm",
             [["Linear", (ROWS, WIDTH, 3 * WIDTH)]],
             [(3 * WIDTH,), tokens],
             (BATCH, LENGTH, 3 * WIDTH),
         ),
-        ("matmul", [["BMM", (BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH)]], [], scores),
-        ("truediv", [["VECdiv", (BATCH * HEADS * LENGTH, LENGTH)]], [scores, (1,)], scores),
-        ("add_15", [["VECadd", (ROWS, WIDTH)]], [tokens, tokens], tokens),
-        ("lm_head", [["Linear", (ROWS, WIDTH, 1000)]], [tokens], (BATCH, LENGTH, 1000)),
+        graph_row("matmul", [["BMM", (BATCH * HEADS, LENGTH, head_size, LENGTH)]], [], scores),
+        graph_row(
+            "truediv", [["VECdiv", (BATCH * HEADS * LENGTH, LENGTH)]], [scores, (1,)], scores
+        ),
+        graph_row("add_15", [["VECadd", (ROWS, WIDTH)]], [tokens, tokens], tokens),
+        graph_row("lm_head", [["Linear", (ROWS, WIDTH, 1000)]], [tokens], (BATCH, LENGTH, 1000)),
     ]
-    names = ("Name", "FwOps", "InputShapes", "OutputShape")
-    return [{**dict(zip(names, row, strict=True)), "BwOps": [], "AccOps": []} for row in rows]
 
 
-def whole() -> float:
-    """Seconds of the planted model: of its layer so many times."""
-    products = product(1, ROWS, WIDTH, 3 * WIDTH) + product(
-        BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH
+def planted_model_seconds() -> float:
+    """Seconds of the planted model, whose layer repeats."""
+    layer = (
+        product_seconds(1, ROWS, WIDTH, 3 * WIDTH)
+        + product_seconds(BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH)
+        + traffic_seconds(2 * ROWS * WIDTH)
+        + traffic_seconds(2 * BATCH * HEADS * LENGTH**2)
+        + traffic_seconds(3 * ROWS * WIDTH)
     )
-    others = (
-        moved(2 * ROWS * WIDTH) + moved(2 * BATCH * HEADS * LENGTH**2) + moved(3 * ROWS * WIDTH)
-    )
-    return (
-        moved(ROWS * (WIDTH + 1))
-        + LAYERS * (products + others)
-        + product(1, ROWS, WIDTH, 1000)
-        + CALL
-    )
+    embedding = traffic_seconds(ROWS * (WIDTH + 1))
+    last_product = product_seconds(1, ROWS, WIDTH, 1000)
+    return CALL_SECONDS + embedding + LAYERS * layer + last_product
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of NeuSight with the planted GPU."""
     root = tmp_path_factory.mktemp("neusight")
-    base = root / "scripts" / "asplos"
-    for kind, rows in timings():
-        written(base / "data/dataset/train/collect" / kind / "p2.1.0" / f"{GPU}.csv", rows)
-    name = f"gpt9-inf-{LENGTH}-{BATCH}"
-    written(base / "results/opgraph" / f"{name}.csv", graph())
-    for place, told in (("label", {"num_layer": LAYERS}), ("results/prediction", {})):
-        path = (
-            base
-            / place
-            / "Planted_GPU"
-            / ("neusight" if "prediction" in place else "")
-            / f"{name}.json"
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**told, "e2e_latency": 1e3 * whole()}))
-    (base / "label" / "Planted_GPU" / f"{name}-fusion.json").write_text("{}")  # is left out
+    for kind, rows in planted_timings():
+        write_csv(root / COLLECTED / kind / "p2.1.0" / f"{GPU}.csv", rows)
+    write_csv(root / GRAPHS / f"{MODEL}.csv", planted_graph())
+    latency = {"e2e_latency": 1e3 * planted_model_seconds()}
+    write_json(root / LABELS / f"{MODEL}.json", {"num_layer": LAYERS, **latency})
+    write_json(root / PREDICTIONS / f"{MODEL}.json", latency)
+    # Labels of fused models are not read.
+    write_json(root / LABELS / f"{MODEL}-fusion.json", {})
     return root
 
 
-def test_a_product_has_its_own_sides(folder: Path) -> None:
-    """What NeuSight calls N is summed over."""
-    with (
-        folder / "scripts/asplos/data/dataset/train/collect/linear/p2.1.0" / f"{GPU}.csv"
-    ).open() as handle:
+def test_a_product_has_its_own_sizes(folder: Path) -> None:
+    """NeuSight sums over N, so its N is our k."""
+    with (folder / COLLECTED / "linear" / "p2.1.0" / f"{GPU}.csv").open() as handle:
         first = next(csv.DictReader(handle))
+
     operation, seconds = timed_operations(folder, GPU)["linear"][0]
-    assert (operation.m, operation.k, operation.n) == tuple(int(first[name]) for name in "MNK")
+
+    sizes = (operation.m, operation.k, operation.n)
+    assert sizes == (int(first["M"]), int(first["N"]), int(first["K"]))
     assert seconds == pytest.approx(float(first["Latency"]) / 1e3)
 
 
 def test_a_planted_model_is_predicted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = models(folder, GPU, most=60)
+    [row] = models(folder, GPU, most=60)
+
     assert row["ratio"] == pytest.approx(1, abs=0.05)
     assert row["held"]
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].endswith("NeuSight's 1.000")
-    assert told[-1].startswith("Planted GPU: 1 models;")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("NeuSight's 1.000")
+    assert lines[-1].startswith("Planted GPU: 1 models;")

@@ -57,7 +57,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
 
     require_runs(frame)
     for name in options.platform_of:
-        load().device(name)
+        load().device_name(name)
     if "examples_per_second" not in frame:
         raise NotEnoughData("no step was measured here")
     own = frame["source"].ne("published") if "source" in frame else True
@@ -150,22 +150,22 @@ def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
 def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, Any]]:
     """The rows of a measured run; none of what is no model with layers."""
     from analysis.atlas import load
-    from analysis.atlas.expect import model_in, words_of
+    from analysis.atlas.points import format_point, model_from_row
 
-    model = model_in(run)
+    model = model_from_row(run)
     if not FAMILIES[str(run["family"])].has_layers or model.is_kernel or model.is_communication:
         return
     here = {
         f"here{end}": float(run.get(f"examples_per_second{end}", math.nan))
         for end in ("", "_low", "_high")
     }
-    for device in map(load().device, options.platform_of):
+    for device in map(load().device_name, options.platform_of):
         there = _there(run, device)
         ratio = there["there"] / here["here"]
         last = {"ratio": ratio, "missing": there.pop("missing")}
         yield {
             "family": run["family"],
-            "point": words_of(run, model),
+            "point": format_point(run, model),
             **here,
             "device": device,
             **there,
@@ -178,26 +178,35 @@ def _there(run: Mapping[Any, Any], device: str) -> dict[str, Any]:
     that it has.
     """
     from analysis.atlas import load
-    from analysis.atlas.expect import expect, published
+    from analysis.atlas.estimate import estimate_step_time
+    from analysis.atlas.whole_steps import published_seconds
 
     numbers = list(dict.fromkeys((str(run["precision"]), *_PRECISIONS)))
     if run["family"] == "fc":  # whole steps come first
-        numbers.sort(key=lambda name: load().find(device, "fc", name) is None)
+        numbers.sort(key=lambda name: load().find_group(device, "fc", name) is None)
     row, *others = [{**run, "precision": precision} for precision in numbers]
     batch = float(run["batch_size"])
     source = "published"
     missing = ""
     times = (math.nan,) * 3
     exact = next(
-        ((each, seconds) for each in (row, *others) if (seconds := published(each, device))), None
+        (
+            (each, seconds)
+            for each in (row, *others)
+            if (seconds := published_seconds(each, device))
+        ),
+        None,
     )
     if exact:
         row = exact[0]
         times = (exact[1], math.nan, math.nan)
     else:
-        answer = expect(row, device)
+        answer = estimate_step_time(row, device)
         for other in others:
-            if answer.seconds is None and (found := expect(other, device)).seconds is not None:
+            if (
+                answer.seconds is None
+                and (found := estimate_step_time(other, device)).seconds is not None
+            ):
                 row = other
                 answer = found
         source = "predicted"

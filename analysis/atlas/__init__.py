@@ -1,10 +1,10 @@
-"""The atlas: what other platforms were measured to do, in public tables, as predictors that are
-shipped.
+"""The atlas: published timings of other platforms, as predictors that come with the package.
 
-Of each table a few hundred timings are kept, chosen at random, with their source; `python -m
-benchmarks.published.atlas` makes the files from the sources' own. A predictor's error and coverage
-were measured on timings that were left out, of weights that none of the kept timings has; `scale`
-widens its intervals to hold 95% of half of these, and the coverage is that of the other half.
+The package holds a few hundred timings of each published table, chosen at random, with their
+source. `python -m benchmarks.published.atlas` makes the files from the sources' own. The error and
+coverage of a predictor were measured on held-out timings, of weights that the kept timings lack.
+`scale` widens its intervals so that they hold 95% of one half of the held-out timings; the
+stated coverage is that of the other half.
 """
 
 from __future__ import annotations
@@ -28,29 +28,50 @@ if TYPE_CHECKING:
     from paradnn.forecast.operation_times import OperationTimes
     from paradnn.statistics.robust_regression import Prediction
 
-#: The shipped files: timings (a row each, with the number of its group) and the groups.
+#: The shipped files: timings.parquet (a row per timing, with the number of its group) and
+#: groups.json.
 DATA = Path(__file__).with_name("data")
-#: Timings of whole steps that a predictor is fitted on at most; they are in random order.
-_FITTED = 300
-#: Seconds that a kernel takes within a step at the least, which timings of calls do not hold.
-_KERNEL = 2e-6
-#: Devices are compared with the same one where that is possible.
+
+#: Most timings of whole steps that a predictor is fitted to. Rows are in random order.
+_MAX_FITTED_TIMINGS = 300
+#: Least seconds of a kernel within a step, for tables that timed calls instead of kernels.
+_KERNEL_SECONDS = 2e-6
+#: Sizes that exceed the largest timed one by more than this factor count as extrapolated.
+_EXTRAPOLATION_FACTOR = 1.1
+#: Engines by preference, so that devices are compared under the same engine where possible.
 _ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow", "NCCL", "oneCCL")
 _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Group:
-    """Timings of one kind of kernel on one device with one version of a library.
+class TimingGroup:
+    """Timings of one kind of kernel on one device, with one version of a library.
 
-    kernels: what its source calls those that a twentieth of the rows ran. rows: of the published
-    table; kept: of these in the atlas. median_error, mean_error, coverage: relative errors of
-    predictions, and the share in their 95% intervals, over `held_out` timings of weights that were
-    not kept. scale: of intervals. call: whether each was timed with something that no step has: a
-    call from Python, or the search for an operand's scale. timings: the kept ones, with `seconds`.
-    before: seconds of each operation within a step beside its own. start: of a step that is one
-    call, where that is known. fit: the predictor, where there is one already. faster: how many
-    times its own arithmetic and memory bandwidth those of the device are that it stands for.
+    Attributes:
+        number: Number of the group in the shipped files.
+        source: Repository of the published table.
+        commit: Commit of that repository.
+        device: Device that ran the kernels.
+        engine: Library or serving engine that launched them.
+        version: Version of the engine.
+        precision: Type of the operands, or of the weights alone.
+        kind: Kind of kernel, as `Operation.kind`.
+        kernels: The source's names of the kernels that at least a twentieth of the rows ran.
+        rows: Rows of the published table.
+        kept: Rows of it in the atlas.
+        held_out: Held-out rows behind the errors below; 0 if there are no errors.
+        median_error: Median relative error of predictions of held-out timings.
+        mean_error: Mean relative error of predictions of held-out timings.
+        coverage: Share of held-out timings within their 95% intervals.
+        scale: Factor that widens the intervals.
+        includes_call: Whether each timing includes work that no step repeats: the call from Python,
+            or the search for an operand's scale.
+        timings: The kept rows: columns of `kernels.COLUMNS`, `variant` and `seconds`.
+        overhead_seconds: Seconds of each operation within a step, beyond its own work.
+        dispatch_seconds: Seconds to dispatch a step that runs as one call; 0 if unknown.
+        fit: The predictor, if one is already fitted.
+        speed_ratios: Peak arithmetic and memory bandwidth of a device that lacks timings, relative
+            to those of `device`, whose timings replace its own.
     """
 
     number: int = 0
@@ -69,166 +90,194 @@ class Group:
     mean_error: float = math.nan
     coverage: float = math.nan
     scale: float = 1.0
-    call: bool = False
+    includes_call: bool = False
     timings: pd.DataFrame = field(repr=False)
-    before: float = 0.0
-    start: float = 0.0
+    overhead_seconds: float = 0.0
+    dispatch_seconds: float = 0.0
     fit: OperationTimes | None = None
-    faster: tuple[float, float] = (1.0, 1.0)
+    speed_ratios: tuple[float, float] = (1.0, 1.0)
 
     @property
-    def told(self) -> str:
-        """Where its numbers come from, in a line."""
+    def description(self) -> str:
+        """The source of the numbers and their quality, in one line."""
+        details = [f"{self.kept:,} of {self.rows:,} timings"]
         if self.held_out:
-            error = (
-                f", {self.median_error:.1%} median error, {self.coverage:.0%} in their intervals"
-            )
-        else:
-            error = ""
-        kept = f"{self.kept:,} of {self.rows:,} timings{error}"
+            details.append(f"{self.median_error:.1%} median error")
+            details.append(f"{self.coverage:.0%} in their intervals")
+        quality = ", ".join(details)
+        if self.includes_call:
+            quality += "; the call that was timed with each kernel is subtracted"
         engine = f"{self.engine} {self.version}".strip()
-        if self.call:
-            beside = "; what was timed beside the kernel is taken off"
-        else:
-            beside = ""
-        return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {engine} ({kept}{beside})"
+        kernels = f"{self.kind} in {self.precision} on {self.device}"
+        return f"{self.source}: {kernels}, {engine} ({quality})"
 
     @functools.cache  # noqa: B019  groups live as long as the process
-    def times(self) -> OperationTimes:
-        """The predictor."""
+    def predictor(self) -> OperationTimes:
+        """The predictor of this group, fitted at the first call."""
         from paradnn.forecast.operation_times import OperationTimes
 
-        rows = self.timings.head(_FITTED)
-        fit = self.fit or OperationTimes.fit(
-            operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float)
-        )
+        fit = self.fit
+        if fit is None:
+            rows = self.timings.head(_MAX_FITTED_TIMINGS)
+            seconds = rows["seconds"].to_numpy(dtype=float)
+            fit = OperationTimes.fit(operations_from_rows(rows, self.kind), seconds)
+        peak_ratio, bandwidth_ratio = self.speed_ratios
+        return replace(fit, peak=fit.peak * peak_ratio, bandwidth=fit.bandwidth * bandwidth_ratio)
+
+    def predict(self, operations: Sequence[Operation], *, as_timed: bool = False) -> Prediction:
+        """Predict operations of this group's kind.
+
+        Args:
+            operations: The operations (n).
+            as_timed: Include the call that the timings include.
+
+        Returns:
+            Logarithms of seconds (n,), with intervals widened by `scale`.
+        """
+        predictor = self.predictor()
+        if self.includes_call and not as_timed:
+            prediction = predictor.predict_uncalled(operations)
+        else:
+            prediction = predictor.predict(operations)
         return replace(
-            fit, peak=fit.peak * self.faster[0], bandwidth=fit.bandwidth * self.faster[1]
+            prediction,
+            root=prediction.root * self.scale,
+            own=prediction.own * self.scale**2,
+            noise=prediction.noise * self.scale,
         )
 
-    def predict(self, operations: Sequence[Operation], as_timed: bool = False) -> Prediction:
-        """Logarithms of their seconds within a step, or `as_timed`; intervals as wide as left-out
-        timings ask for.
-        """
-        times = self.times()
-        scale = self.scale
-        found = (times.predict_uncalled if self.call and not as_timed else times.predict)(
-            operations
-        )
-        return replace(
-            found, root=found.root * scale, own=found.own * scale**2, noise=found.noise * scale
-        )
+    def extrapolation_factors(self, operations: Sequence[Operation]) -> dict[str, float]:
+        """By what factor the largest operation exceeds the largest timed one, per size.
 
-    def beyond(self, operations: Sequence[Operation]) -> dict[str, float]:
-        """Size -> how many times the largest timed it is, for the sizes that are larger by more
-        than a tenth.
+        Only sizes that exceed it by more than a tenth are in the result.
         """
-        rows = self.timings
-        found = {}
+        factors = {}
         for name in ("m", "n", "k", "batch", "flops", "bytes"):
-            values = np.array([getattr(one, name) for one in operations], dtype=float)
-            factor = float((values / rows[name].max()).max())
-            if factor > 1.1:
-                found[name] = factor
-        return found
+            values = np.array([getattr(operation, name) for operation in operations], dtype=float)
+            factor = float((values / self.timings[name].max()).max())
+            if factor > _EXTRAPOLATION_FACTOR:
+                factors[name] = factor
+        return factors
 
 
 @dataclass(frozen=True)
 class Atlas:
-    """All groups."""
+    """A collection of timing groups."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[TimingGroup, ...]
 
     @functools.cached_property
     def devices(self) -> dict[str, set[str]]:
-        """In alphabetical order, with the words of each name."""
-        return {name: _words(name) for name in sorted({group.device for group in self.groups})}
+        """Devices in alphabetical order, with the words of each name."""
+        names = sorted({group.device for group in self.groups})
+        return {name: _words(name) for name in names}
 
-    def device(self, name: str, option: str = "--device") -> str:
-        """The atlas' name of a device that a user or a driver calls so. ConfigError, of the
-        `option` that names it, for one that is not there, or several.
+    def device_name(self, name: str, option: str = "--device") -> str:
+        """The atlas's name of a device, from the name that a user or a driver gives it.
+
+        Args:
+            name: For example "NVIDIA H200" or "tpu v2".
+            option: Option that an error message names.
+
+        Raises:
+            ConfigError: No device, or more than one, matches the name.
         """
-        among = self.named(name)
-        if len(among) == 1:
-            return among[0]
-        if among:
-            problem = f"may be {' or '.join(among)}"
+        matches = self.matching_devices(name)
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            problem = f"may be {' or '.join(matches)}"
         else:
             problem = "is not in the atlas"
-        raise ConfigError(
-            option,
-            name,
-            problem,
-            f"{did_you_mean(name, self.devices)}it has {', '.join(self.devices)}",
-        )
+        hint = did_you_mean(name, self.devices)
+        raise ConfigError(option, name, problem, f"{hint}it has {', '.join(self.devices)}")
 
-    def named(self, name: str) -> list[str]:
-        """Devices that may be called so: all words of the shorter in the longer, as many of them as
-        are in any.
+    def matching_devices(self, name: str) -> list[str]:
+        """The devices that match a name best.
+
+        A device matches if all words of the shorter name are in the longer one. The best matches
+        share the most words with `name`; equal names win.
         """
-        asked = _words(name)
-        common = {
-            device: len(words & asked) - (words != asked) / 2
-            for device, words in self.devices.items()
-            if asked and (asked <= words or words <= asked)
-        }
-        return [device for device, count in common.items() if count == max(common.values())]
+        wanted = _words(name)
+        scores = {}
+        for device, words in self.devices.items():
+            if wanted and (wanted <= words or words <= wanted):
+                penalty = 0.0 if words == wanted else 0.5
+                scores[device] = len(words & wanted) - penalty
+        return [device for device, score in scores.items() if score == max(scores.values())]
 
-    def find(
+    def find_group(
         self,
         device: str,
         kind: str,
         precision: str,
         engine: str | None = None,
         version: str | None = None,
-    ) -> Group | None:
-        """The group, of the newest version where none is named, of the first of `_ENGINES` there
-        where none is.
+    ) -> TimingGroup | None:
+        """The group of a kind of kernel; None if the atlas has none.
+
+        Args:
+            device: The atlas's name of the device.
+            kind: Kind of kernel.
+            precision: Type of the operands.
+            engine: None chooses the preferred engine that has such a group.
+            version: None chooses the newest version.
         """
-        found = [
+        groups = [
             group
             for group in self.groups
             if (group.device, group.kind, group.precision) == (device, kind, precision)
             and engine in (None, group.engine)
             and version in (None, group.version)
         ]
-        found.sort(key=lambda group: order_of(group.version), reverse=True)
-        return min(
-            found, key=lambda group: (*_ENGINES, group.engine).index(group.engine), default=None
-        )
+        groups.sort(key=lambda group: version_key(group.version), reverse=True)
+        return min(groups, key=_engine_rank, default=None)
+
+
+def _engine_rank(group: TimingGroup) -> int:
+    return (*_ENGINES, group.engine).index(group.engine)
 
 
 def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", name.lower()))
 
 
-def order_of(version: str) -> list[int]:
-    """What versions are sorted by."""
-    return [int(word) for word in re.findall(r"\d+", version)]
+def version_key(version: str) -> list[int]:
+    """Sort key of a version: its numbers."""
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 @functools.cache
 def load() -> Atlas:
-    """What is shipped with the package."""
+    """Load the atlas that comes with the package."""
     timings = dict(iter(pd.read_parquet(DATA / "timings.parquet").groupby("group")))
-    known = json.loads((DATA / "groups.json").read_text())
-    return Atlas(
-        tuple(
-            Group(**one, timings=timings[one["number"]], before=_KERNEL if one["call"] else 0.0)
-            for one in known
+    groups = []
+    for entry in json.loads((DATA / "groups.json").read_text()):
+        includes_call = entry.pop("call")
+        group = TimingGroup(
+            **entry,
+            includes_call=includes_call,
+            overhead_seconds=_KERNEL_SECONDS if includes_call else 0.0,
+            timings=timings[entry["number"]],
         )
-    )
+        groups.append(group)
+    return Atlas(tuple(groups))
 
 
-def operation(kind: str, columns: Any, variant: str = "") -> Operation:
-    """One operation of `analysis.atlas.kernels`' columns."""
+def make_operation(kind: str, columns: Any, variant: str = "") -> Operation:
+    """An operation from the columns that `analysis.atlas.kernels` describes."""
     sizes = {name: max(1, round(float(columns[name]))) for name in _SIZES if name in columns}
-    m, n, k = (sizes.pop(name) for name in ("m", "n", "k"))
     return Operation(
-        kind, variant, m, n, k, float(columns["flops"]), float(columns["bytes"]), **sizes
+        kind=kind,
+        variant=variant,
+        flops=float(columns["flops"]),
+        bytes=float(columns["bytes"]),
+        **sizes,
     )
 
 
-def operations_of(rows: pd.DataFrame, kind: str) -> list[Operation]:
-    """A row each; all of one kind."""
-    return [operation(kind, row, str(row.get("variant", ""))) for row in rows.to_dict("records")]
+def operations_from_rows(rows: pd.DataFrame, kind: str) -> list[Operation]:
+    """An operation per row of a table of timings, all of one kind."""
+    return [
+        make_operation(kind, row, str(row.get("variant", ""))) for row in rows.to_dict("records")
+    ]

@@ -1,9 +1,9 @@
-"""What kernels of published tables compute and move, as columns of `Operation`: numbers in, or
-arrays (n,) of them.
+"""Arithmetic and traffic of the kernels in published tables.
 
-A column per field of `paradnn.families.operations.Operation`. `width` is the bytes of an element.
-Each operand is read once and each result written once; the sources of the formulas are named where
-they are not plain counting.
+Each function takes numbers, or arrays (n,) of them, and returns a column per field of
+`paradnn.families.operations.Operation`. `width` is the number of bytes of an element. Each operand
+is read once and each result is written once. Formulas that are not plain counting name their
+source.
 """
 
 from __future__ import annotations
@@ -14,27 +14,42 @@ from typing import Any
 
 from analysis.lazy import np
 
-#: Field of an operation -> a number, or (n,) of them.
+#: Field of an operation -> a number, or an array (n,).
 Columns = Mapping[str, Any]
-#: The fields that are numbers, in the order of the shipped table.
+
+#: The numeric fields, in the order of the shipped table.
 COLUMNS = ("m", "n", "k", "flops", "bytes", "batch", "calls", "images", "window", "stride")
 
-#: Draws of the loads of experts.
-_LOADS = 16
-#: Bytes that a collective puts on the wire of each device, per byte of its message, over n devices:
-#: rings, as Thakur, Rabenseifner and Gropp 2005 (Optimization of collective communication
-#: operations in MPICH) count them.
-_ON_THE_WIRE = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
+#: Random draws over which expert loads are averaged.
+_LOAD_DRAWS = 16
+
+#: Bytes that a collective over n devices puts on the wire of each device, per byte of its message
+#: and before the factor (n - 1) / n. For ring algorithms (Thakur, Rabenseifner and Gropp 2005,
+#: Optimization of collective communication operations in MPICH).
+_WIRE_BYTES_PER_BYTE = {
+    "all_reduce": 2.0,
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "alltoall": 1.0,
+}
 
 
 def product(
     m: Any, n: Any, k: Any, width: float, batch: Any = 1, weight_width: float | None = None
 ) -> Columns:
-    """m x k by k x n, `batch` of them beside each other; the second operand may have a width of its
-    own.
+    """Matrix products m x k by k x n.
+
+    Args:
+        m: Rows of the first operand.
+        n: Columns of the second operand.
+        k: Length of the sums.
+        width: Bytes of an element.
+        batch: Number of independent products.
+        weight_width: Bytes of an element of the second operand; None for `width`.
     """
-    own = width if weight_width is None else weight_width
-    moved_bytes = batch * (width * (m * k + m * n) + own * k * n)
+    if weight_width is None:
+        weight_width = width
+    moved_bytes = batch * (width * (m * k + m * n) + weight_width * k * n)
     return {
         "m": m,
         "n": n,
@@ -46,28 +61,45 @@ def product(
 
 
 def convolution(
-    images: Any, channels: Any, filters: Any, kernel: Any, size: Any, stride: Any, padding: Any
+    *,
+    images: Any,
+    channels: Any,
+    filters: Any,
+    kernel: Any,
+    size: Any,
+    stride: Any,
+    padding: Any,
 ) -> Columns:
-    """A square convolution forward in float32, unrolled as
-    `paradnn.families.operations.convolution` does.
+    """Forward convolution of square float32 images, as the product of unrolled images by filters.
+
+    `paradnn.families.operations.convolution` unrolls in the same way.
+
+    Args:
+        images: Number of images.
+        channels: Input channels.
+        filters: Output channels.
+        kernel: Side of a filter.
+        size: Side of an image.
+        stride: Step between outputs.
+        padding: Zeros added on each side.
     """
-    places = ((size + 2 * padding - kernel) // stride + 1) ** 2
-    m = images * places
+    positions = ((size + 2 * padding - kernel) // stride + 1) ** 2
+    m = images * positions
     k = channels * kernel**2
-    moved_bytes = 4.0 * (images * channels * size**2 + k * filters + m * filters)
-    shape = {"images": images, "window": kernel**2, "stride": stride**2}
     return {
         "m": m,
         "n": filters,
         "k": k,
         "flops": 2.0 * m * filters * k,
-        "bytes": moved_bytes,
-        **shape,
+        "bytes": 4.0 * (images * channels * size**2 + k * filters + m * filters),
+        "images": images,
+        "window": kernel**2,
+        "stride": stride**2,
     }
 
 
-def moved(elements: Any, width: float) -> Columns:
-    """An operation element by element that moves three tensors, as an addition does."""
+def elementwise(elements: Any, width: float) -> Columns:
+    """Elementwise operation that reads two tensors and writes one, such as an addition."""
     return {"m": elements, "n": 1, "k": 1, "flops": 1.0 * elements, "bytes": 3.0 * width * elements}
 
 
@@ -78,38 +110,66 @@ def attention(
     key_heads: Any,
     size: Any,
     window: Any = 0,
+    *,
     causal: bool = True,
 ) -> Columns:
-    """Attention of all tokens of a prompt among each other in one kernel, 16-bit; causal halves are
-    not computed (Dao 2023, FlashAttention-2, section 3.1). A `window` of 0 looks back over all.
+    """Attention among all tokens of a prompt, in one 16-bit kernel.
+
+    A causal kernel skips the masked half (Dao 2023, FlashAttention-2, section 3.1).
+
+    Args:
+        batch: Prompts.
+        tokens: Tokens of a prompt.
+        heads: Heads of the queries.
+        key_heads: Heads of the keys and values.
+        size: Width of a head.
+        window: Tokens that each token looks back over; 0 for all.
+        causal: Whether tokens see only earlier tokens.
     """
     seen = np.where(np.asarray(window) > 0, np.minimum(window, tokens), tokens)
     if causal:
         pairs = seen * (seen + 1) / 2 + (tokens - seen) * seen
     else:
         pairs = 1.0 * tokens * seen
-    shape = {"m": tokens, "n": seen, "k": size, "batch": batch * heads, "images": heads / key_heads}
-    moved_bytes = 4.0 * batch * tokens * (heads + key_heads) * size
-    return {**shape, "flops": 4.0 * batch * heads * pairs * size, "bytes": moved_bytes}
+    return {
+        "m": tokens,
+        "n": seen,
+        "k": size,
+        "batch": batch * heads,
+        "images": heads / key_heads,
+        "flops": 4.0 * batch * heads * pairs * size,
+        "bytes": 4.0 * batch * tokens * (heads + key_heads) * size,
+    }
 
 
 def decode(
     batch: Any, length: Any, heads: Any, key_heads: Any, size: Any, window: Any = 0, width: Any = 2
 ) -> Columns:
-    """Attention of one new token to a cache of `length` with elements of `width` bytes."""
+    """Attention of one new token to a cache.
+
+    Args:
+        batch: Requests.
+        length: Tokens in the cache.
+        heads: Heads of the queries.
+        key_heads: Heads of the cache.
+        size: Width of a head.
+        window: Tokens that the new token looks back over; 0 for all.
+        width: Bytes of an element of the cache.
+    """
     seen = np.where(np.asarray(window) > 0, np.minimum(window, length), length)
-    shape = {
+    return {
         "m": heads / key_heads,
         "n": seen,
         "k": size,
         "batch": batch * key_heads,
         "stride": length,
+        "flops": 4.0 * batch * heads * seen * size,
+        "bytes": 1.0 * batch * size * (2 * width * seen * key_heads + 4 * heads),
     }
-    moved_bytes = 1.0 * batch * size * (2 * width * seen * key_heads + 4 * heads)
-    return {**shape, "flops": 4.0 * batch * heads * seen * size, "bytes": moved_bytes}
 
 
 def experts(
+    *,
     tokens: Any,
     hidden: Any,
     inner: Any,
@@ -120,56 +180,82 @@ def experts(
     width: float,
     skew: Any = 0.0,
 ) -> Columns:
-    """The gated feed-forward layers of a mixture of `count` experts of which each token takes
-    `chosen`, on the fullest of `parallel` devices that share experts, of `tensor` that share each;
-    `width` of a weight, loads as `_loads` has them. Experts that any token takes are read.
+    """Gated feed-forward layers of a mixture of experts, on the most loaded device.
+
+    Weights are read only of experts that at least one token chooses.
+
+    Args:
+        tokens: Tokens of a step.
+        hidden: Width of the model.
+        inner: Inner width of an expert.
+        chosen: Experts that each token chooses.
+        count: Experts of a layer.
+        tensor: Devices that share each expert.
+        parallel: Devices that share the experts among them.
+        width: Bytes of a weight.
+        skew: Exponent of the power law of loads, as `_fullest_device` describes; 0 for equal loads.
     """
-    taken, touched = np.vectorize(_loads, otypes=[float, float])(
+    taken, touched = np.vectorize(_fullest_device, otypes=[float, float])(
         tokens, count, chosen, parallel, skew
     )
     inner = inner / tensor
-    moved_bytes = width * touched * 3 * inner * hidden + 4.0 * (
-        taken * (hidden + inner) + tokens * hidden
-    )
-    shape = {"batch": touched, "images": tokens}
+    weight_bytes = width * touched * 3 * inner * hidden
+    activation_bytes = 4.0 * (taken * (hidden + inner) + tokens * hidden)
     return {
         "m": taken,
         "n": inner,
         "k": hidden,
-        **shape,
+        "batch": touched,
+        "images": tokens,
         "flops": 6.0 * taken * inner * hidden,
-        "bytes": moved_bytes,
+        "bytes": weight_bytes + activation_bytes,
     }
 
 
 @functools.cache
-def _loads(tokens: int, count: int, chosen: int, parallel: int, skew: float) -> tuple[float, float]:
-    """Tokens of the fullest of `parallel` devices, and its experts that have any, on average over a
-    few draws.
+def _fullest_device(
+    tokens: int, count: int, chosen: int, parallel: int, skew: float
+) -> tuple[float, float]:
+    """Load of the device with the most tokens, averaged over a few draws.
 
-    `skew` 0: all experts have as many. Else tokens of an expert are drawn from a power law with
-    that exponent, from 1 to four fifths of all tokens (0.01 to 2 where experts outnumber choices),
-    and no expert has more than all tokens.
+    With a `skew` of 0 all experts have equal loads. Otherwise the tokens of an expert are drawn
+    from a power law with that exponent, from 1 to four fifths of all tokens (0.01 to 2 if experts
+    outnumber choices). No expert has more than all tokens.
+
+    Returns:
+        The tokens of that device, and the number of its experts that have any.
     """
     choices = tokens * chosen
-    own = count // parallel
+    device_experts = count // parallel
     if not skew:
-        return max(1.0, choices / parallel), max(1.0, min(own, choices / parallel))
-    low, high = (1.0, max(0.8 * tokens, 1.01)) if choices > count else (0.01, 2.0)
-    uniform = np.random.default_rng(0).random((_LOADS, count))
+        device_tokens = choices / parallel
+        return max(1.0, device_tokens), max(1.0, min(device_experts, device_tokens))
+    if choices > count:
+        low = 1.0
+        high = max(0.8 * tokens, 1.01)
+    else:
+        low = 0.01
+        high = 2.0
+    uniform = np.random.default_rng(0).random((_LOAD_DRAWS, count))
     power = 1 - skew
     drawn = ((high**power - low**power) * uniform + low**power) ** (1 / power)
     loads = np.minimum(drawn / drawn.sum(axis=1, keepdims=True) * choices, tokens)
     loads *= choices / loads.sum(axis=1, keepdims=True)
-    devices = loads[:, : own * parallel].reshape(_LOADS, parallel, own)
-    fullest = devices[np.arange(_LOADS), devices.sum(axis=2).argmax(axis=1)]
-    return float(fullest.sum(axis=1).mean()), max(
-        1.0, float(np.minimum(fullest, 1).sum(axis=1).mean())
-    )
+    by_device = loads[:, : device_experts * parallel].reshape(_LOAD_DRAWS, parallel, device_experts)
+    fullest = by_device[np.arange(_LOAD_DRAWS), by_device.sum(axis=2).argmax(axis=1)]
+    mean_tokens = float(fullest.sum(axis=1).mean())
+    mean_experts = float(np.minimum(fullest, 1).sum(axis=1).mean())
+    return mean_tokens, max(1.0, mean_experts)
 
 
 def collective(name: Any, devices: Any, message: Any) -> Columns:
-    """A collective of a `message` in bytes over so many devices."""
-    factor = np.vectorize(lambda word: _ON_THE_WIRE.get(word, 1.0))(name) * (devices - 1) / devices
-    work = {"flops": np.ones_like(1.0 * message), "bytes": np.maximum(1.0, factor * message)}
-    return {"m": devices, "n": 1, "k": 1, **work}
+    """A collective of a `message` in bytes over a number of devices."""
+    per_byte = np.vectorize(lambda word: _WIRE_BYTES_PER_BYTE.get(word, 1.0))(name)
+    wire_bytes = per_byte * (devices - 1) / devices * message
+    return {
+        "m": devices,
+        "n": 1,
+        "k": 1,
+        "flops": np.ones_like(1.0 * message),
+        "bytes": np.maximum(1.0, wire_bytes),
+    }

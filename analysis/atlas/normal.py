@@ -1,24 +1,27 @@
-"""`paradnn normal`: whether a measured number is what is to be expected of its device.
+"""`paradnn normal`: whether a measured number is what its device should reach.
 
   paradnn normal                      the last measured run
-  paradnn normal 3f2a91               the run whose id begins so
+  paradnn normal 3f2a91               the run whose id begins with this
   paradnn normal --json normal.json
 
-A run on a device of the atlas is held against published kernels; elsewhere against the other runs
-of this machine, each of which is predicted from the others to see how wide the interval has to be.
-Exit code 0 where it is normal, 1 where it is not, 3 where nothing is known.
+A run on a device of the atlas is compared with published kernels. Any other run is compared with
+the other runs of this machine. Each of these is predicted from the rest, which shows how wide the
+interval must be. The exit code is 0 if the number is normal, 1 if it is not, and 3 if that is not
+known.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.atlas.ask import measured_here
-from analysis.atlas.expect import expect, model_in
+from analysis.atlas.ask import estimate_from_runs
+from analysis.atlas.estimate import StepTimeEstimate, estimate_step_time
+from analysis.atlas.points import model_from_row
 from analysis.format import short
 from analysis.lazy import pd
 from paradnn.cli.console import say
@@ -27,15 +30,32 @@ from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import write_json
 
-_CODES = {"normal": 0, "slow": 1, "fast": 1, "unknown": 3}
+_EXIT_CODES = {"normal": 0, "slow": 1, "fast": 1, "unknown": 3}
+_VERDICTS = {
+    "normal": "which is normal",
+    "slow": "which is too slow",
+    "fast": "which is faster than it should be",
+}
+#: Shares of the expected rate, and of a step, from which a cause is worth mentioning.
+_MUCH_SLOWER = 0.6
+_INPUT_BOUND = 0.1
 
 
 @dataclass(frozen=True)
-class Normal:
-    """A run beside what is expected of it: examples per second, and the ends of their 95% interval.
+class NormalityCheck:
+    """A run compared with what its device should reach.
 
-    verdict: normal, slow, fast or unknown, for the reason in `why`. look_at: what is typically
-    wrong, in words.
+    Attributes:
+        run_id: Id of the run.
+        point: The point, as lists of runs write it.
+        device: The device.
+        value: Measured examples per second.
+        low: Lower end of the 95% interval of the expected rate; None if it is not known.
+        high: Upper end of that interval; None if it is not known.
+        verdict: "normal", "slow", "fast" or "unknown".
+        sources: Where the expected rate comes from.
+        look_at: Typical causes of the difference, those that the run recorded first.
+        why: Why the expected rate is not known.
     """
 
     run_id: str
@@ -51,12 +71,16 @@ class Normal:
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """Make the parser of the command."""
     parser = Parser("paradnn normal", __doc__)
-    text = "the beginning of a run's id (default: the last run)"
-    parser.add_argument("run_id", nargs="?", metavar="RUN_ID", help=text)
     parser.add_argument(
-        "--store", metavar="URI", help="where the run is (default: as for analysis)"
+        "run_id",
+        nargs="?",
+        metavar="RUN_ID",
+        help="the beginning of a run's id (default: the last run)",
+    )
+    parser.add_argument(
+        "--store", metavar="URI", help="store of the run (default: as for analysis)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer")
     return parser
@@ -64,118 +88,147 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: the exit codes of the verdicts, 2 for bad input."""
-    given = make_parser().parse_args(arguments)
-    found = judge(_run(given.run_id, given.store), given.store)
-    if given.json:
-        write_json(given.json, vars(found))
-    if found.low is None or found.high is None:
-        say(
-            f"{found.point} on {found.device}: {_rate(found.value)}; not known whether that is normal: {found.why}"
-        )
+    """Run the command; returns the exit code of the verdict, or 2 for wrong input."""
+    options = make_parser().parse_args(arguments)
+    check = check_run(find_run(options.run_id, options.store), options.store)
+    if options.json:
+        write_json(options.json, vars(check))
+    about = f"{check.point} on {check.device}"
+    if check.low is None or check.high is None:
+        say(f"{about}: {_format_rate(check.value)}; not known whether that is normal: {check.why}")
     else:
-        said = {
-            "normal": "which is normal",
-            "slow": "which is too slow",
-            "fast": "which is faster than it should be",
-        }
-        say(f"{found.point} on {found.device}: expected {_rate(found.low)} to {_rate(found.high)}, you have "
-            f"{_rate(found.value)}, {said[found.verdict]}")  # fmt: skip
-    for line in (
-        *(f"from {source}" for source in found.sources),
-        *(f"look at {what}" for what in found.look_at),
-    ):
-        say(f"  {line}")
-    return _CODES[found.verdict]
+        say(
+            f"{about}: expected {_format_rate(check.low)} to {_format_rate(check.high)}, "
+            f"measured {_format_rate(check.value)}, {_VERDICTS[check.verdict]}"
+        )
+    for source in check.sources:
+        say(f"  from {source}")
+    for cause in check.look_at:
+        say(f"  look at {cause}")
+    return _EXIT_CODES[check.verdict]
 
 
-def _run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
+def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
+    """Find a run of a timed step.
+
+    Args:
+        run_id: The beginning of its id; None for the last run.
+        store: Address of the store; None for the default one.
+
+    Raises:
+        ConfigError: No run, or more than one, matches.
+    """
     from analysis.store.load import load
 
-    runs = load(store, outcome="ok")  # by their start
-    needed = {"step_time_ms", "batch_size"} <= set(runs)
-    if needed:
-        known = runs[runs["step_time_ms"].gt(0) & runs["batch_size"].gt(0)]
+    # The runs are in order of their start.
+    runs = load(store, outcome="ok")
+    if {"step_time_ms", "batch_size"} <= set(runs):
+        timed = runs[runs["step_time_ms"].gt(0) & runs["batch_size"].gt(0)]
     else:
-        known = runs[:0]
-    if run_id is not None:
-        known = known[known["run_id"].str.startswith(run_id)]
-    if known.empty or (run_id is not None and len(known) > 1):
-        if run_id is None:
-            none = "no run of a timed step is in the store"
-        else:
-            none = "begins the id of no run of a timed step"
-        count = f"begins the ids of {len(known)} runs" if len(known) else none
-        raise ConfigError(
-            "RUN_ID",
-            run_id or "(the last)",
-            count,
-            "see run_id in python -m analysis export runs.csv",
-        )
-    return dict(known.iloc[-1])
+        timed = runs[:0]
+    if run_id is None:
+        if timed.empty:
+            raise _run_error("(the last)", "no run of a timed step is in the store")
+        return dict(timed.iloc[-1])
+    matches = timed[timed["run_id"].str.startswith(run_id)]
+    if matches.empty:
+        raise _run_error(run_id, "begins the id of no run of a timed step")
+    if len(matches) > 1:
+        raise _run_error(run_id, f"begins the ids of {len(matches)} runs")
+    return dict(matches.iloc[0])
 
 
-def judge(run: Mapping[Any, Any], store: str | None = None) -> Normal:
-    """A row of a frame against what is expected of its device."""
-    answer = None
+def _run_error(run_id: str, problem: str) -> ConfigError:
+    return ConfigError(
+        "RUN_ID", run_id, problem, "see run_id in python -m analysis export runs.csv"
+    )
+
+
+def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityCheck:
+    """Compare a row of a frame with what its device should reach."""
+    estimate = _expected_time(run, store)
     batch = float(run["batch_size"])
-    with contextlib.suppress(ConfigError):
-        # A kernel alone is called, which one within a step is not.
-        if model_in(run).is_kernel:
-            answer = None
-        else:
-            answer = expect(run, str(run["device"]))
-    if answer is None or answer.seconds is None:
-        answer = measured_here(run, store, without=str(run["run_id"]))
     value = batch * 1e3 / float(run["step_time_ms"])
-    about = (str(run["run_id"]), answer.point, str(run["device"]), value)
-    if answer.seconds is None or answer.low is None or answer.high is None:
-        return Normal(*about, None, None, "unknown", (), why=answer.why)
-    low = batch / answer.high
-    high = batch / answer.low
+    about = {
+        "run_id": str(run["run_id"]),
+        "point": estimate.point,
+        "device": str(run["device"]),
+        "value": value,
+    }
+    if estimate.seconds is None or estimate.low is None or estimate.high is None:
+        return NormalityCheck(
+            **about, low=None, high=None, verdict="unknown", sources=(), why=estimate.why
+        )
+    low = batch / estimate.high
+    high = batch / estimate.low
+    causes: Sequence[str] = ()
     if value < low:
         verdict = "slow"
+        causes = tuple(_causes_of_slowness(run, value * estimate.seconds / batch))
     elif value > high:
         verdict = "fast"
+        causes = ("the input: an empty loop or an output that nobody waits for is fast",)
     else:
         verdict = "normal"
-    if verdict == "slow":
-        causes = tuple(_causes(run, value / (batch / answer.seconds)))
-    else:
-        causes = ()
-    if verdict == "fast":
-        fast = ("the input: an empty loop or an output that is not waited for is fast",)
-    else:
-        fast = ()
-    return Normal(*about, low, high, verdict, answer.sources, causes or fast)
+    return NormalityCheck(
+        **about,
+        low=low,
+        high=high,
+        verdict=verdict,
+        sources=estimate.sources,
+        look_at=causes,
+    )
 
 
-def _causes(run: Mapping[Any, Any], share: float) -> Iterator[str]:
-    """What is typically wrong, of what the run itself recorded first."""
+def _expected_time(run: Mapping[Any, Any], store: str | None) -> StepTimeEstimate:
+    """The expected step time: from the atlas if it has the device, else from runs of this machine."""
+    with contextlib.suppress(ConfigError):
+        # A kernel that runs alone is called from Python, which one within a step is not.
+        if not model_from_row(run).is_kernel:
+            estimate = estimate_step_time(run, str(run["device"]))
+            if estimate.seconds is not None:
+                return estimate
+    return estimate_from_runs(run, store, excluded_run=str(run["run_id"]))
 
-    def number(name: str) -> float:
-        value = run.get(name)
-        if value is not None and not pd.isna(value):
-            return float(value)
-        return float("nan")
 
-    for kind, word in (("flops", "arithmetic"), ("bytes", "memory bandwidth")):
-        peak = number(f"peak_{kind}_per_second")
-        done = number(f"{kind}_per_step") / number("step_time_ms") * 1e3
-        if done / peak > 0:
-            yield f"the ceilings: the step reaches {short(done / peak, share=True)} of the measured {word}"
-    if str(run.get("contended")) == "True" or number("load_average") > 2 * (
-        number("cpu_count") or 1
-    ):
-        yield "other work on the machine: it was not alone while it was measured (paradnn check)"
-    if number("infeed_fraction") > 0.1:
-        yield f"the input: the step waits for it {short(number('infeed_fraction'), share=True)} of the time"
+def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
+    """Typical causes, beginning with those that the run itself recorded.
+
+    Args:
+        run: The run.
+        share: Measured rate relative to the expected one.
+    """
+    for kind, resource in (("flops", "arithmetic"), ("bytes", "memory bandwidth")):
+        peak = _number(run, f"peak_{kind}_per_second")
+        rate = _number(run, f"{kind}_per_step") / _number(run, "step_time_ms") * 1e3
+        if peak > 0 and rate > 0:
+            yield (
+                f"the ceilings: the step reaches {short(rate / peak, share=True)} of the "
+                f"measured {resource}"
+            )
+    cores = _number(run, "cpu_count") or 1
+    if str(run.get("contended")) == "True" or _number(run, "load_average") > 2 * cores:
+        yield "other work: the machine ran other processes during the measurement (paradnn check)"
+    waiting = _number(run, "infeed_fraction")
+    if waiting > _INPUT_BOUND:
+        yield f"the input: the step waits for it {short(waiting, share=True)} of the time"
     if str(run.get("compile")) == "eager":
         yield "compile=eager: operations are called one by one"
-    if share < 0.6:
-        yield "precision and threads: float32 in place of bfloat16, or one thread in place of all, is often so much"
+    if share < _MUCH_SLOWER:
+        yield (
+            "precision and threads: float32 instead of bfloat16, or one thread instead of all, "
+            "often costs this much"
+        )
     yield "clocks and the power cap (paradnn check)"
 
 
-def _rate(value: float) -> str:
+def _number(run: Mapping[Any, Any], name: str) -> float:
+    """A value of a run; NaN if it has none."""
+    value = run.get(name)
+    if value is None or pd.isna(value):
+        return math.nan
+    return float(value)
+
+
+def _format_rate(value: float) -> str:
     return f"{short(value, digits=3)} examples/s"

@@ -1,40 +1,48 @@
-"""Kernels of one's own store as an atlas: of a device that nobody published.
+"""An atlas of the kernels in the user's own store: for a device that nobody published.
 
-An operation within a step is not called: of each kernel's time the call is taken off. What a kind's
-kernels take to begin beyond the call of an elementwise operation is the library's own preparation,
-and happens in a step as well; what an operation takes within a call is what chains of elementwise
-kernels show.
+An operation within a step is not called from Python, so the call is subtracted from each kernel's
+time. A kind whose kernels take longer to begin than an elementwise operation does has its own
+preparation in the library, which happens in a step too. Chains of elementwise kernels show how long
+an operation takes within a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.atlas import Atlas, Group, load
-from analysis.atlas.expect import model_in
-from analysis.lazy import pd
+from analysis.atlas import Atlas, TimingGroup, load
+from analysis.atlas.points import model_from_row
+from analysis.lazy import np, pd
 from analysis.store.frame import IDENTITY
 from analysis.store.lazy_past import past
 from paradnn.core.errors import NotEnoughData, StoreError
 from paradnn.families import FAMILIES
+from paradnn.families.operations import Operation
 
-#: What kernels have in common with the point that is asked for, where both say it.
-_SAME = ("precision", "framework.name", "compile")
+#: Columns in which kernels must equal the point, if both have a value.
+_SHARED_COLUMNS = ("precision", "framework.name", "compile")
 
 
-def kernels_in(store: str | None) -> pd.DataFrame:
-    """The kernels that a store holds; none where none is named and there is no usual one."""
-    from analysis.store.load import load
+def load_kernels(store: str | None) -> pd.DataFrame:
+    """Load the measured kernels of a store.
 
-    names = [
+    Args:
+        store: Address of the store; None for the default one, which may be absent.
+
+    Returns:
+        A row per kernel; no rows if there is no default store.
+    """
+    from analysis.store.load import load as load_runs
+
+    families = [
         name
         for name, family in FAMILIES.items()
         if family.is_kernel and not family.is_communication
     ]
     try:
-        runs = load(store, family=names, outcome="ok")
+        runs = load_runs(store, family=families, outcome="ok")
     except StoreError:
         if store is not None:
             raise
@@ -47,77 +55,145 @@ def kernels_in(store: str | None) -> pd.DataFrame:
 def own_atlas(
     runs: pd.DataFrame, device: str, row: Mapping[Any, Any], similar: str | None = None
 ) -> Atlas:
-    """An atlas of the kernels that ran on `device` like the point of `row`: of several environments
-    or protocols those of the last. What a `similar` device of the shipped atlas does is where their
-    fits begin. NotEnoughData where there are too few; ConfigError for a similar device that is not
-    there.
-    """
-    from paradnn.forecast.operation_times import LEAST, OperationTimes
+    """An atlas of the kernels that ran on a device under the settings of a point.
 
-    runs = runs[runs["device"].eq(device)]
-    wanted = {name: row[name] for name in _SAME if name in runs and pd.notna(row.get(name))}
-    for name, value in wanted.items():
-        runs = runs[runs[name].eq(value) | runs[name].isna()]
-    if runs.empty:
-        words = " ".join(f"{name}={value}" for name, value in wanted.items())
-        raise NotEnoughData(
-            f"no kernel ran there with {words}; measure some: paradnn train -m experiment=kernels"
-        )
-    for name in IDENTITY:
-        if name in runs:
-            last = runs[name].iloc[-1]
-            runs = runs[runs[name].isna() if pd.isna(last) else runs[name].eq(last)]
-    rows = runs.to_dict("records")
+    Args:
+        runs: Kernels, as `load_kernels` returns them.
+        device: The device, as the store names it.
+        row: The point. Of several environments or protocols only the last counts.
+        similar: A device of the shipped atlas whose fits are the prior of these.
+
+    Raises:
+        NotEnoughData: Too few kernels ran there.
+        ConfigError: The similar device is not in the atlas.
+    """
+    from paradnn.forecast.operation_times import LEAST
+
+    runs = _comparable_kernels(runs, device, row)
     operations = [
-        model_in(one).as_operation(int(one["batch_size"]), str(one["precision"])) for one in rows
+        model_from_row(run).as_operation(int(run["batch_size"]), str(run["precision"]))
+        for run in runs.to_dict("records")
     ]
     timings = pd.DataFrame(map(vars, operations)).assign(
         seconds=runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
     )
+    noise = past.noise_of(runs)
+    prior_atlas = None
+    prior_device = ""
+    if similar:
+        prior_atlas = load()
+        prior_device = prior_atlas.device_name(similar, "--from")
     groups = {}
     counts = {}
-    noise = past.noise_of(runs)
-    published, name = (load(), load().device(similar, "--from")) if similar else (None, "")
-    for kind, places in timings.groupby("kind").indices.items():
-        mine = [operations[place] for place in places]
-        own = timings.iloc[places]
-        counts[kind] = len(set(mine))
-        if counts[kind] >= LEAST:
-            if published:
-                like = published.find(name, str(kind), str(row["precision"]))
-            else:
-                like = None
-            fit = OperationTimes.fit(mine, own["seconds"].to_numpy(), noise[places])
-            if like:
-                fit = fit.or_like(like.times(), mine, own["seconds"].to_numpy(), noise[places])
-            source = f"the store, beside {like.told}" if like else "the store"
-            groups[kind] = Group(
-                source=source, commit="", device=device, engine=str(row.get("framework.name", "")), version="",
-                precision=str(row["precision"]), kind=str(kind), rows=len(own), kept=len(own), held_out=len(own),
-                median_error=fit.left_out.median_error, coverage=fit.left_out.coverage(), call=True, timings=own,
-                fit=fit,
-            )  # fmt: skip
-    if not groups:
-        few = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        raise NotEnoughData(
-            f"too few kernels ran there ({few}); {LEAST} of a kind are the least, {2 * LEAST} better"
+    for kind, positions in timings.groupby("kind").indices.items():
+        kind_operations = [operations[position] for position in positions]
+        counts[kind] = len(set(kind_operations))
+        if counts[kind] < LEAST:
+            continue
+        prior = None
+        if prior_atlas is not None:
+            prior = prior_atlas.find_group(prior_device, str(kind), str(row["precision"]))
+        groups[kind] = _fit_group(
+            kind=str(kind),
+            device=device,
+            row=row,
+            operations=kind_operations,
+            timings=timings.iloc[positions],
+            noise=noise[positions],
+            prior=prior,
         )
-    if "elementwise" in groups:
-        chains = groups["elementwise"].times()
-    else:
-        chains = None
-    if chains:
-        call = chains.dispatch
-    else:
-        call = min(group.times().dispatch for group in groups.values())
-    step = chains.step if chains else 0.0
-    groups = {
-        kind: replace(group, start=call, before=max(group.times().dispatch - call, 0.0) + step)
-        for kind, group in groups.items()
+    if not groups:
+        found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        raise NotEnoughData(
+            f"too few kernels ran there ({found}); "
+            f"at least {LEAST} of a kind are needed, {2 * LEAST} are better"
+        )
+    return Atlas(tuple(_with_overheads(groups).values()))
+
+
+def _comparable_kernels(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> pd.DataFrame:
+    """The kernels that ran on a device like the point, in the last environment and protocol."""
+    runs = runs[runs["device"].eq(device)]
+    wanted = {
+        name: row[name] for name in _SHARED_COLUMNS if name in runs and pd.notna(row.get(name))
     }
-    if (
-        "gemm" in groups
-    ):  # products beside each other, as attention has them, are prepared as convolutions are
-        before = groups.get("conv2d", groups["gemm"]).before
-        groups["bmm"] = replace(groups["gemm"], kind="bmm", before=before)
-    return Atlas(tuple(groups.values()))
+    for name, value in wanted.items():
+        runs = runs[runs[name].eq(value) | runs[name].isna()]
+    if runs.empty:
+        settings = " ".join(f"{name}={value}" for name, value in wanted.items())
+        raise NotEnoughData(
+            f"no kernel ran there with {settings}; "
+            "measure some: paradnn train -m experiment=kernels"
+        )
+    for name in IDENTITY:
+        if name in runs:
+            last = runs[name].iloc[-1]
+            if pd.isna(last):
+                runs = runs[runs[name].isna()]
+            else:
+                runs = runs[runs[name].eq(last)]
+    return runs
+
+
+def _fit_group(
+    *,
+    kind: str,
+    device: str,
+    row: Mapping[Any, Any],
+    operations: Sequence[Operation],
+    timings: pd.DataFrame,
+    noise: np.ndarray,
+    prior: TimingGroup | None,
+) -> TimingGroup:
+    """Fit the kernels of one kind, with the fit of a similar device as prior if that helps."""
+    from paradnn.forecast.operation_times import OperationTimes
+
+    seconds = timings["seconds"].to_numpy()
+    fit = OperationTimes.fit(operations, seconds, noise)
+    source = "the store"
+    if prior is not None:
+        fit = fit.or_like(prior.predictor(), operations, seconds, noise)
+        source = f"the store, next to {prior.description}"
+    return TimingGroup(
+        source=source,
+        commit="",
+        device=device,
+        engine=str(row.get("framework.name", "")),
+        version="",
+        precision=str(row["precision"]),
+        kind=kind,
+        rows=len(timings),
+        kept=len(timings),
+        held_out=len(timings),
+        median_error=fit.left_out.median_error,
+        coverage=fit.left_out.coverage(),
+        includes_call=True,
+        timings=timings,
+        fit=fit,
+    )
+
+
+def _with_overheads(groups: Mapping[Any, TimingGroup]) -> dict[Any, TimingGroup]:
+    """The groups with the dispatch of a step, and what each operation takes beyond its own work."""
+    step_seconds = 0.0
+    if "elementwise" in groups:
+        chains = groups["elementwise"].predictor()
+        call_seconds = chains.dispatch
+        step_seconds = chains.step
+    else:
+        call_seconds = min(group.predictor().dispatch for group in groups.values())
+    complete = {}
+    for kind, group in groups.items():
+        preparation = max(group.predictor().dispatch - call_seconds, 0.0)
+        complete[kind] = replace(
+            group,
+            dispatch_seconds=call_seconds,
+            overhead_seconds=preparation + step_seconds,
+        )
+    if "gemm" in complete:
+        # Batched products, as in attention, are prepared in the way of convolutions.
+        prepared = complete.get("conv2d", complete["gemm"])
+        complete["bmm"] = replace(
+            complete["gemm"], kind="bmm", overhead_seconds=prepared.overhead_seconds
+        )
+    return complete

@@ -1,38 +1,45 @@
-"""What versions of an engine changed on a device that stayed the same: the paper's Figure 12 of
-today's kernels.
+"""What versions of an engine changed on the same device: the paper's Figure 12 for current kernels.
 
-Two versions were timed at other shapes, of which the atlas holds a few hundred each. At every shape
-that one of them ran, the other's time is predicted; each version is the predicted one at half of
-the shapes, so that a predictor that is too slow everywhere takes as much from one half as it adds
-to the other.
+Two versions were timed at different shapes, and the atlas holds a few hundred of each. The time of
+one version is predicted at every shape that the other ran. Each version is the predicted one at
+half of the shapes, so a predictor that is too slow everywhere cancels out.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from analysis.atlas import Atlas, Group, operations_of, order_of
+from analysis.atlas import Atlas, TimingGroup, operations_from_rows, version_key
 from analysis.lazy import np
 
-#: Changes below this are none, and those beyond the other are told apart by shape.
-_NONE = 0.03
-_MUCH = 0.10
-_DRAWS = 1000
+#: Changes below this share count as none.
+_EQUIVALENCE = 0.03
+#: Shapes that change by more than this share are counted.
+_LARGE_CHANGE = 0.10
+_BOOTSTRAP_DRAWS = 1000
 
 
 @dataclass(frozen=True)
 class VersionChange:
-    """A version against the one before. times: how many times as long its kernels take, the median
-    over `shapes`, with the ends of the 95% interval. slower, faster: shares of shapes that changed
-    by more than a tenth.
+    """A version of an engine compared with the one before it.
+
+    Attributes:
+        before: Timings of the earlier version.
+        after: Timings of the later version.
+        shapes: Number of shapes.
+        times: Time of the later version relative to the earlier one, median over the shapes.
+        low: Lower end of its 95% interval.
+        high: Upper end of its 95% interval.
+        slower: Share of shapes that take over a tenth longer.
+        faster: Share of shapes that take over a tenth shorter.
     """
 
-    before: Group
-    after: Group
+    before: TimingGroup
+    after: TimingGroup
     shapes: int
     times: float
     low: float
@@ -42,87 +49,124 @@ class VersionChange:
 
     @property
     def verdict(self) -> str:
-        """In words."""
-        if self.low > 1 / (1 + _NONE) and self.high < 1 + _NONE:
-            return f"the same within {_NONE:.0%}"
+        """The verdict as text."""
+        if self.low > 1 / (1 + _EQUIVALENCE) and self.high < 1 + _EQUIVALENCE:
+            return f"the same within {_EQUIVALENCE:.0%}"
         if self.low > 1:
             return "slower"
         if self.high < 1:
             return "faster"
-        return "not told apart"
+        return "undecided"
 
-    @property
-    def told(self) -> dict[str, Any]:
-        """For a file of JSON."""
-        of_both = {
-            name: getattr(self.after, name) for name in ("device", "engine", "kind", "precision")
+    def as_json(self) -> dict[str, Any]:
+        """The change as a JSON object."""
+        return {
+            "device": self.after.device,
+            "engine": self.after.engine,
+            "kind": self.after.kind,
+            "precision": self.after.precision,
+            "before": self.before.version,
+            "after": self.after.version,
+            "shapes": self.shapes,
+            "times": self.times,
+            "low": self.low,
+            "high": self.high,
+            "slower": self.slower,
+            "faster": self.faster,
+            "kernels_before": list(self.before.kernels),
+            "kernels_after": list(self.after.kernels),
+            "verdict": self.verdict,
         }
-        versions = {side: vars(self)[side].version for side in ("before", "after")}
-        kernels = {f"kernels_{side}": [*vars(self)[side].kernels] for side in versions}
-        return {**of_both, **vars(self), **versions, **kernels, "verdict": self.verdict}
 
     def __str__(self) -> str:
         old = self.before
         new = self.after
-        said = (
-            f"{new.device}, {new.engine}, {new.kind} in {new.precision}: {new.version} takes {self.times:.3g} "
-            f"({self.low:.3g} to {self.high:.3g}) times as long as {old.version}, {self.verdict}; of {self.shapes} "
-            f"shapes {self.slower:.0%} take over a tenth longer, {self.faster:.0%} shorter"
+        sentence = (
+            f"{new.device}, {new.engine}, {new.kind} in {new.precision}: {new.version} takes "
+            f"{self.times:.3g} ({self.low:.3g} to {self.high:.3g}) times as long as {old.version}, "
+            f"{self.verdict}; of {self.shapes} shapes {self.slower:.0%} take over a tenth longer, "
+            f"{self.faster:.0%} shorter"
         )
-        if old.call != new.call:
-            said += f"; {(old if old.call else new).version} was timed with its calls from Python, the other without"
-        if [*old.kernels] == [*new.kernels]:
-            return said
-        return f"{said}; kernels: {', '.join(old.kernels)} before, {', '.join(new.kernels)} after"
+        if old.includes_call != new.includes_call:
+            called = old if old.includes_call else new
+            sentence += f"; only {called.version} was timed with its calls from Python"
+        if list(old.kernels) != list(new.kernels):
+            sentence += (
+                f"; kernels: {', '.join(old.kernels)} before, {', '.join(new.kernels)} after"
+            )
+        return sentence
 
 
-def changes(atlas: Atlas, device: str, engine: str | None = None) -> Iterator[VersionChange]:
-    """Each version that was timed on a device against the one before it, by engine, kind and
-    precision.
+def version_changes(
+    atlas: Atlas, device: str, engine: str | None = None
+) -> Iterator[VersionChange]:
+    """Compare each version that was timed on a device with the one before it.
+
+    Versions are compared by engine, kind of kernel and precision.
+
+    Args:
+        atlas: The atlas.
+        device: The atlas's name of the device.
+        engine: Engine to compare; None for all.
     """
-
-    about = attrgetter("engine", "kind", "precision")
-    chosen = [one for one in atlas.groups if one.device == device and engine in (None, one.engine)]
-    for _, same in itertools.groupby(sorted(chosen, key=about), key=about):
-        for before, after in itertools.pairwise(
-            sorted(same, key=lambda one: order_of(one.version))
-        ):
-            yield change(before, after)
-
-
-def change(before: Group, after: Group) -> VersionChange:
-    """One version against another."""
-    logs = []
-    weights = []
-    common = 0.0
-    for timed, other, sign in ((before, after, 1.0), (after, before, -1.0)):
-        rows: Any = timed.timings
-        there = other.predict(operations_of(rows, other.kind), as_timed=True)
-        logs.append(sign * (there.mean - np.log(rows["seconds"].to_numpy(dtype=float))))
-        common += (
-            float((there.root.mean(axis=0) ** 2).sum()) / 4
-        )  # each is predicted at half of the shapes
-        weights += list(zip(rows["n"], rows["k"], strict=True))
-    ratios = np.concatenate(logs)
-    places = {weight: number for number, weight in enumerate(dict.fromkeys(weights))}
-    # Shapes of one weight are alike: weights are drawn again, not shapes.
-    of_weight = np.array([places[weight] for weight in weights])
-    random = np.random.default_rng(0)
-    order = np.argsort(ratios)
-    drawn = random.multinomial(len(places), np.full(len(places), 1 / len(places)), _DRAWS)[
-        :, of_weight[order]
+    key = attrgetter("engine", "kind", "precision")
+    groups = [
+        group for group in atlas.groups if group.device == device and engine in (None, group.engine)
     ]
-    reached = np.cumsum(drawn, axis=1)
-    medians = ratios[order][(reached >= reached[:, -1:] / 2).argmax(axis=1)]
-    medians += np.sqrt(common) * random.standard_normal(_DRAWS)
+    for _, same in itertools.groupby(sorted(groups, key=key), key=key):
+        versions = sorted(same, key=lambda group: version_key(group.version))
+        for before, after in itertools.pairwise(versions):
+            yield compare_versions(before, after)
+
+
+def compare_versions(before: TimingGroup, after: TimingGroup) -> VersionChange:
+    """Compare two versions by predicting each at the shapes of the other."""
+    logs = []
+    weights: list[tuple[Any, Any]] = []
+    common_variance = 0.0
+    for timed, predicted, sign in ((before, after, 1.0), (after, before, -1.0)):
+        rows: Any = timed.timings
+        operations = operations_from_rows(rows, predicted.kind)
+        prediction = predicted.predict(operations, as_timed=True)
+        logs.append(sign * (prediction.mean - np.log(rows["seconds"].to_numpy(dtype=float))))
+        # Each version is predicted at half of the shapes.
+        common_variance += float((prediction.root.mean(axis=0) ** 2).sum()) / 4
+        weights += zip(rows["n"], rows["k"], strict=True)
+    log_ratios = np.concatenate(logs)
+    random = np.random.default_rng(0)
+    medians = _bootstrap_medians(log_ratios, weights, random)
+    medians += np.sqrt(common_variance) * random.standard_normal(_BOOTSTRAP_DRAWS)
     low, high = np.exp(np.quantile(medians, (0.025, 0.975)))
-    shares = (float(np.mean(sign * ratios > np.log(1 + _MUCH))) for sign in (1, -1))
+    threshold = np.log(1 + _LARGE_CHANGE)
     return VersionChange(
-        before,
-        after,
-        len(ratios),
-        float(np.exp(np.median(ratios))),
-        float(low),
-        float(high),
-        *shares,
+        before=before,
+        after=after,
+        shapes=len(log_ratios),
+        times=float(np.exp(np.median(log_ratios))),
+        low=float(low),
+        high=float(high),
+        slower=float(np.mean(log_ratios > threshold)),
+        faster=float(np.mean(-log_ratios > threshold)),
     )
+
+
+def _bootstrap_medians(
+    log_ratios: np.ndarray, weights: Sequence[tuple[Any, Any]], random: np.random.Generator
+) -> np.ndarray:
+    """Medians of resampled ratios (draws,).
+
+    Shapes of one weight matrix are similar, so weights are resampled instead of shapes.
+
+    Args:
+        log_ratios: Logarithms of ratios (n,).
+        weights: Columns and rows of the weight matrix of each shape (n).
+        random: Source of the draws.
+    """
+    numbers = {weight: number for number, weight in enumerate(dict.fromkeys(weights))}
+    weight_numbers = np.array([numbers[weight] for weight in weights])
+    order = np.argsort(log_ratios)
+    equal_chances = np.full(len(numbers), 1 / len(numbers))
+    counts = random.multinomial(len(numbers), equal_chances, _BOOTSTRAP_DRAWS)
+    cumulative = np.cumsum(counts[:, weight_numbers[order]], axis=1)
+    middles = (cumulative >= cumulative[:, -1:] / 2).argmax(axis=1)
+    return log_ratios[order][middles]

@@ -33,9 +33,8 @@ class AuditOptions(Arguments):
 
 def audit(options: AuditOptions, selection: Selection) -> None:
     """Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,
-    vllm bench and LoadGen, and report what they
-    show and what they cannot show. One session per side
-    carries no verdict; three or more per side do (--against).
+    vllm bench and LoadGen, and report what they show and what they cannot show. One session per
+    side carries no verdict; three or more per side do (--against).
     """
     both = sorted(set(options.files) & set(options.against or ()))
     if both:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.atlas import DATA, Group, operations_of, order_of
+from analysis.atlas import DATA, TimingGroup, operations_from_rows, version_key
 from analysis.atlas.kernels import (
     COLUMNS,
     Columns,
@@ -26,8 +26,8 @@ from analysis.atlas.kernels import (
     collective,
     convolution,
     decode,
+    elementwise,
     experts,
-    moved,
     product,
 )
 from analysis.lazy import np, pd, special
@@ -45,24 +45,24 @@ _WIDTHS = {
     **dict.fromkeys(("nvfp4", "int4_wo", "w4a16_mxfp4"), 0.5),
 }
 #: Fields of a group that are not written beside its timings.
-_NOT_KEPT = ("timings", "before", "start", "fit", "faster")
+_NOT_KEPT = ("timings", "overhead_seconds", "dispatch_seconds", "fit", "speed_ratios")
 #: Intervals are never made narrower than this, and no table is too small to be widened.
 _NARROWEST = 0.8
 _LEVEL = 0.95
 
 
-def build_atlas(sources: dict[str, Path], out: Path) -> list[Group]:
+def build_atlas(sources: dict[str, Path], out: Path) -> list[TimingGroup]:
     """Write the atlas' files of the named sources; its groups. DataError for a folder that is none
     of these.
     """
     readers = {"aiconfigurator": _aiconfigurator, "neusight": _neusight, "paradnn": _paradnn}
-    groups: list[Group] = []
+    groups: list[TimingGroup] = []
     for name, folder in sources.items():
         count = len(groups)
         for table in readers[name](folder):
             if len(table.timings) >= 4 * LEAST:
                 groups.append(_chosen(replace(table, number=len(groups))))
-                print(groups[-1].told)
+                print(groups[-1].description)
         if len(groups) == count:
             raise DataError(
                 f"{folder}: holds no table of {name}; clone its repository and name that folder"
@@ -76,15 +76,17 @@ def build_atlas(sources: dict[str, Path], out: Path) -> list[Group]:
         "group": "int32",
     }
     timings.astype(types).to_parquet(out / "timings.parquet", compression="zstd", index=False)
-    told = [
-        {name: value for name, value in vars(group).items() if name not in _NOT_KEPT}
-        for group in groups
-    ]
-    (out / "groups.json").write_text(json.dumps(told, indent=0) + "\n")
+    entries = []
+    for group in groups:
+        entry = {name: value for name, value in vars(group).items() if name not in _NOT_KEPT}
+        # The file keeps the name that it has had since its first version.
+        entry["call"] = entry.pop("includes_call")
+        entries.append(entry)
+    (out / "groups.json").write_text(json.dumps(entries, indent=0) + "\n")
     return groups
 
 
-def _chosen(group: Group) -> Group:
+def _chosen(group: TimingGroup) -> TimingGroup:
     """The group with the timings that are kept, of whole steps all, and its errors on those that
     were left out; before that these have a `weight`: what is held out together.
     """
@@ -99,9 +101,9 @@ def _chosen(group: Group) -> Group:
     seconds = rows["seconds"].to_numpy()
     apart = rest[~np.isin(weights[rest], weights[fitted])]
     tested = (apart if len(apart) >= 4 * LEAST else rest)[:_TESTED]
-    times = OperationTimes.fit(operations_of(rows.iloc[fitted], group.kind), seconds[fitted])
+    times = OperationTimes.fit(operations_from_rows(rows.iloc[fitted], group.kind), seconds[fitted])
     if len(tested) >= 4 * LEAST:
-        found = times.predict(operations_of(rows.iloc[tested], group.kind))
+        found = times.predict(operations_from_rows(rows.iloc[tested], group.kind))
         error = np.log(seconds[tested]) - found.mean
         spread = found.spread
         freedom = found.freedom
@@ -176,9 +178,17 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
     ),
     "moe_perf": (
         "experts", "moe_dtype", ("hidden_size", "inter_size", "num_experts", "moe_tp_size", "moe_ep_size"),
-        lambda f, width: experts(f["num_tokens"], f["hidden_size"], f["inter_size"], f["topk"], f["num_experts"],
-                                 f["moe_tp_size"], f["moe_ep_size"], width,
-                                 f["distribution"].str.extract(r"power_law_([\d.]+)")[0].astype(float).fillna(0.0)),
+        lambda f, width: experts(
+            tokens=f["num_tokens"],
+            hidden=f["hidden_size"],
+            inner=f["inter_size"],
+            chosen=f["topk"],
+            count=f["num_experts"],
+            tensor=f["moe_tp_size"],
+            parallel=f["moe_ep_size"],
+            width=width,
+            skew=f["distribution"].str.extract(r"power_law_([\d.]+)")[0].astype(float).fillna(0.0),
+        ),
     ),
     **{
         f"{name}_perf": (
@@ -211,7 +221,7 @@ _NAMES = {
 }
 
 
-def _aiconfigurator(folder: Path) -> Iterator[Group]:
+def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
     """Products of every version; of other kinds the newest version of each engine."""
     root = next(iter(sorted(folder.rglob("systems/data"))), folder)
     commit = _commit(folder)
@@ -222,7 +232,7 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
             paths.setdefault((system, path.stem, engine), {})[version] = path
     for (system, stem, engine), versions in paths.items():
         kind, column, weights, arithmetic = _FILES[stem]
-        ordered = sorted(versions, key=order_of)
+        ordered = sorted(versions, key=version_key)
         for version in ordered if kind == "gemm" else ordered[-1:]:
             frame = pd.read_parquet(versions[version])
             if "latency" in frame:
@@ -252,11 +262,11 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
                     kernels = pd.Series()
                 timings = _timings(columns, seconds, variant, weights, rows)
                 of = _NAMES.get(engine, engine), precision
-                yield Group(
+                yield TimingGroup(
                     source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system), engine=of[0],
                     version=version, precision=precision, kind=kind, rows=count, timings=timings,
                     kernels=sorted(map(str, kernels[kernels >= _NAMED].index)),
-                    call=kind == "gemm" and (of == _SCALED or (of == _CALLED and min(timings["seconds"]) > _IN_GRAPH)),
+                    includes_call=kind == "gemm" and (of == _SCALED or (of == _CALLED and min(timings["seconds"]) > _IN_GRAPH)),
                 )  # fmt: skip
 
 
@@ -266,7 +276,7 @@ def _device(system: str) -> str:
     return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")
 
 
-def _neusight(folder: Path) -> Iterator[Group]:
+def _neusight(folder: Path) -> Iterator[TimingGroup]:
     """Kernels of five GPUs in float32, forward only."""
     commit = _commit(folder)
     kinds: dict[str, tuple[Sequence[str], Callable[[pd.DataFrame], Columns]]] = {
@@ -274,10 +284,17 @@ def _neusight(folder: Path) -> Iterator[Group]:
         "bmm": (("N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4, f["B"])),
         "conv2d": (
             ("Input_Channel", "Output_Channel", "Kernel_Szie"),
-            lambda f: convolution(f["B"], f["Input_Channel"], f["Output_Channel"], f["Kernel_Szie"], f["Input_Size"],
-                                  f["Stride"], f["Padding"]),
+            lambda f: convolution(
+                images=f["B"],
+                channels=f["Input_Channel"],
+                filters=f["Output_Channel"],
+                kernel=f["Kernel_Szie"],
+                size=f["Input_Size"],
+                stride=f["Stride"],
+                padding=f["Padding"],
+            ),
         ),
-        "elementwise": (("H",), lambda f: moved(f["B"] * f["H"], 4)),
+        "elementwise": (("H",), lambda f: elementwise(f["B"] * f["H"], 4)),
     }  # fmt: skip
     files = {"linear": "gemm", "bmm": "bmm", "conv": "conv2d", "add": "elementwise"}
     for name, kind in files.items():
@@ -293,14 +310,14 @@ def _neusight(folder: Path) -> Iterator[Group]:
                 variant = "product"
             else:
                 variant = "nn"
-            yield Group(
+            yield TimingGroup(
                 source="sitar-lab/NeuSight", commit=commit, device=device, engine="PyTorch", version="2.1.0",
-                precision="float32", kind=kind, rows=len(frame), call=True,
+                precision="float32", kind=kind, rows=len(frame), includes_call=True,
                 timings=_timings(arithmetic(frame), frame["Latency"] / 1e3, variant, weights, frame),
             )  # fmt: skip
 
 
-def _paradnn(_: Path) -> Iterator[Group]:
+def _paradnn(_: Path) -> Iterator[TimingGroup]:
     """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one
     after the other.
     """
@@ -326,7 +343,7 @@ def _paradnn(_: Path) -> Iterator[Group]:
         frame = pd.DataFrame(columns)
         seconds = pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
         named = {str(name): frame[name] for name in frame}
-        yield Group(
+        yield TimingGroup(
             source="Emma926/paradnn", commit="", device=device, engine="TensorFlow", version="1.x", precision=precision,
             kind="fc", rows=len(frame), timings=_timings(named, seconds, "train", ("n", "calls"), frame),
         )  # fmt: skip

@@ -1,6 +1,4 @@
-"""The atlas of published timings: what is shipped, what is asked of it, and what a run is held
-against.
-"""
+"""The atlas: what comes with the package, what `ask` answers, and what `normal` compares with."""
 
 import json
 import shlex
@@ -14,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.atlas import DATA, load, operation
+from analysis.atlas import DATA, load, make_operation
 from analysis.atlas.ask import main as ask
-from analysis.atlas.expect import expect, published, traced_layers
+from analysis.atlas.estimate import estimate_step_time
 from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
-from analysis.atlas.normal import _run
-from analysis.atlas.versions import change
+from analysis.atlas.normal import find_run
+from analysis.atlas.traced import traced_layers
+from analysis.atlas.versions import compare_versions
+from analysis.atlas.whole_steps import published_overhead_note, published_seconds
 from benchmarks.atlas import planted
 from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError
@@ -32,7 +32,16 @@ FC = {
     "model.input_size": 2000,
     "model.output_size": 1000,
 }
-OWN = """
+GPT = {
+    "family": "gpt",
+    "model.layers": 4,
+    "model.width": 1024,
+    "model.heads": 16,
+    "model.sequence_length": 512,
+}
+#: The same model as words of the command line.
+GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
+OWN_MODEL = """
 import keras
 from keras import layers
 
@@ -42,168 +51,358 @@ def net(heads: int = 2):
     x = layers.MultiHeadAttention(heads, 4)(x, x)
     return keras.Model(image, layers.Dense(10)(layers.Flatten()(x)))
 """
-GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
-GPT = {
-    "family": "gpt",
-    "model.layers": 4,
-    "model.width": 1024,
-    "model.heads": 16,
-    "model.sequence_length": 512,
-}
 
 
-def test_what_is_shipped_is_small_names_its_source_and_was_tested_on_what_was_left_out() -> None:
+def fc_row(**changes: Any) -> dict[str, Any]:
+    return {**FC, "batch_size": 512, **changes}
+
+
+def gpt_row(**changes: Any) -> dict[str, Any]:
+    return {**GPT, "batch_size": 8, "precision": "bfloat16", "mode": "inference", **changes}
+
+
+def test_shipped_timings_are_small_and_name_their_source() -> None:
     atlas = load()
+
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 20e6
     assert {"H200", "B200", "A100", "L40S", "V100", "TPU v2", "T4"} <= set(atlas.devices)
-    assert (atlas.device("NVIDIA H200 NVL 141GB"), atlas.device("NVIDIA A100 80GB PCIe")) == (
-        "H200",
-        "A100 PCIe",
-    )
-    assert all(group.source.count("/") == 1 and group.kept <= group.rows for group in atlas.groups)
+    assert all(group.source.count("/") == 1 for group in atlas.groups)
+    assert all(group.kept <= group.rows for group in atlas.groups)
     assert all(len(group.timings) == group.kept for group in atlas.groups)
     products = [group for group in atlas.groups if group.kind == "gemm"]
     assert len({group.device for group in products}) >= 8
+
+
+def test_errors_on_held_out_timings_are_stated() -> None:
+    groups = load().groups
+
+    products = [group for group in groups if group.kind == "gemm"]
     assert np.median([group.median_error for group in products]) < 0.07
-    assert 0.93 < np.mean([group.coverage for group in atlas.groups]) < 0.97
+    assert 0.93 < np.mean([group.coverage for group in groups]) < 0.97
 
 
 @pytest.mark.parametrize(
-    ("columns", "flops", "moved"),
+    ("name", "device"),
     [
-        (product(64, 128, 32, 2), 2 * 64 * 128 * 32, 2 * (64 * 32 + 32 * 128 + 64 * 128)),
-        (
+        pytest.param("NVIDIA H200 NVL 141GB", "H200", id="driver"),
+        pytest.param("NVIDIA A100 80GB PCIe", "A100 PCIe", id="longest-match"),
+        pytest.param("NVIDIA H200", "H200", id="vendor"),
+        pytest.param("tpu v2", "TPU v2", id="lower-case"),
+    ],
+)
+def test_devices_are_found_by_the_name_that_a_driver_reports(name: str, device: str) -> None:
+    assert load().device_name(name) == device
+
+
+@pytest.mark.parametrize(
+    ("columns", "flops", "moved_bytes"),
+    [
+        pytest.param(
+            product(64, 128, 32, 2),
+            2 * 64 * 128 * 32,
+            2 * (64 * 32 + 32 * 128 + 64 * 128),
+            id="product",
+        ),
+        pytest.param(
             attention(2, 8, 4, 4, 16),
             sum(4 * 2 * 4 * 16 * seen for seen in range(1, 9)),
             2 * 4 * (2 * 8 * 4 * 16),
+            id="causal-attention",
         ),
-        (attention(1, 8, 1, 1, 1, window=3), 4 * (1 + 2 + 3 * 6), 2 * 4 * 8),
-        (decode(1, 10, 4, 2, 8, width=1), 4 * 10 * 4 * 8, 2 * 10 * 2 * 8 + 4 * 4 * 8),
-        (
-            experts(10_000, 64, 32, 2, 8, 1, 1, 2),
+        pytest.param(
+            attention(1, 8, 1, 1, 1, window=3),
+            4 * (1 + 2 + 3 * 6),
+            2 * 4 * 8,
+            id="windowed-attention",
+        ),
+        pytest.param(
+            decode(1, 10, 4, 2, 8, width=1),
+            4 * 10 * 4 * 8,
+            2 * 10 * 2 * 8 + 4 * 4 * 8,
+            id="decode",
+        ),
+        pytest.param(
+            experts(
+                tokens=10_000,
+                hidden=64,
+                inner=32,
+                chosen=2,
+                count=8,
+                tensor=1,
+                parallel=1,
+                width=2,
+            ),
             6 * 20_000 * 32 * 64,
             2 * 8 * 3 * 32 * 64 + 4 * (20_000 * 96 + 10_000 * 64),
+            id="experts",
         ),
     ],
 )
-def test_arithmetic_of_kernels_equals_what_is_counted_by_hand(
-    columns: dict, flops: float, moved: float
+def test_arithmetic_of_kernels_equals_a_count_by_hand(
+    columns: dict[str, Any], flops: float, moved_bytes: float
 ) -> None:
     assert float(columns["flops"]) == pytest.approx(flops)
-    assert float(columns["bytes"]) == pytest.approx(moved)
+    assert float(columns["bytes"]) == pytest.approx(moved_bytes)
 
 
-def test_a_published_step_is_found_and_its_prediction_holds_it() -> None:
-    row = {**FC, "batch_size": 512, "precision": "bfloat16"}
-    seconds = published(row, "TPU v2")
-    answer = expect(row, "tpu v2")
-    assert load().device("NVIDIA H200") == "H200", "as its driver calls it"
-    assert answer.seconds is not None
-    assert answer.low <= seconds <= answer.high
-    assert any("Emma926/paradnn" in source for source in answer.sources)
-    assert published({**row, "model.nodes": 513}, "TPU v2") is None
+def test_a_published_step_lies_in_the_interval_of_its_prediction() -> None:
+    row = fc_row(precision="bfloat16")
+
+    seconds = published_seconds(row, "TPU v2")
+    estimate = estimate_step_time(row, "tpu v2")
+
+    assert seconds is not None
+    assert estimate.low <= seconds <= estimate.high
+    assert any("Emma926/paradnn" in source for source in estimate.sources)
 
 
-def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() -> None:
-    small, large = (
-        expect(
-            {**GPT, "batch_size": batch, "precision": "bfloat16", "mode": "inference"},
-            "NVIDIA H200",
-        )
-        for batch in (4, 64)
-    )
+def test_a_step_that_was_not_published_has_no_published_time() -> None:
+    row = fc_row(precision="bfloat16")
+
+    assert published_seconds({**row, "model.nodes": 513}, "TPU v2") is None
+
+
+def test_a_step_grows_with_its_batch() -> None:
+    small = estimate_step_time(gpt_row(batch_size=4), "NVIDIA H200")
+    large = estimate_step_time(gpt_row(batch_size=64), "NVIDIA H200")
+
     assert 2 < large.seconds / small.seconds < 20
     assert sum(large.parts.values()) == pytest.approx(1, abs=0.1)
-    assert "not" not in large.why
-    lacking = expect({**GPT, "batch_size": 4, "precision": "float32", "mode": "inference"}, "H200")
-    assert lacking.seconds is None
-    assert "float32" in lacking.why
-    huge = {
-        **GPT,
-        "model.layers": 120,
-        "model.width": 20480,
-        "batch_size": 4,
-        "precision": "bfloat16",
-    }
-    assert "its weights take 1,125 GiB, and H200 (SXM) has 141" in expect(huge, "H200").why
+    assert large.why == ""
 
 
-def test_a_product_that_was_timed_is_nearly_known() -> None:
-    rows = load().find("H200", "gemm", "bfloat16", "vLLM").timings
-    for row in rows[rows["seconds"] > 2e-5].head(4).to_dict("records"):
-        sizes = {f"model.{name}": row[name] for name in "mnk"}
-        answer = expect(
-            {"family": "gemm", **sizes, "batch_size": 1, "precision": "bfloat16"}, "H200"
-        )
-        assert answer.seconds == pytest.approx(row["seconds"], rel=0.15)
-        assert answer.high / answer.low < 2
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        pytest.param(
+            {"precision": "float32"}, "no products were timed in float32 there", id="precision"
+        ),
+        pytest.param(
+            {"model.layers": 120, "model.width": 20480, "mode": "train"},
+            "its weights take 1,125 GiB, and H200 (SXM) has 141",
+            id="memory",
+        ),
+        pytest.param({"devices": "2"}, "ask for devices=1", id="devices"),
+        pytest.param(
+            {"optimizer.name": "lion", "mode": "train"},
+            "optimizer.name=lion is unknown to this version",
+            id="optimizer-of-another-version",
+        ),
+        pytest.param(
+            {"mode": "distill"}, "mode=distill is unknown to this version", id="unknown-mode"
+        ),
+    ],
+)
+def test_a_step_without_timings_is_not_known(changes: dict[str, Any], why: str) -> None:
+    estimate = estimate_step_time(gpt_row(**changes), "H200")
+
+    assert estimate.seconds is None
+    assert why in estimate.why
 
 
-def test_what_no_step_has_is_taken_off_products_that_were_timed_with_it() -> None:
-    tiny = [operation("gemm", product(8, 256, 256, 2))]
-    for engine, precision in (("vLLM", "fp8_block"), ("TensorRT-LLM", "fp8")):
-        group = load().find("H200", "gemm", precision, engine)
-        own, timed = (
-            float(np.exp(group.predict(tiny, as_timed).mean[0])) for as_timed in (False, True)
-        )
-        assert own + group.before < 5e-6 < 1e-5 < timed
+def test_an_unknown_family_is_wrong_input() -> None:
+    row = gpt_row(family="perceiver")
+
+    with pytest.raises(ConfigError, match="model=perceiver: is not a family of this version"):
+        estimate_step_time(row, "H200")
+
+
+def test_a_timed_product_is_predicted_closely() -> None:
+    timings = load().find_group("H200", "gemm", "bfloat16", "vLLM").timings
+
+    for timing in timings[timings["seconds"] > 2e-5].head(4).to_dict("records"):
+        sizes = {f"model.{name}": timing[name] for name in "mnk"}
+        row = {"family": "gemm", **sizes, "batch_size": 1, "precision": "bfloat16"}
+        estimate = estimate_step_time(row, "H200")
+        assert estimate.seconds == pytest.approx(timing["seconds"], rel=0.15)
+        assert estimate.high / estimate.low < 2
+
+
+@pytest.mark.parametrize(("engine", "precision"), [("vLLM", "fp8_block"), ("TensorRT-LLM", "fp8")])
+def test_the_call_that_was_timed_with_a_product_is_subtracted(engine: str, precision: str) -> None:
+    tiny = [make_operation("gemm", product(8, 256, 256, 2))]
+    group = load().find_group("H200", "gemm", precision, engine)
+
+    within_step = float(np.exp(group.predict(tiny).mean[0])) + group.overhead_seconds
+    as_timed = float(np.exp(group.predict(tiny, as_timed=True).mean[0]))
+
+    assert within_step < 5e-6
+    assert as_timed > 1e-5
+
+
+def test_a_users_own_model_is_predicted_from_its_products(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_MODEL)
+    model = read_point(
+        {"model": {"name": "own", "build": f"{tmp_path}/mine.py:net", "heads": 3}}
+    ).model
+
+    layers = [layer for layer in traced_layers("tensorflow", model, 5) if layer.products]
+
+    sizes = [
+        (product.rows, product.outputs, product.inputs, product.own)
+        for [product] in (layer.products for layer in layers)
+    ]
+    assert sizes == [
+        (5 * 64, 8, 27, 0),
+        (5 * 64, 12, 8, 0),
+        (5 * 64, 12, 8, 0),
+        (5 * 64, 12, 8, 0),
+        (64, 64, 4, 15),
+        (64, 4, 64, 15),
+        (5 * 64, 8, 12, 0),
+        (5, 10, 512, 0),
+    ]
+    options = {f"model.{key}": value for key, value in vars(model).items()}
+    row = {"family": "own", **options, "batch_size": 5, "precision": "bfloat16", "mode": "train"}
+    estimate = estimate_step_time(row, "H200")
+    assert estimate.low < estimate.seconds < estimate.high
+    assert "counted in a trace" in estimate.extrapolated[0]
+
+
+def test_a_device_without_timings_is_scaled_from_the_most_similar_one() -> None:
+    row = gpt_row(batch_size=64)
+
+    # An A30 has half of the arithmetic of an A100 and 0.46 of its bandwidth.
+    timed = estimate_step_time(row, "A100")
+    scaled = estimate_step_time(row, "A30")
+
+    assert 1.3 < scaled.seconds / timed.seconds < 3.5
+    assert scaled.high / scaled.low > 3.5
+    assert scaled.extrapolated[0].startswith("A30 was not timed: the timings are those of ")
+    with pytest.raises(ConfigError, match="is not in the atlas"):
+        estimate_step_time(row, "TPU v4")
+
+
+def test_time_that_is_not_the_devices_is_stated() -> None:
+    """The archive's V100 takes the same time for every small model: its input takes it."""
+    estimate = estimate_step_time(fc_row(precision="float16", **{"model.nodes": 128}), "V100")
+
+    assert estimate.notes[0].startswith(
+        "input and dispatch under TensorFlow 1.x set the published time, not the V100"
+    )
+
+
+def test_a_step_that_its_model_sets_has_no_overhead_note() -> None:
+    row = fc_row(precision="float16", batch_size=64, **{"model.nodes": 8192})
+
+    assert published_overhead_note(row, "V100") == ""
+    assert published_overhead_note({**row, "model.nodes": 128, "batch_size": 512}, "V100")
+
+
+@pytest.mark.parametrize(
+    ("precision", "comparison"),
+    [
+        pytest.param("float16", r"fc 4x128 b512 float32 takes .* times shorter", id="whole-step"),
+        pytest.param("float32", r"fc 4x128 b512 float16 takes .* times as long", id="kernels"),
+    ],
+)
+def test_sources_that_disagree_are_stated(precision: str, comparison: str) -> None:
+    row = fc_row(precision=precision, **{"model.nodes": 128})
+
+    estimate = estimate_step_time(row, "V100")
+
+    [note] = [note for note in estimate.notes if note.startswith("sources disagree")]
+    assert pd.Series([note]).str.contains(comparison).all()
+
+
+def test_sources_that_agree_are_not_mentioned() -> None:
+    assert estimate_step_time(fc_row(precision="bfloat16"), "TPU v2").notes == ()
+    assert estimate_step_time(gpt_row(), "H200").notes == ()
 
 
 def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "answer.json"
+
     assert ask(["--device", "H200", "--json", str(file), *GPT_WORDS]) == 0
+
     answer = json.loads(file.read_text())
-    assert {"device", "seconds", "low", "high", "sources", "extrapolated"} <= set(answer)
+    assert {"device", "seconds", "low", "high", "sources", "extrapolated", "notes"} <= set(answer)
     assert answer["device"] == "H200"
     assert answer["low"] < answer["seconds"] < answer["high"]
     assert "from ai-dynamo/aiconfigurator" in capsys.readouterr().out
-    assert (
-        ask(
-            [
-                "--device",
-                "H200",
-                "--device",
-                "L40S",
-                "--price",
-                "H200=3",
-                "--price",
-                "L40S=1",
-                *GPT_WORDS,
-            ]
-        )
-        == 0
-    )
-    assert "cheapest" in capsys.readouterr().out
+
+
+def test_ask_without_an_answer_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(["--device", "TPU v2", *GPT_WORDS]) == 1
     assert "not known" in capsys.readouterr().out
 
 
-def test_a_model_of_ones_own_is_answered_by_what_it_multiplies(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    model = read_point(
-        {"model": {"name": "own", "build": f"{tmp_path}/mine.py:net", "heads": 3}}
-    ).model
-    layers = [layer for layer in traced_layers("tensorflow", model, 5) if layer.products]
-    sides = [
-        (one.rows, one.outputs, one.inputs, one.own)
-        for [one] in (layer.products for layer in layers)
+def test_ask_prints_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["model.layers=4", "model.nodes=128", "model.input_size=2000", "model.output_size=1000"]
+    words = ["model=fc", *sizes, "batch_size=512"]
+
+    assert ask(["--device", "V100", *words, "precision=float16"]) == 0
+
+    assert "  note: input and dispatch" in capsys.readouterr().out
+
+
+PRICED = ["--device", "H200", "--device", "L40S", "--price", "H200=3", "--price", "L40S=1"]
+
+
+def test_every_point_has_its_cost_and_its_ranking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "answers.json"
+    words = ["model=gpt", "batch_size=64,1,8", "precision=bfloat16", "mode=inference"]
+
+    assert ask([*PRICED, "--json", str(file), *words]) == 0
+
+    answers = json.loads(file.read_text())
+    batches = ["b1", "b1", "b8", "b8", "b64", "b64"]
+    assert [answer["point"].split()[4] for answer in answers] == batches
+    for answer in answers:
+        assert answer["cost"] == pytest.approx(answer["price_per_hour"] / 3600 * answer["seconds"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if "a million steps cost" in line]) == 6
+    rankings = [line for line in lines if "the cheapest per step" in line]
+    assert [line.partition(":")[0] for line in rankings] == [
+        answers[0]["point"],
+        answers[2]["point"],
+        answers[4]["point"],
     ]
-    heads = [(64, 64, 4, 15), (64, 4, 64, 15)]
-    assert sides == [
-        (5 * 64, 8, 27, 0),
-        *[(5 * 64, 12, 8, 0)] * 3,
-        *heads,
-        (5 * 64, 8, 12, 0),
-        (5, 10, 512, 0),
-    ]
-    row = {
-        "family": "own",
-        **{f"model.{key}": value for key, value in vars(model).items()},
-        "batch_size": 5,
-    }
-    answer = expect({**row, "precision": "bfloat16", "mode": "train"}, "H200")
-    assert answer.low < answer.seconds < answer.high
-    assert "counted" in answer.extrapolated[0]
+
+
+def test_a_single_point_is_ranked_without_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask([*PRICED, *GPT_WORDS]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("L40S is the cheapest per step, by a factor of ")
+    assert lines[-1].startswith("no other device is both faster and cheaper than ")
+
+
+def test_devices_without_a_price_are_ranked_by_time(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = ["--device", "H200", "--device", "L40S", "--price", "H200=3"]
+
+    assert ask([*devices, "model=gpt", "batch_size=256", *GPT_WORDS[2:]]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == "ranked by time, since L40S has no --price"
+    assert "H200 is the fastest" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "prompt"),
+    [
+        pytest.param(["model.sequence_length=1024"], 1024 - 64, id="fills-the-sequence"),
+        pytest.param(
+            ["model.sequence_length=1024", "generate.tokens=24"], 1000, id="leaves-room-for-tokens"
+        ),
+        pytest.param(["model.sequence_length=1024", "generate.prompt=10"], 10, id="as-given"),
+        pytest.param([], 64, id="default"),
+    ],
+)
+def test_the_prompt_of_a_generation_is_printed_and_follows_the_question(
+    words: list[str], prompt: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "answer.json"
+    point = ["model=gpt", "mode=generate", "precision=bfloat16", *words]
+
+    assert ask(["--device", "H200", "--json", str(file), *point]) == 0
+
+    assert json.loads(file.read_text())["prompt_tokens"] == prompt
+    out = capsys.readouterr().out
+    assert f"prompt of {prompt:,} tokens, read in" in out
+    assert " per token, " in out
 
 
 @pytest.mark.parametrize(("words", "line"), refusals("ask"))
@@ -211,22 +410,31 @@ def test_wrong_words_are_one_line(
     words: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(shlex.split(words)) == 2
-    shown = capsys.readouterr()
-    assert line in shown.err
-    assert (shown.err.count("\n"), shown.out) == (1, "")
+
+    captured = capsys.readouterr()
+    assert line in captured.err
+    assert (captured.err.count("\n"), captured.out) == (1, "")
 
 
 def test_published_steps_are_normal_and_others_are_not() -> None:
-    """Of those that are as published at most a twentieth is called abnormal."""
-    called = planted("TPU v2", (5.0, 0.05), 100)
-    assert 100 - called[1.0]["normal"] <= 8
-    assert (called[5.0]["slow"], called[0.05]["fast"]) >= (95, 95)
+    """At most a twentieth of the steps as published may be called abnormal."""
+    counts = planted("TPU v2", (5.0, 0.05), 100)
+
+    assert 100 - counts[1.0]["normal"] <= 8
+    assert counts[5.0]["slow"] >= 95
+    assert counts[0.05]["fast"] >= 95
 
 
 @pytest.mark.parametrize(
-    "lost", ["params WHERE key = 'batch_size'", "params", "latest_metrics", "tags"]
+    "lost",
+    [
+        pytest.param("params WHERE key = 'batch_size'", id="batch-size"),
+        pytest.param("params", id="params"),
+        pytest.param("latest_metrics", id="metrics"),
+        pytest.param("tags", id="tags"),
+    ],
 )
-def test_no_run_is_judged_that_lost_what_it_is_judged_by(
+def test_a_run_that_lost_its_step_time_or_batch_is_not_judged(
     lost: str, store: str, tmp_path: Path
 ) -> None:
     uri = copy_of(store, tmp_path)
@@ -235,99 +443,105 @@ def test_no_run_is_judged_that_lost_what_it_is_judged_by(
             "UPDATE latest_metrics SET key = 'step_time_ms' WHERE key = 'examples_per_second'"
         )
         database.execute(f"DELETE FROM {lost}")
+
     with pytest.raises(ConfigError, match="no run of a timed step is in the store"):
-        _run(None, uri)
+        find_run(None, uri)
 
 
-def test_what_a_version_changed_is_found_between_different_shapes() -> None:
-    """Planted: 1.3 times as slow below 4,096 rows, as fast above; from other shapes of each
-    version.
-    """
-    group = load().find("H200", "gemm", "bfloat16", "vLLM")
+def product_columns(sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of products of sizes (n, 3), as the atlas has them."""
+    return {**dict.fromkeys(COLUMNS, np.ones(len(sizes))), **product(*sizes.T, 2)}
+
+
+def test_a_change_between_versions_is_found_at_different_shapes() -> None:
+    """Planted: the later version takes 1.3 times as long below 4,096 rows, and the same above."""
+    group = load().find_group("H200", "gemm", "bfloat16", "vLLM")
     random = np.random.default_rng(0)
     versions = []
     for version, factor in (("1.0", 1.0), ("2.0", 1.3)):
         sizes = np.exp(random.uniform(np.log(32), np.log(16384), (300, 3))).astype(int)
-        frame = pd.DataFrame(operation_columns(sizes))
-        work = (3e-6 + np.maximum(frame["flops"] / 7e14, frame["bytes"] / 4e12)) * np.where(
-            sizes[:, 0] < 4096, factor, 1
-        )
-        timings = frame.assign(
-            seconds=work * np.exp(0.02 * random.standard_normal(300)), variant=""
-        )
+        frame = pd.DataFrame(product_columns(sizes))
+        seconds = 3e-6 + np.maximum(frame["flops"] / 7e14, frame["bytes"] / 4e12)
+        seconds *= np.where(sizes[:, 0] < 4096, factor, 1)
+        seconds *= np.exp(0.02 * random.standard_normal(300))
+        timings = frame.assign(seconds=seconds, variant="")
         versions.append(
             replace(group, version=version, timings=timings, kernels=[f"kernel of {version}"])
         )
-    found = change(*versions)
-    assert found.low < 1.3 < 1.03 * found.high < 1.4
-    assert found.verdict == "slower"
-    assert 0.65 < found.slower < 0.9
-    assert "kernels: kernel of 1.0 before, kernel of 2.0 after" in str(found)
-    assert change(versions[0], replace(versions[0], version="1.1")).verdict == "the same within 3%"
+    before, after = versions
+
+    change = compare_versions(before, after)
+
+    assert change.low < 1.3 < 1.03 * change.high < 1.4
+    assert change.verdict == "slower"
+    assert 0.65 < change.slower < 0.9
+    assert "kernels: kernel of 1.0 before, kernel of 2.0 after" in str(change)
 
 
-def operation_columns(sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of products (n, 3), as the atlas has them."""
-    return {**dict.fromkeys(COLUMNS, np.ones(len(sizes))), **product(*sizes.T, 2)}
+def test_equal_versions_are_the_same() -> None:
+    group = load().find_group("H200", "gemm", "bfloat16", "vLLM")
+
+    change = compare_versions(group, replace(group, version="99"))
+
+    assert change.verdict == "the same within 3%"
 
 
 def test_versions_of_a_device_are_listed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "versions.json"
+
     assert ask(["--device", "Arc Pro B60", "--versions", "--json", str(file)]) == 0
-    told = json.loads(file.read_text())
-    assert {(one["precision"], one["before"], one["after"]) for one in told} >= {
-        ("bfloat16", "0.12.0", "0.20.0")
-    }
-    assert all(one["low"] <= one["times"] <= one["high"] for one in told)
-    assert capsys.readouterr().out.count("times as long as") == len(told)
+
+    changes = json.loads(file.read_text())
+    compared = {(change["precision"], change["before"], change["after"]) for change in changes}
+    assert ("bfloat16", "0.12.0", "0.20.0") in compared
+    assert all(change["low"] <= change["times"] <= change["high"] for change in changes)
+    assert capsys.readouterr().out.count("times as long as") == len(changes)
+
+
+def test_a_device_with_one_version_has_no_changes() -> None:
     assert ask(["--device", "T4", "--versions"]) == 1
 
 
-def test_a_device_with_specifications_alone_is_scaled_from_the_one_most_like_it() -> None:
-    row = {**GPT, "batch_size": 64, "precision": "bfloat16", "mode": "inference"}
-    # half of the arithmetic, 0.46 of the bandwidth
-    there = expect(row, "A100")
-    scaled = expect(row, "A30")
-    assert 1.3 < scaled.seconds / there.seconds < 3.5
-    assert scaled.high / scaled.low > 3.5
-    assert scaled.extrapolated[0].startswith("A30 was not timed: all is ")
-    with pytest.raises(ConfigError, match="is not in the atlas"):
-        expect(row, "TPU v4")
-
-
 @pytest.mark.parametrize(
-    ("simulator", "flops", "moved"),
+    ("simulator", "flops", "bandwidth"),
     [
-        (
+        pytest.param(
             "calculon",
-            lambda made: made["matrix"]["bfloat16"]["tflops"] * 1e12,
-            lambda made: made["mem1"]["GBps"] * 1e9,
+            lambda system: system["matrix"]["bfloat16"]["tflops"] * 1e12,
+            lambda system: system["mem1"]["GBps"] * 1e9,
+            id="calculon",
         ),
-        ("llm-viewer", lambda made: made["H200"]["FP16"], lambda made: made["H200"]["bandwidth"]),
-        (
+        pytest.param(
+            "llm-viewer",
+            lambda system: system["H200"]["FP16"],
+            lambda system: system["H200"]["bandwidth"],
+            id="llm-viewer",
+        ),
+        pytest.param(
             "astra-sim",
-            lambda made: made["peak-perf"] * 1e12,
-            lambda made: made["local-mem-bw"] * 1e9,
+            lambda system: system["peak-perf"] * 1e12,
+            lambda system: system["local-mem-bw"] * 1e9,
+            id="astra-sim",
         ),
     ],
 )
-def test_a_simulators_file_holds_what_kernels_reach_with_intervals_beside(
-    tmp_path: Path, simulator: str, flops: Any, moved: Any
+def test_a_simulators_file_holds_measured_rates_with_their_intervals(
+    tmp_path: Path, simulator: str, flops: Any, bandwidth: Any
 ) -> None:
-    assert (
-        ask(["--device", "H200", "--system", simulator, "--json", str(tmp_path / "h200.json")]) == 0
-    )
-    made, beside = (
-        json.loads((tmp_path / f"h200{end}.json").read_text()) for end in ("", "-intervals")
-    )
-    assert 0.6 * 989.4e12 < flops(made) < 989.4e12  # its data sheet's 16-bit products and bandwidth
-    assert 0.6 * 4.8e12 < moved(made) < 4.8e12
-    assert any(low < flops(made) < high for low, high in beside["intervals"]["flops_per_second"])
-    for network in made.get("networks", []):
+    file = tmp_path / "h200.json"
+
+    assert ask(["--device", "H200", "--system", simulator, "--json", str(file)]) == 0
+
+    system = json.loads(file.read_text())
+    intervals = json.loads((tmp_path / "h200-intervals.json").read_text())["intervals"]
+    # The data sheet's 16-bit products and bandwidth.
+    assert 0.6 * 989.4e12 < flops(system) < 989.4e12
+    assert 0.6 * 4.8e12 < bandwidth(system) < 4.8e12
+    assert any(low < flops(system) < high for low, high in intervals["flops_per_second"])
+    for network in system.get("networks", []):
         assert network["size"] == 8
-        assert {"collective_minus1_scalar"}.isdisjoint(network), (
-            "Calculon refuses keys that it does not know"
-        )
-        assert 100 < network["bandwidth"] < 450  # NVLink's GB/s in one direction
+        assert "collective_minus1_scalar" not in network, "Calculon rejects unknown keys"
+        # NVLink's GB/s in one direction.
+        assert 100 < network["bandwidth"] < 450

@@ -1,0 +1,549 @@
+"""Estimate the step time of a model on a device of the atlas: predict each operation, then sum.
+
+A whole step that was published (`fc` on TPU v2 and V100) is predicted as a whole. For other models
+the products follow from the layers, with exact shapes. The two products of an attention are one
+kernel if the device ran such a kernel. The rest of the step's traffic moves at the speed of
+elementwise kernels, or of memory-bound products.
+
+Kernels were timed alone, so the sum excludes what a framework adds between them. All operations are
+drawn jointly, so that the interval of a sum includes the errors that its operations share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from analysis.atlas import Atlas, TimingGroup, load, make_operation
+from analysis.atlas.parts import StepPart, step_parts, weight_bytes
+from analysis.atlas.points import format_point, get_text, model_from_row
+from analysis.atlas.scaling import scaled_atlas
+from analysis.atlas.traced import traced_layers
+from analysis.atlas.whole_steps import fc_columns, overhead_note
+from analysis.format import seconds as format_seconds
+from analysis.lazy import np
+from paradnn.core.errors import NotEnoughData
+from paradnn.core.layers import COMPUTE_BYTES, sum_costs
+from paradnn.families import Model, optimizer_slots
+from paradnn.families.operations import Operation, RepeatedOperation, product_operations
+from paradnn.platform.specifications import find_hardware
+
+#: Draws of a sum.
+_DRAWS = 2000
+#: Standard deviations of logarithms (docs/explanation/extrapolation.md): the error that all
+#: operations of a part share, with their own timings and with substitutes, and the error of the
+#: step as a whole.
+_TIMED_SPREAD = 0.1
+_SUBSTITUTE_SPREAD = 0.35
+_STEP_SPREAD = 0.1
+#: An interval whose ends differ by more than this factor says nothing.
+_MAX_INTERVAL_FACTOR = 30.0
+#: Seconds in which a framework without graphs dispatches an operation, and the standard deviation
+#: of their logarithm.
+_DISPATCH_SECONDS = 1e-5
+_DISPATCH_SPREAD = 0.5
+#: Parts of a step below this share are not worth mentioning.
+_MIN_SHARE = 0.05
+#: Sources of different precisions disagree only beyond this factor, which no precision explains.
+_PRECISION_FACTOR = 10.0
+_TRACED_NOTE = (
+    "the products were counted in a trace on this machine, with convolutions as products; "
+    "the traffic between them is a guess"
+)
+
+
+@dataclass(frozen=True)
+class StepTimeEstimate:
+    """Seconds of a step with the ends of their 95% interval.
+
+    Attributes:
+        device: The device.
+        point: The point, as lists of runs write it.
+        seconds: None if the time is not known.
+        low: Lower end of the interval; None if the time is not known.
+        high: Upper end of the interval; None if the time is not known.
+        sources: Where the numbers come from.
+        extrapolated: What the timings do not cover.
+        why: Why the time is not known.
+        prompt: Seconds to read the prompt of a generation.
+        parts: Share of the step by name of the part.
+        is_dispatch_floor: Whether the assumed cost of dispatching operations exceeds the predicted
+            time of the kernels. The estimate is then a lower bound that hardly depends on the
+            model's sizes.
+        notes: What a reader must know to use the number: a floor, time that is not the device's,
+            or sources that disagree.
+        prompt_tokens: Tokens of the prompt of a generation.
+        generated_tokens: Tokens that a generation adds.
+        precision: Precision of the point.
+    """
+
+    device: str
+    point: str
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    sources: Sequence[str] = ()
+    extrapolated: Sequence[str] = ()
+    why: str = ""
+    prompt: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    is_dispatch_floor: bool = False
+    notes: Sequence[str] = ()
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+    precision: str = ""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A point on a device of an atlas, and which engine and version may answer."""
+
+    row: Mapping[Any, Any]
+    model: Model
+    atlas: Atlas
+    device: str
+    engine: str | None
+    version: str | None
+
+    @property
+    def batch(self) -> int:
+        return int(self.row["batch_size"])
+
+    @property
+    def precision(self) -> str:
+        return str(self.row["precision"])
+
+    @property
+    def mode(self) -> str:
+        return get_text(self.row, "mode", "train")
+
+    @property
+    def point(self) -> str:
+        return format_point(self.row, self.model)
+
+    @property
+    def is_fc_training(self) -> bool:
+        """Whether this is a step of the kind that was published as a whole."""
+        return self.model.name == "fc" and self.mode == "train"
+
+    def in_precision(self, precision: str) -> _Question:
+        return replace(self, row={**self.row, "precision": precision})
+
+    def unknown(self, why: str) -> StepTimeEstimate:
+        return StepTimeEstimate(self.device, self.point, why=why)
+
+    def find_group(self, kind: str) -> TimingGroup | None:
+        """The group of a kind of kernel in this precision.
+
+        Attention runs in 16 bits next to narrower weights, so its group may be of bfloat16. The
+        version is that of products.
+        """
+        precisions = [self.precision]
+        if kind not in ("gemm", "conv2d") or self.precision == "float16":
+            precisions.append("bfloat16")
+        version = self.version if kind == "gemm" else None
+        for precision in precisions:
+            group = self.atlas.find_group(self.device, kind, precision, self.engine, version)
+            if group is not None:
+                return group
+        return None
+
+
+def estimate_step_time(
+    row: Mapping[Any, Any],
+    device: str,
+    engine: str | None = None,
+    version: str | None = None,
+    atlas: Atlas | None = None,
+) -> StepTimeEstimate:
+    """Estimate the step time of a point on a device.
+
+    Args:
+        row: The point: keys of a frame's row.
+        device: Name of the device. A device that the atlas lacks but that has specifications is
+            scaled from the most similar one.
+        engine: Engine whose kernels count; None for the preferred one.
+        version: Version of the engine; None for the newest.
+        atlas: Timings to use; None for the atlas of the package.
+
+    Returns:
+        The estimate, or the reason why the time is not known.
+
+    Raises:
+        ConfigError: The device or the model is unknown.
+    """
+    is_shipped = atlas is None
+    if atlas is None:
+        atlas = load()
+    if not atlas.matching_devices(device):
+        scaled = scaled_atlas(atlas, device, str(row["precision"]))
+        if scaled is not None:
+            other_device, other_atlas = scaled
+            estimate = estimate_step_time(row, other_device, engine, version, other_atlas)
+            return _as_substitute(estimate, device, other_device)
+    question = _Question(
+        row=row,
+        model=model_from_row(row, "model"),
+        atlas=atlas,
+        device=atlas.device_name(device),
+        engine=engine,
+        version=version,
+    )
+    why = _unsupported_reason(question, memory_device=device if is_shipped else "")
+    if why:
+        return question.unknown(why)
+    group = _whole_step_group(question)
+    if group is None:
+        estimate = _estimate_from_kernels(question)
+        other = _whole_step_in_other_precision(question)
+    else:
+        estimate = _estimate_whole_step(question, group)
+        other = _kernels_in_any_precision(question)
+    note = _disagreement(estimate, other)
+    if note:
+        estimate = replace(estimate, notes=(*estimate.notes, note))
+    return estimate
+
+
+def _whole_step_group(question: _Question) -> TimingGroup | None:
+    if not question.is_fc_training:
+        return None
+    return question.atlas.find_group(
+        question.device, "fc", question.precision, question.engine, question.version
+    )
+
+
+def _estimate_whole_step(question: _Question, group: TimingGroup) -> StepTimeEstimate:
+    costs = question.model.costs(
+        batch_size=question.batch,
+        precision=question.precision,
+        mode=question.mode,
+        optimizer="rmsprop",
+    )
+    columns = {
+        **fc_columns(question.model, question.batch),
+        "flops": costs.flops_per_step,
+        "bytes": costs.bytes_per_step,
+    }
+    operation = make_operation("fc", columns, question.mode)
+    part = StepPart("whole step", group, [RepeatedOperation("", operation, 1.0)])
+    estimate = _sum_estimate(question, [part])
+    if estimate.seconds is not None:
+        note = overhead_note(group, question.batch, estimate.seconds)
+        if note:
+            estimate = replace(estimate, notes=(*estimate.notes, note))
+    return estimate
+
+
+def _whole_step_in_other_precision(question: _Question) -> StepTimeEstimate | None:
+    """The published whole step on this device, in whatever precision it was published."""
+    if not question.is_fc_training:
+        return None
+    for group in question.atlas.groups:
+        if (group.device, group.kind) == (question.device, "fc"):
+            return _estimate_whole_step(question.in_precision(group.precision), group)
+    return None
+
+
+def _kernels_in_any_precision(question: _Question) -> StepTimeEstimate | None:
+    """The sum of this step's kernels on this device, in its precision or else in another."""
+    precisions = [
+        group.precision
+        for group in question.atlas.groups
+        if (group.device, group.kind) == (question.device, "gemm")
+    ]
+    precisions.sort(key=lambda precision: precision != question.precision)
+    if not precisions:
+        return None
+    return _estimate_from_kernels(question.in_precision(precisions[0]))
+
+
+def _disagreement(estimate: StepTimeEstimate, other: StepTimeEstimate | None) -> str:
+    """State that another source gives a time that the precision does not explain; else empty."""
+    if other is None or estimate.seconds is None or other.seconds is None:
+        return ""
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert other.low is not None
+    assert other.high is not None
+    if other.low <= estimate.high and estimate.low <= other.high:
+        return ""
+    ratio = other.seconds / estimate.seconds
+    if _is_explained_by_precision(estimate.precision, other.precision, ratio):
+        return ""
+    if ratio > 1:
+        comparison = f"{ratio:.3g} times as long"
+    else:
+        comparison = f"{1 / ratio:.3g} times shorter"
+    explanation = "".join(f"; {note}" for note in other.notes)
+    return (
+        f"sources disagree: {other.point} takes {format_seconds(other.seconds)} "
+        f"({format_seconds(other.low)} to {format_seconds(other.high)}), {comparison}, "
+        f"by {other.sources[0]}{explanation}"
+    )
+
+
+def _is_explained_by_precision(precision: str, other_precision: str, ratio: float) -> bool:
+    """Whether a ratio of times (other / this) may come from the precisions alone."""
+    width_ratio = weight_bytes(other_precision) / weight_bytes(precision)
+    if width_ratio == 1:
+        return False
+    is_wider_slower = (ratio > 1) == (width_ratio > 1)
+    return is_wider_slower and 1 / _PRECISION_FACTOR < ratio < _PRECISION_FACTOR
+
+
+def _estimate_from_kernels(question: _Question) -> StepTimeEstimate:
+    if question.find_group("gemm") is None:
+        return question.unknown(_missing_products_reason(question))
+    try:
+        phases = list(_phases(question))
+    except NotEnoughData as problem:
+        return question.unknown(str(problem))
+    estimates = []
+    for operations, other_bytes in phases:
+        parts = step_parts(
+            question.find_group, question.model, operations, other_bytes, question.batch
+        )
+        estimates.append(_sum_estimate(question, parts))
+    estimate = estimates[-1]
+    if question.model.is_counted:
+        estimate = replace(estimate, extrapolated=(_TRACED_NOTE, *estimate.extrapolated))
+    if question.mode == "generate":
+        estimate = replace(
+            estimate,
+            prompt=estimates[0].seconds,
+            prompt_tokens=int(question.row["generate.prompt"]),
+            generated_tokens=int(question.row["generate.tokens"]),
+        )
+    return estimate
+
+
+def _missing_products_reason(question: _Question) -> str:
+    timed = sorted(
+        {
+            (group.kind, group.precision)
+            for group in question.atlas.groups
+            if group.device == question.device
+        },
+        reverse=True,
+    )
+    known = [precision for kind, precision in timed if kind == "gemm"]
+    if not known:
+        known = [f"{kind} in {precision}" for kind, precision in timed]
+    return f"no products were timed in {question.precision} there, but {', '.join(known)}"
+
+
+def _phases(question: _Question) -> Iterator[tuple[Sequence[RepeatedOperation], float]]:
+    """The phases of a step: for a generation, reading the prompt and then one token.
+
+    Yields:
+        The products of the phase, and the bytes that it moves beyond these.
+
+    Raises:
+        NotEnoughData: A user's own model cannot be built here.
+    """
+    row = question.row
+    model = question.model
+    batch = question.batch
+    precision = question.precision if question.precision in COMPUTE_BYTES else "bfloat16"
+    optimizer = get_text(row, "optimizer.name", "rmsprop")
+    if question.mode == "generate":
+        prompt = int(row["generate.prompt"])
+        tokens = int(row["generate.tokens"])
+        lengths = {"batch_size": batch, "precision": precision, "prompt": prompt, "tokens": tokens}
+        costs = [
+            model.prefill_costs(**lengths),
+            model.costs(**lengths, mode="generate", optimizer="sgd"),
+        ]
+        operations = [
+            product_operations(layers, batch, precision, "inference")
+            for layers in (
+                model.prefill_layers(prompt, prompt + tokens),
+                model.decode_layers(prompt + tokens),
+            )
+        ]
+    elif model.is_counted:
+        framework = get_text(row, "framework.name", "tensorflow")
+        layers = traced_layers(framework, model, batch)
+        # The layers are those of the whole batch.
+        slots = optimizer_slots(optimizer, 0.9)
+        costs = [sum_costs(layers, 1, precision, question.mode, slots=slots)]
+        operations = [product_operations(layers, 1, precision, question.mode)]
+    else:
+        about = {"batch_size": batch, "precision": precision}
+        costs = [model.costs(**about, mode=question.mode, optimizer=optimizer)]
+        if model.is_kernel:
+            operations = [[RepeatedOperation("", model.as_operation(**about), 1.0)]]
+        else:
+            operations = [model.product_list(**about, mode=question.mode)]
+    for entries, cost in zip(operations, costs, strict=True):
+        products = [entry for entry in entries if entry.operation.kind in ("gemm", "conv2d")]
+        product_bytes = sum(entry.count * entry.operation.bytes for entry in products)
+        yield products, max(0.0, cost.bytes_per_step - product_bytes)
+
+
+def sum_parts(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
+    """Draw the time of a step.
+
+    Args:
+        parts: All parts of the step.
+
+    Returns:
+        Draws of the seconds of the step (n,), and the median seconds by name of the part.
+    """
+    random = np.random.default_rng(0)
+    total = np.full(_DRAWS, max(part.group.dispatch_seconds for part in parts))
+    common_errors: dict[str, np.ndarray] = {}
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for part in parts:
+        # Equal operations share their prediction.
+        counts: defaultdict[Operation, float] = defaultdict(float)
+        for entry in part.operations:
+            counts[entry.operation] += entry.count
+        if part.name not in common_errors:
+            spread = _SUBSTITUTE_SPREAD if part.substitution else _TIMED_SPREAD
+            common_errors[part.name] = np.exp(spread * random.standard_normal(_DRAWS))
+        logs = part.group.predict(list(counts)).draws(_DRAWS, random)
+        each = np.exp(logs) + part.group.overhead_seconds
+        drawn = np.array(list(counts.values()))[:, None] * each * common_errors[part.name]
+        total = total + drawn.sum(axis=0)
+        seconds[part.name] += float(np.median(drawn, axis=1).sum())
+    return total, seconds
+
+
+def interval_of_draws(
+    total: np.ndarray, *, is_whole_step: bool = False
+) -> tuple[float, float, float]:
+    """The median of a step's draws with the ends of its 95% interval.
+
+    Args:
+        total: Draws of the seconds of the step.
+        is_whole_step: Whether the step was timed as a whole, so that the error of a sum does not
+            apply.
+    """
+    error = 0.0
+    if not is_whole_step:
+        error = _STEP_SPREAD * np.random.default_rng(1).standard_normal(_DRAWS)
+    low, high = np.quantile(total * np.exp(error), (0.025, 0.975))
+    return float(np.median(total)), float(low), float(high)
+
+
+def _sum_estimate(question: _Question, parts: Sequence[StepPart]) -> StepTimeEstimate:
+    """The sum of all parts with its interval, sources and caveats."""
+    total, part_seconds = sum_parts(parts)
+    total, floor_note = _apply_dispatch_floor(total, parts)
+    median, low, high = interval_of_draws(total, is_whole_step=parts[0].name == "whole step")
+    shares = {name: seconds / median for name, seconds in part_seconds.items()}
+    least, most = np.quantile(total, (0.025, 0.975))
+    if not most < _MAX_INTERVAL_FACTOR * least:
+        largest = max(parts, key=lambda part: shares[part.name])
+        return question.unknown(
+            f"{largest.name}: too far from the sizes that were timed there "
+            f"({largest.group.description})"
+        )
+    relevant = [part for part in parts if shares[part.name] >= _MIN_SHARE]
+    extrapolated = []
+    for part in relevant:
+        if part.substitution:
+            share = f"{shares[part.name]:.0%} of the step"
+            extrapolated.append(f"{part.name} ({share}) {part.substitution}")
+        factors = part.group.extrapolation_factors([entry.operation for entry in part.operations])
+        for size, factor in factors.items():
+            extrapolated.append(f"{part.name}: {size} is {factor:.3g} times the largest timed one")
+    return StepTimeEstimate(
+        device=question.device,
+        point=question.point,
+        seconds=median,
+        low=low,
+        high=high,
+        sources=tuple(dict.fromkeys(part.group.description for part in relevant)),
+        extrapolated=tuple(extrapolated),
+        parts=shares,
+        is_dispatch_floor=bool(floor_note),
+        notes=(floor_note,) if floor_note else (),
+        precision=question.precision,
+    )
+
+
+def _apply_dispatch_floor(total: np.ndarray, parts: Sequence[StepPart]) -> tuple[np.ndarray, str]:
+    """Raise a step's draws to the time of dispatching its operations.
+
+    A framework without graphs dispatches operations one by one, and kernels wait if that takes
+    longer than running them.
+
+    Returns:
+        The draws, and a note if dispatch exceeds the kernels.
+    """
+    dispatches = any(
+        part.group.engine == "PyTorch" and not part.group.dispatch_seconds for part in parts
+    )
+    if not dispatches:
+        return total, ""
+    count = sum(entry.count for part in parts for entry in part.operations)
+    random = np.random.default_rng(2)
+    each = _DISPATCH_SECONDS * np.exp(_DISPATCH_SPREAD * random.standard_normal(_DRAWS))
+    note = ""
+    if np.median(total) < count * _DISPATCH_SECONDS:
+        note = (
+            f"the time is a floor: dispatching {count:,.0f} operations at about "
+            f"{_DISPATCH_SECONDS * 1e6:.0f} us each takes longer than running their kernels"
+        )
+    return np.maximum(total, count * each), note
+
+
+def _unsupported_reason(question: _Question, memory_device: str) -> str:
+    """Why no atlas can answer, or why the device cannot hold the weights; empty if neither."""
+    row = question.row
+    model = question.model
+    timed_kernels = ("gemm", "conv2d", "elementwise")
+    if model.is_communication or (model.is_kernel and model.name not in timed_kernels):
+        return f"{model.name} was not timed as part of a step; ask for a model, such as gpt"
+    if get_text(row, "devices", "1") not in ("1", "1.0"):
+        return "a step over several devices is not in the atlas; ask for devices=1"
+    if question.mode not in ("train", "inference", "generate"):
+        return f"mode={question.mode} is unknown to this version"
+    if question.mode == "generate" and not model.generates:
+        return f"{model.name} generates no tokens; ask for mode=inference, or for gpt"
+    optimizer = get_text(row, "optimizer.name", "rmsprop")
+    try:
+        optimizer_slots(optimizer, 0.9)
+    except KeyError:
+        return f"optimizer.name={optimizer} is unknown to this version"
+    return _memory_reason(question, memory_device)
+
+
+def _memory_reason(question: _Question, device: str) -> str:
+    """Why the device's memory cannot hold the weights; empty if it can, or if it is unknown."""
+    hardware = find_hardware(device)
+    if hardware is None or not hardware.memory_bytes:
+        return ""
+    costs = question.model.costs(
+        batch_size=1, precision="float32", mode="inference", optimizer="sgd"
+    )
+    needed = weight_bytes(question.precision) * costs.parameters
+    if needed <= hardware.memory_bytes:
+        return ""
+    available = f"{hardware.memory_bytes / 2**30:,.0f}"
+    return f"its weights take {needed / 2**30:,.0f} GiB, and {hardware.name} has {available}"
+
+
+def _as_substitute(estimate: StepTimeEstimate, device: str, other_device: str) -> StepTimeEstimate:
+    """The estimate of one device for another, with the error of substituted kernels."""
+    if estimate.seconds is None or estimate.low is None or estimate.high is None:
+        return replace(estimate, device=device)
+    half_width = math.log(estimate.high / estimate.low) / 2
+    factor = math.exp(math.hypot(half_width, 1.96 * _SUBSTITUTE_SPREAD))
+    note = (
+        f"{device} was not timed: the timings are those of {other_device}, "
+        "scaled by the ratios of peak arithmetic and bandwidth"
+    )
+    return replace(
+        estimate,
+        device=device,
+        low=estimate.seconds / factor,
+        high=estimate.seconds * factor,
+        extrapolated=(note, *estimate.extrapolated),
+    )

@@ -1,0 +1,218 @@
+"""The parts of a step: its operations, each with the group of timings that predicts it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from analysis.atlas import TimingGroup, make_operation
+from analysis.atlas.kernels import attention, decode, product
+from paradnn.core.layers import COMPUTE_BYTES
+from paradnn.families import Model
+from paradnn.families.operations import RepeatedOperation, elementwise_operation
+
+#: Kind of kernel -> the group that timed it on the device, if any.
+FindGroup = Callable[[str], TimingGroup | None]
+
+#: The backward pass of fused attention has five products, its forward pass two (Dao 2023,
+#: FlashAttention-2, section 3.1).
+_BACKWARD_ATTENTION_FACTOR = 2.5
+#: Least bytes of an elementwise operation: three tensors of one float32.
+_MIN_ELEMENTWISE_BYTES = 12.0
+
+
+@dataclass(frozen=True)
+class StepPart:
+    """Operations of a step that one group of timings predicts.
+
+    Attributes:
+        name: Name of the part. The errors of parts of the same name are common to them.
+        group: Timings of these operations, or of substitutes for them.
+        operations: The operations, as the group describes them.
+        substitution: How other timings replace those of the operations; empty if these were timed.
+    """
+
+    name: str
+    group: TimingGroup
+    operations: Sequence[RepeatedOperation]
+    substitution: str = ""
+
+
+def step_parts(
+    find_group: FindGroup,
+    model: Model,
+    operations: Sequence[RepeatedOperation],
+    other_bytes: float,
+    batch: int,
+) -> list[StepPart]:
+    """Assign every operation of a step to the group that timed its like.
+
+    Args:
+        find_group: Looks up the groups of the device. It must have one for "gemm".
+        model: The model.
+        operations: Products and convolutions of the step.
+        other_bytes: Bytes that the step moves beyond these.
+        batch: Batch size.
+
+    Returns:
+        The parts that have operations.
+    """
+    gemm = find_group("gemm")
+    assert gemm is not None, "the caller checks this"
+    products = [entry for entry in operations if entry.operation.kind == "gemm"]
+    convolutions = [entry for entry in operations if entry.operation.kind == "conv2d"]
+    single = [entry for entry in products if entry.operation.batch == 1]
+    batched = [entry for entry in products if entry.operation.batch > 1]
+    parts = [
+        StepPart("products", gemm, as_products(single, gemm)),
+        *_convolution_parts(find_group("conv2d"), gemm, convolutions),
+        *_attention_parts(find_group, gemm, model, batched, batch),
+        *_traffic_parts(
+            find_group("elementwise"),
+            gemm,
+            other_bytes,
+            count=max(1, len(operations)),
+            is_kernel=model.is_kernel,
+        ),
+    ]
+    return [part for part in parts if part.operations]
+
+
+def _convolution_parts(
+    conv: TimingGroup | None, gemm: TimingGroup, convolutions: Sequence[RepeatedOperation]
+) -> Iterator[StepPart]:
+    if conv is None:
+        substitution = "are predicted as products, since none was timed there"
+        yield StepPart("convolutions", gemm, as_products(convolutions, gemm), substitution)
+        return
+    timed_variants = set(conv.timings["variant"])
+    timed = [entry for entry in convolutions if entry.operation.variant in timed_variants]
+    others = [entry for entry in convolutions if entry.operation.variant not in timed_variants]
+    yield StepPart("convolutions", conv, timed)
+    yield StepPart("backward convolutions", conv, others, "are predicted as forward ones")
+
+
+def _traffic_parts(
+    elementwise: TimingGroup | None,
+    gemm: TimingGroup,
+    other_bytes: float,
+    *,
+    count: int,
+    is_kernel: bool,
+) -> Iterator[StepPart]:
+    """Bytes that the step moves besides its products, in `count` equal operations."""
+    name = "other traffic"
+    if elementwise is not None and (other_bytes or not is_kernel):
+        moved_bytes = max(_MIN_ELEMENTWISE_BYTES, other_bytes / count)
+        operation = elementwise_operation(moved_bytes, elementwise.precision)
+        substitution = "is the minimum of any step, as elementwise operations"
+        yield StepPart(name, elementwise, [RepeatedOperation("", operation, count)], substitution)
+    elif elementwise is None and other_bytes:
+        # A 16-bit product by a single column moves its operand and does little else.
+        side = max(1.0, math.sqrt(other_bytes / count / 2))
+        operation = make_operation("gemm", product(1, side, side, 2))
+        substitution = "is moved as fast as a product's operands"
+        yield StepPart(name, gemm, [RepeatedOperation("", operation, count)], substitution)
+
+
+def as_products(
+    entries: Iterable[RepeatedOperation], group: TimingGroup
+) -> list[RepeatedOperation]:
+    """Describe operations as the products that a group timed.
+
+    Products in a row become one product, repeated. Products of a variant that the group timed stay
+    as they are.
+    """
+    timed_variants = set(group.timings["variant"])
+    # Most published tables have a single variant, without a name.
+    variant = "nn" if "nn" in timed_variants else max(timed_variants, default="")
+    described = []
+    for entry in entries:
+        operation = entry.operation
+        if operation.kind == "gemm" and operation.variant in timed_variants:
+            described.append(entry)
+            continue
+        m, n, k, calls = operation.product
+        saved_bytes = 0.0
+        if operation.batch == 1:
+            # Weights narrower than 16 bits.
+            narrower = COMPUTE_BYTES["bfloat16"] - weight_bytes(group.precision)
+            saved_bytes = max(0.0, narrower) * n * k
+        columns = {
+            "m": m,
+            "n": n,
+            "k": k,
+            "batch": operation.batch,
+            "flops": operation.flops / calls,
+            "bytes": operation.bytes / calls - saved_bytes,
+        }
+        single = make_operation("gemm", columns, variant)
+        described.append(replace(entry, operation=single, count=entry.count * calls))
+    return described
+
+
+def weight_bytes(precision: str) -> float:
+    """Bytes of a weight. Types narrower than 16 bits are those of weights alone."""
+    if precision in COMPUTE_BYTES:
+        return COMPUTE_BYTES[precision]
+    if "4" in precision:
+        return 0.5
+    return 1.0
+
+
+def _attention_parts(
+    find_group: FindGroup,
+    gemm: TimingGroup,
+    model: Model,
+    products: Sequence[RepeatedOperation],
+    batch: int,
+) -> Iterator[StepPart]:
+    """The two products of each attention, for all heads.
+
+    They are one kernel if the device timed such, else batched products.
+    """
+    forward = [entry for entry in products if entry.layer.endswith("forward")]
+    if not forward:
+        return
+    is_decode = forward[0].operation.m == 1
+    group = _attention_group(find_group, model, is_decode=is_decode)
+    pairs = zip(forward[::2], forward[1::2], strict=False)
+    is_self_attention = all(scores.operation.n == values.operation.k for scores, values in pairs)
+    if group is None or not is_self_attention:
+        batched = find_group("bmm")
+        if batched is None:
+            substitution = "are predicted as single products in a row"
+            yield StepPart("attention", gemm, as_products(products, gemm), substitution)
+        else:
+            yield StepPart("attention", batched, as_products(products, batched))
+        return
+
+    heads = getattr(model, "heads", None) or max(1, forward[0].operation.batch // batch)
+    key_heads = getattr(model, "key_heads", heads)
+    fused = []
+    for entry in forward[::2]:
+        tokens = entry.operation.m
+        keys = entry.operation.n
+        size = entry.operation.k
+        if is_decode:
+            columns = decode(batch, keys, heads, key_heads, size)
+        else:
+            is_causal = group.kind == "attention"
+            columns = attention(batch, tokens, heads, key_heads, size, causal=is_causal)
+        fused.append(replace(entry, operation=make_operation(group.kind, columns)))
+    yield StepPart("attention", group, fused)
+    if len(forward) < len(products):
+        backward = [
+            replace(entry, count=_BACKWARD_ATTENTION_FACTOR * entry.count) for entry in fused
+        ]
+        substitution = f"is taken as {_BACKWARD_ATTENTION_FACTOR:g} times its forward pass"
+        yield StepPart("attention's backward pass", group, backward, substitution)
+
+
+def _attention_group(find_group: FindGroup, model: Model, *, is_decode: bool) -> TimingGroup | None:
+    if is_decode:
+        return find_group("decode")
+    if model.predicts_tokens:
+        return find_group("attention")
+    return find_group("encoder_attention") or find_group("attention")

@@ -1,0 +1,75 @@
+"""Models of points: a row of a frame holds text or numbers, a model has typed sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.lazy import np, pd
+from paradnn.core.errors import ConfigError
+from paradnn.families import FAMILIES, Model, model_of
+from paradnn.store.files import read_json
+
+
+def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
+    """The model of a frame's row.
+
+    Args:
+        row: A row with `family` and the keys of the model.
+        option: What an error message names: the option or key that chose the row.
+
+    Raises:
+        ConfigError: This version lacks the family or does not accept its sizes.
+    """
+    family = str(row.get("family"))
+    if family not in FAMILIES:
+        raise ConfigError(
+            option, family, "is not a family of this version", "choose runs of another family"
+        )
+    sizes = {
+        str(key).removeprefix("model."): _plain_value(value)
+        for key, value in row.items()
+        if str(key).startswith("model.") and not is_missing(value)
+    }
+    return model_of({**sizes, "name": family})
+
+
+def get_text(row: Mapping[Any, Any], name: str, default: str) -> str:
+    """A value of a row as text; `default` if the row has none."""
+    if is_missing(row.get(name)):
+        return default
+    return str(row[name])
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell of a frame has no value."""
+    if isinstance(value, list | tuple):
+        return False
+    return value is None or bool(pd.isna(value))
+
+
+def _plain_value(value: Any) -> Any:
+    """A frame's cell as a plain Python value.
+
+    Text that is JSON becomes the list or number that it writes. A whole number that missing values
+    in its column made a float becomes an integer again.
+    """
+    if isinstance(value, str):
+        try:
+            return read_json(value)
+        except ValueError:
+            return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def format_point(row: Mapping[Any, Any], model: Model) -> str:
+    """A point as lists of runs write it: "gpt 4x256 h4 t128 b8 bfloat16 inference"."""
+    parts = [model.name, model.size, f"b{row['batch_size']}", str(row["precision"])]
+    mode = get_text(row, "mode", "train")
+    if mode != "train":
+        parts.append(mode)
+    return " ".join(parts)

@@ -1,0 +1,94 @@
+"""Layers of a user's own model, from a trace of its forward pass on this machine."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paradnn.core.errors import NotEnoughData
+from paradnn.core.layers import Layer, Multiply
+from paradnn.families import Model
+
+
+def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
+    """The layers of a model that `paradnn.worker.count` builds and traces.
+
+    Args:
+        framework: Framework that builds the model.
+        model: The model.
+        batch: Examples of the batch; the layers are those of the whole batch.
+
+    Returns:
+        One layer per matrix product, then one that holds all weights. What passes between products
+        is not in the trace: each result is assumed to be read and written once more.
+
+    Raises:
+        NotEnoughData: The model cannot be built.
+    """
+    question = {"framework": framework, "model": vars(model), "batch_size": batch}
+    trace = _trace(json.dumps(question))
+    if "why" in trace:
+        raise NotEnoughData(trace["why"])
+    layers: list[Layer] = []
+    for category, flops, operand_sizes in trace["products"]:
+        layers.append(
+            _product_layer(category, flops, operand_sizes, is_first=not layers),
+        )
+    # Embedding tables are parameters too, but a forward pass reads few of their rows.
+    rows_read = sum(layer.rows or 0 for layer in layers)
+    return [*layers, Layer("weights", parameters=trace["parameters"], rows=rows_read)]
+
+
+def _product_layer(
+    category: str, flops: float, operand_sizes: Sequence[float], *, is_first: bool
+) -> Layer:
+    """A layer of a traced product.
+
+    `own` products of m x k by k x n have operands and a result of own m k, own k n and own m n
+    elements, and own m n k multiply-adds. These four numbers determine the four sizes. The images
+    of a convolution are not unrolled; there k n, m n and the multiply-adds determine m, k and n. A
+    traced operation without three operands is assumed to be a product of cubes.
+    """
+    macs = flops / 2
+    if len(operand_sizes) == 3:
+        left, right, result = operand_sizes
+    else:
+        left = right = result = macs ** (2 / 3)
+    m = macs / right
+    k = macs / result
+    if category == "convolution":
+        n = result * right / macs
+        own = 1.0
+    else:
+        n = macs / left
+        own = left * right * result / macs**2
+    rows, inputs, outputs, count = (max(1, round(size)) for size in (m, k, n, own))
+    is_shared = count == 1
+    product = Multiply(rows, inputs, outputs, own=0 if is_shared else count)
+    return Layer(
+        "",
+        round(macs),
+        # The first product has no gradient of its input.
+        0 if is_first else None,
+        rows=inputs * outputs if is_shared else 0,
+        read=count * rows * inputs,
+        written=3 * count * rows * outputs,
+        products=(product,),
+    )
+
+
+@functools.cache
+def _trace(question: str) -> Mapping[str, Any]:
+    """What `paradnn.worker.count` answers; cached, since several devices need the same model."""
+    command = [sys.executable, "-m", "paradnn.worker.count"]
+    process = subprocess.run(command, input=question, capture_output=True, text=True, check=False)
+    try:
+        return dict(json.loads(process.stdout))
+    except ValueError:
+        return {
+            "why": f"the process that builds the model ended with exit code {process.returncode}"
+        }

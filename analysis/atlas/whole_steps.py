@@ -1,0 +1,93 @@
+"""Whole training steps that were published: fully connected models on TPU v2 and V100."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.atlas import TimingGroup, load
+from analysis.atlas.points import get_text, model_from_row
+from analysis.format import seconds as format_seconds
+from analysis.lazy import np
+from paradnn.families import Model
+
+#: A published step within this factor of the fastest one of its batch is bound by input and
+#: dispatch, if the FLOPs of such steps differ by the second factor or more.
+_OVERHEAD_FACTOR = 1.25
+_MIN_FLOPS_FACTOR = 10.0
+
+
+def fc_columns(model: Model, batch: int) -> dict[str, int]:
+    """A fully connected step as the columns of its published timing."""
+    sizes = vars(model)
+    return {
+        "m": batch,
+        "n": sizes["nodes"],
+        "k": sizes["nodes"],
+        "calls": sizes["layers"],
+        "images": sizes["input_size"],
+        "window": sizes["output_size"],
+    }
+
+
+def overhead_note(group: TimingGroup, batch: int, seconds: float) -> str:
+    """State that input and dispatch, not the device, set the time of a published step.
+
+    That is so if models whose FLOPs differ by a factor of ten or more take the same time at this
+    batch size, which is the least time of any model.
+
+    Args:
+        group: Published whole steps.
+        batch: Batch size.
+        seconds: Time of the step.
+
+    Returns:
+        The statement; empty if the model itself sets the time.
+    """
+    timings = group.timings
+    batches = timings["m"].to_numpy(dtype=float)
+    nearest = batches[np.abs(np.log(batches / batch)).argmin()]
+    same_batch = timings[batches == nearest]
+    least = float(same_batch["seconds"].min())
+    if seconds > _OVERHEAD_FACTOR * least * batch / float(nearest):
+        return ""
+    bound = same_batch[same_batch["seconds"] <= _OVERHEAD_FACTOR * least]
+    flops_factor = float(bound["flops"].max() / bound["flops"].min())
+    if flops_factor < _MIN_FLOPS_FACTOR:
+        return ""
+    engine = f"{group.engine} {group.version}".strip()
+    return (
+        f"input and dispatch under {engine} set the published time, not the {group.device}: steps "
+        f"with a batch of {nearest:.0f} take {format_seconds(least)} or more there, and models "
+        f"with {flops_factor:,.0f} times the FLOPs take the same"
+    )
+
+
+def published_seconds(row: Mapping[Any, Any], device: str) -> float | None:
+    """Seconds of this very step, if it was published for the device."""
+    group = _published_group(row, device)
+    if group is None:
+        return None
+    shape = fc_columns(model_from_row(row), int(row["batch_size"]))
+    matches = np.logical_and.reduce(
+        [group.timings[name].eq(value) for name, value in shape.items() if name != "k"]
+    )
+    seconds = group.timings.loc[matches, "seconds"]
+    if seconds.empty:
+        return None
+    return float(seconds.iloc[0])
+
+
+def published_overhead_note(row: Mapping[Any, Any], device: str) -> str:
+    """State that input and dispatch set the published time of this step; empty if they do not."""
+    seconds = published_seconds(row, device)
+    group = _published_group(row, device)
+    if seconds is None or group is None:
+        return ""
+    return overhead_note(group, int(row["batch_size"]), seconds)
+
+
+def _published_group(row: Mapping[Any, Any], device: str) -> TimingGroup | None:
+    if row["family"] != "fc" or get_text(row, "mode", "train") != "train":
+        return None
+    return load().find_group(device, "fc", str(row["precision"]))
