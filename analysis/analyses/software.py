@@ -1,9 +1,9 @@
-"""`software`: what versions, precisions and compile modes bring, family by family.
+"""`software`: the speedup of software versions, precisions and compile modes, family by family.
 
 The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version
-over the first, and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has
-its median, and both have intervals; baselines are the oldest version, float32 and graph. A 90th
-percentile has an upper end from 36 points on.
+over the first, and of 16-bit types over 32-bit ones. Each bar is a 90th percentile over the models.
+This analysis adds the median, and intervals of both. The baselines are the oldest version, float32
+and graph. A 90th percentile has an upper end from 36 independent points on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,47 @@ from paradnn.statistics.contrast import MARGIN, Contrast, Verdict, judge
 from paradnn.statistics.dependence import Unit
 from paradnn.statistics.regression import Lacking
 
+#: Columns that are compared by default. Of the first two, only the first that varies is compared,
+#: since the name of an interpreter stands for its versions.
+COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
+#: Preferred baselines of a column. Without any of them the baseline is the oldest version.
+PREFERRED_BASELINES = {
+    "precision": ("float32",),
+    "compile": ("graph", "eager"),
+    "software.name": ("current",),
+}
+
+_VERDICT_TEXTS = {
+    Verdict.A_BETTER: "faster",
+    Verdict.B_BETTER: "slower",
+    Verdict.SAME: f"the same within {MARGIN:.0%}",
+}
+#: What keeps a verdict from being given.
+_BASIS_TEXTS = {
+    "page": ", not with all of this page at once (Holm)",
+    "missing": ", since points that ran on one side alone could turn it",
+}
+_ENDS = ("", "_low", "_high")
+#: Columns of the table that `Contrast.row` and `judge` call by another name.
+_RENAMED_COLUMNS = {
+    "points": "pairs",
+    "share": "faster",
+    "share_low": "faster_low",
+    "share_high": "faster_high",
+    "geometric_mean": "mean",
+    "geometric_mean_low": "mean_low",
+    "geometric_mean_high": "mean_high",
+}
+_TABLE_COLUMNS = [
+    *("device", "column", "value", "over", "family", "pairs"),
+    *(f"{name}{end}" for name in ("mean", "median", "p90", "faster") for end in _ENDS),
+    *("missing_a", "missing_b", "comparable", "why", "verdict", "basis"),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareOptions(Options):
-    """What is compared with which baseline."""
+    """Which columns to compare, with which baseline."""
 
     by: tuple[str, ...] | None = column_option(
         None, "what to compare, such as precision (default: what varies)", "COLUMNS"
@@ -48,38 +85,50 @@ class SoftwareOptions(Options):
     section="system",
     order=100,
     title="Precision, compilation and versions",
-    reading=("Speedup over the baseline, point by point: median and 90th percentile."),
+    reading="Speedup over the baseline, point by point: median and 90th percentile.",
 )
 def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
-    """What each version, precision or compile mode brings over its baseline, on each device and
-    family by itself.
+    """Compare each version, precision or compile mode with its baseline, per device and family.
 
-    The table has a row for each device, column, value and family, and where there are several one
-    for all of them (family `all`): `over` (the baseline: the one asked for, float32, graph, current
-    or the oldest version), `pairs`, `mean` (geometric), `median` and `p90` of the speedups with
-    their intervals (`_low`, `_high`), `faster`, the share of points above 1, `missing_a` and
-    `missing_b`, points that one side alone ran, `comparable`, whether the sides' sessions allow a
-    verdict, `why` they do not, and the `verdict` with its `basis` (`contrast.judge`, all rows one
-    page). ConfigError for a column or baseline that is not there, NotEnoughData where nothing can
-    be paired, SchemaError for heterogeneous runs of a side.
+    The table has a row per device, column, value and family, and a row for all families (`all`) if
+    there are several:
+
+    - `over`: the baseline, which is the requested one, float32, graph, current or the oldest
+      version.
+    - `pairs`: the number of points.
+    - `mean` (geometric), `median` and `p90` of the speedups with 95% intervals (`_low`, `_high`).
+    - `faster`: the share of points with a speedup above 1, with its interval.
+    - `missing_a`, `missing_b`: points that only one side ran.
+    - `comparable`: whether the sessions of the sides allow a verdict; `why` they do not.
+    - `verdict` and `basis`: see `paradnn.statistics.contrast.judge`. All rows are judged together.
+
+    Raises:
+        ConfigError: If a column or the baseline is not among the runs.
+        NotEnoughData: If no runs can be paired.
+        SchemaError: If the runs of a side are heterogeneous.
     """
     if options.baseline is not None and len(options.by or ()) != 1:
         raise ConfigError(
-            "--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow"
+            "--baseline",
+            options.baseline,
+            "belongs to one column",
+            "name it: --by version.tensorflow",
         )
     measured = frame[is_ok(frame)]
     if measured.empty:
         raise NotEnoughData(
             "software: no measured run to compare; measure a point with two versions or precisions"
         )
-    problems = _columns(measured, options.by)
+    problems = _column_problems(measured, options.by)
     lacking = [Lacking(name, problem) for name, problem in problems.items() if problem]
     rows: list[dict[str, Any]] = []
     pooled: set[str] = set()
-    for name in (name for name, problem in problems.items() if not problem):
-        for place, runs in _places(measured, name):
-            for pairs in _compare(runs, name, place, options, lacking):
-                rows += _rows(pairs, options.unit)
+    for column, problem in problems.items():
+        if problem:
+            continue
+        for platform, runs in _split_platforms(measured, column):
+            for pairs in _pairs_with_baseline(runs, column, platform, options, lacking):
+                rows.extend(_rows(pairs, options.unit))
                 pooled.add(pairs.attrs["pooled"])
     if not rows:
         raise NotEnoughData(
@@ -87,15 +136,16 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
             lacking,
             "measure the same points with two versions, precisions or compile modes",
         )
-    table = judge(pd.DataFrame(rows)).rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
+    table = judge(pd.DataFrame(rows)).rename(columns=_RENAMED_COLUMNS)[_TABLE_COLUMNS]
+    reasons = dict.fromkeys(reason for reason in table["why"] if reason)
     return Result(
         numbers=table,
         sentences=[
             *map(_describe, table.to_dict("records")),
-            *(f"Not compared: {one}." for one in lacking),
-            *(f"No verdict: {why}." for why in dict.fromkeys(filter(None, table["why"]))),
-            f"Speedups are in {options.metric}, point by point; intervals are 95%, over models and batch sizes as a "
-            "sample of their design space; verdicts are on the geometric mean.",
+            *(f"Not compared: {group}." for group in lacking),
+            *(f"No verdict: {reason}." for reason in reasons),
+            f"Speedups are in {options.metric}, point by point; intervals are 95%, over models and "
+            "batch sizes as a sample of their design space; verdicts are on the geometric mean.",
         ],
         picture=lambda: _draw(table),
         sources=tuple(measured["run_id"]),
@@ -103,201 +153,205 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     )
 
 
-#: What is said of a value over its baseline, and of what takes a verdict away.
-_WORDS = {
-    Verdict.A_BETTER: "faster",
-    Verdict.B_BETTER: "slower",
-    Verdict.SAME: f"the same within {MARGIN:.0%}",
-    Verdict.NOT_ENOUGH: Verdict.NOT_SHOWN.value,
-}
-_UNSURE = {
-    "page": ", not with all of this page at once (Holm)",
-    "missing": ", since points that ran on one side alone could turn it",
-}
-
-
 def _describe(row: Mapping[Any, Any]) -> str:
-    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
-    mean, median, p90 = (_times(row, name) for name in ("mean", "median", "p90"))
+    verdict = _VERDICT_TEXTS.get(row["verdict"], row["verdict"])
+    verdict += _BASIS_TEXTS.get(row["basis"], "")
+    mean, median, p90 = (_format_speedup(row, name) for name in ("mean", "median", "p90"))
+    wins = round(row["faster"] * row["pairs"])
+    points = counted(row["pairs"], "point")
+    if row["missing_a"] + row["missing_b"]:
+        points += " that both ran"
     return (
         f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
-        f"{_WORDS.get(row['verdict'], row['verdict'])}{_UNSURE.get(row['basis'], '')}. "
-        f"Geometric mean {mean}, median {median}, 90th percentile {p90}; faster in {row['faster']:.0%} of "
-        f"{row['pairs']} points{both} ({row['faster_low']:.0%} to {row['faster_high']:.0%})."
+        f"{verdict}. "
+        f"Geometric mean {mean}, median {median}, 90th percentile {p90}; "
+        f"faster at {wins} of {points} "
+        f"({row['faster']:.0%}, interval {row['faster_low']:.0%} to {row['faster_high']:.0%})."
     )
 
 
-def _times(row: Mapping[Any, Any], name: str) -> str:
-    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-    value, low, high = (
-        text if math.isfinite(end) else "unknown"
-        for text, end in zip(format_distinct(*ends), ends, strict=True)
-    )
-    return f"{value}x ({'too few points for an interval' if low == high == 'unknown' else f'{low} to {high}'})"
+def _format_speedup(row: Mapping[Any, Any], name: str) -> str:
+    """Format a speedup with its interval: "1.21x (1.1 to 1.34)"."""
+    numbers = [row[f"{name}{end}"] for end in _ENDS]
+    texts = [
+        text if math.isfinite(number) else "unknown"
+        for text, number in zip(format_distinct(*numbers), numbers, strict=True)
+    ]
+    value, low, high = texts
+    if low == high == "unknown":
+        return f"{value}x (too few points for an interval)"
+    return f"{value}x ({low} to {high})"
 
 
-#: What is compared unless other columns are named: of the first two, the first that varies.
-COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
-#: The baseline of a column where it is among the values; versions start from the oldest.
-PREFERRED = {
-    "precision": ("float32",),
-    "compile": ("graph", "eager"),
-    "software.name": ("current",),
-}
-
-
-def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
-    """Column -> why it cannot be compared, empty where it can."""
+def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
+    """Return why each column cannot be compared; the reason is empty if it can."""
     problems = {}
     for name in columns or COLUMNS:
         if columns and name not in frame:
             raise ConfigError(
                 "--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}"
             )
+        values: set[str] = set()
         if name in frame:
             values = set(frame[name].dropna().astype("str").unique())
+        if len(values) > 1:
+            problems[name] = ""
+        elif values:
+            problems[name] = f"all runs have {', '.join(values)}"
         else:
-            values = set()
-        if values:
-            known = f"all runs have {', '.join(values)}"
-        else:
-            known = "no run says it"
-        problems[name] = "" if len(values) > 1 else known
+            problems[name] = "no run records it"
     if columns is None and not problems["software.name"]:
-        # An interpreter's name stands for its versions.
         problems.pop("version.tensorflow")
     return problems
 
 
-def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
-    """Where a column is compared: on each device, and in each environment there unless it is what
-    sets these apart.
+def _split_platforms(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
+    """Split runs into the platforms on which a column is compared, each with its name.
+
+    A platform is a device. It is a device in one environment if the values of the column occur
+    together in an environment, as precisions do and versions do not.
     """
-    apart = "environment_id" in frame and frame.groupby("environment_id")[name].nunique().max() > 1
-    found = []
+    splits_environments = False
+    if "environment_id" in frame:
+        values_per_environment = frame.groupby("environment_id")[column].nunique()
+        splits_environments = values_per_environment.max() > 1
+    platforms = []
     for device, rows in frame.groupby(frame["device"].fillna(not_recorded("device"))):
-        if apart:
+        parts = [rows]
+        if splits_environments:
             parts = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)]
-        else:
-            parts = [rows]
         for part in parts:
-            said = [
-                str(part[each].iloc[0])
-                for each in COLUMNS[:2]
-                if each in part and part[each].nunique() == 1
+            name = str(device)
+            software_names = [
+                str(part[other].iloc[0])
+                for other in COLUMNS[:2]
+                if other in part and part[other].nunique() == 1
             ]
-            found.append(
-                (f"{device}, {said[-1]}" if len(parts) > 1 and said else str(device), part)
-            )
-    return sorted(found, key=lambda place: version_key(place[0]))
+            if len(parts) > 1 and software_names:
+                name += f", {software_names[-1]}"
+            platforms.append((name, part))
+    return sorted(platforms, key=lambda platform: version_key(platform[0]))
 
 
-def _compare(
-    rows: pd.DataFrame, name: str, device: str, options: SoftwareOptions, lacking: list[Lacking]
+def _pairs_with_baseline(
+    rows: pd.DataFrame,
+    column: str,
+    platform: str,
+    options: SoftwareOptions,
+    lacking: list[Lacking],
 ) -> Iterator[pd.DataFrame]:
-    """The pairs of each value with the baseline, on one device; what could not be compared is added
-    to `lacking`.
+    """Yield the pairs of each value with the baseline on one platform.
+
+    Reasons for points that cannot be compared are appended to `lacking`.
     """
-    about = f"{name} on {device}"
-    text = rows[name].astype("string").astype("object")
-    values = sort_versions(list(text.dropna().unique()))
+    group = f"{column} on {platform}"
+    texts = rows[column].astype("string").astype("object")
+    values = sort_versions(list(texts.dropna().unique()))
     if len(values) < 2:
-        lacking.append(Lacking(about, f"all runs have {', '.join(values) or 'none'}"))
+        lacking.append(Lacking(group, f"all runs have {', '.join(values) or 'none'}"))
         return
-    base = next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
-    if options.baseline is not None:
-        base = options.baseline
-        if base not in values:
-            raise ConfigError(
-                "--baseline", base, f"is no value of {name}", f"choose one of {', '.join(values)}"
-            )
-    for value in (value for value in values if value != base):
+    baseline = _baseline(column, values, options.baseline)
+    for value in values:
+        if value == baseline:
+            continue
         sides = [
-            require_homogeneous(rows[text == wanted], pool=options.pool) for wanted in (value, base)
+            require_homogeneous(rows[texts == wanted], pool=options.pool)
+            for wanted in (value, baseline)
         ]
         pairs = pair(sides[0], sides[1], options.metric)
-        paired = set(pairs["family"])
         attrs = pairs.attrs
-        told = []
-        rest = [family for family in families(pd.concat(sides)) if family not in paired]
-        if rest:
-            of = f" of {', '.join(rest)}" if paired else ""
-            told.append(f"no point{of} was measured with both {value} and {base}")
-        first = attrs["unpaired_a"]
-        second = attrs["unpaired_b"]
-        if paired and (first or second):
-            told.append(
-                f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart"
-            )
-        for column, count in attrs["mixed"].items() if paired else ():
-            told.append(
-                f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
-            )
-        lacking += [Lacking(about, words) for words in told]
-        if paired:
-            found = pairs.assign(on_device=device, column=name, value=value, over=base)
-            found.attrs = attrs | {"pooled": joined(side.attrs.get("pooled", "") for side in sides)}
-            yield found
+        all_families = families(pd.concat(sides))
+        for problem in _unpaired(pairs, value, baseline, all_families):
+            lacking.append(Lacking(group, problem))
+        if len(pairs):
+            labeled = pairs.assign(on_device=platform, column=column, value=value, over=baseline)
+            pooled = joined(side.attrs.get("pooled", "") for side in sides)
+            labeled.attrs = attrs | {"pooled": pooled}
+            yield labeled
 
 
-_NAMES = {
-    "points": "pairs",
-    "share": "faster",
-    "share_low": "faster_low",
-    "share_high": "faster_high",
-} | {f"geometric_mean{end}": f"mean{end}" for end in ("", "_low", "_high")}
-_COLUMNS_OF_TABLE = (
-    ["device", "column", "value", "over", "family", "pairs"]
-    + [
-        f"{name}{end}"
-        for name in ("mean", "median", "p90", "faster")
-        for end in ("", "_low", "_high")
-    ]
-    + ["missing_a", "missing_b", "comparable", "why", "verdict", "basis"]
-)
+def _baseline(column: str, values: Sequence[str], requested: str | None) -> str:
+    """Return the baseline among the values of a column, which are sorted."""
+    if requested is None:
+        preferred = PREFERRED_BASELINES.get(column, ())
+        return next((value for value in preferred if value in values), values[0])
+    if requested not in values:
+        raise ConfigError(
+            "--baseline",
+            requested,
+            f"is not a value of {column}",
+            f"choose one of {', '.join(values)}",
+        )
+    return requested
+
+
+def _unpaired(
+    pairs: pd.DataFrame, value: str, baseline: str, all_families: Sequence[str]
+) -> Iterator[str]:
+    """Yield which points of a value and its baseline have no counterpart, and why."""
+    paired_families = set(pairs["family"])
+    rest = [family for family in all_families if family not in paired_families]
+    if rest:
+        of_families = f" of {', '.join(rest)}" if paired_families else ""
+        yield f"no point{of_families} was measured with both {value} and {baseline}"
+    if not paired_families:
+        return
+    of_value = pairs.attrs["unpaired_a"]
+    of_baseline = pairs.attrs["unpaired_b"]
+    if of_value or of_baseline:
+        yield (
+            f"{counted(of_value, 'point')} of {value} and {of_baseline} of {baseline} "
+            "have no counterpart"
+        )
+    for column, count in pairs.attrs["mixed"].items():
+        yield (
+            f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
+        )
 
 
 def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
-    """The rows of the table, without a verdict, of one value over the baseline on one device."""
+    """Yield the rows, without a verdict, of one value over the baseline on one platform."""
     first = pairs.iloc[0]
-    named = {"device": first["on_device"], **first[["column", "value", "over"]]}
+    names = {
+        "device": first["on_device"],
+        "column": first["column"],
+        "value": first["value"],
+        "over": first["over"],
+    }
     present = families(pairs)
-    for family in [*present, *(["all"] if len(present) > 1 else [])]:
-        one = Contrast.of(pairs, family, unit)
-        quantiles = {
-            f"{name}{end}": number
-            for name, found in (("median", one.quantile()), ("p90", one.quantile(0.9)))
-            for end, number in zip(("", "_low", "_high"), found, strict=True)
-        }
-        why = "" if one.comparable else one.sampling.design.text()
-        yield named | {"family": family} | one.row() | quantiles | {"why": why}
+    groups = [*present, "all"] if len(present) > 1 else present
+    for family in groups:
+        contrast = Contrast.of(pairs, family, unit)
+        row = names | {"family": family} | contrast.row()
+        for name, quantile in (("median", contrast.quantile()), ("p90", contrast.quantile(0.9))):
+            for end, number in zip(_ENDS, quantile, strict=True):
+                row[f"{name}{end}"] = number
+        row["why"] = "" if contrast.comparable else contrast.sampling.design.text()
+        yield row
 
 
 def _draw(table: pd.DataFrame) -> drawing.Figure:
-    """A panel for each column on each device, a row for each value of it in each family: the median
-    speedup over the baseline and the 90th percentile, with their intervals; an end that the points
-    are too few for has no bar.
+    """Draw median and 90th percentile of the speedups with their intervals.
+
+    There is a panel per column and platform, with a row per value and family. An end that is
+    unknown because of too few points has no bar.
     """
     parts = list(table.groupby(["device", "column", "over"], sort=False))
-    drawn, every = drawing.panels(len(parts), 7.0, 1.3 + 0.5 * max(len(rows) for _, rows in parts))
-    looks = {
-        name: drawing.look(name, ("median", "90th percentile"))
-        for name in ("median", "90th percentile")
-    }
-    for axes, ((device, column, over), rows) in zip(every, parts, strict=True):
-        keys = {
+    height = 1.3 + 0.5 * max(len(rows) for _, rows in parts)
+    figure, panels = drawing.panels(len(parts), 7.0, height)
+    columns = {"median": "median", "90th percentile": "p90"}
+    looks = {name: drawing.look(name, tuple(columns)) for name in columns}
+    for axes, ((device, column, over), rows) in zip(panels, parts, strict=True):
+        labels = {
             f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}"
             for row in rows.itertuples()
         }
-        named = rows.set_axis(list(keys))
-        groups = {
-            word: drawing.ends_of(named, name)
-            for word, name in zip(looks, ("median", "p90"), strict=True)
-        }
+        named = rows.set_axis(list(labels))
+        groups = {text: drawing.ends_of(named, name) for text, name in columns.items()}
         axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
         axes.set_xscale("log")
-        drawing.forest(axes, keys, groups, looks)
+        drawing.forest(axes, labels, groups, looks)
         title = f"{label(str(column))} on {device}, over {over}"
         drawing.finish(axes, title, "speedup", logs={"x": drawing.times}, grid="x")
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure

@@ -6,6 +6,7 @@ the cursor, rename the window or hide a line; on the way out each control sign b
 can be read.
 """
 
+import math
 import os
 import re
 import sys
@@ -93,7 +94,9 @@ def standard_output() -> SafeConsole:
 
 
 def si(value: float) -> str:
-    """The value with three digits and an SI prefix: 12.3 G."""
+    """The value with three digits and an SI prefix: 12.3 G; an infinite one as ∞ or -∞."""
+    if math.isinf(value):
+        return "∞ " if value > 0 else "-∞ "
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 0.9995 * factor:  # what rounds to 1000 has the next prefix
             return f"{value / factor:.3g} {prefix}"

@@ -136,10 +136,13 @@ class Contrast:
         shift = combined(self.sampling.between).reach
         if not shift:
             return found
-        with np.errstate(divide="ignore"):
-            value, low, high = np.log(found)
-        ends = value - math.hypot(value - low, shift), value + math.hypot(high - value, shift)
-        return Estimate(found.value, *map(math.exp, ends))
+        value, low, high = found
+        # An end without an order statistic stays infinite.
+        if math.isfinite(low):
+            low = value * math.exp(-math.hypot(math.log(value / low), shift))
+        if math.isfinite(high):
+            high = value * math.exp(math.hypot(math.log(high / value), shift))
+        return Estimate(value, low, high)
 
     def bounds(self) -> dict[str, float]:
         """Where the share of wins, the median and the geometric mean lie whatever the points would

@@ -341,7 +341,7 @@ def test_scaling_software_and_infeed_hold(
     assert pd.read_csv(files[0])["fraction"].tolist() == pytest.approx([0.2] * 16)
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
     out = run(capsys, "software", "--store", measured, *alone)
-    assert "faster in 100% of 16 points (40% to 100%)" in out, "of four models"
+    assert "faster at 16 of 16 points (100%, interval 40% to 100%)" in out, "of four models"
     csv = run(
         capsys,
         "software",

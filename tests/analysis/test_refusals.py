@@ -235,7 +235,7 @@ REFUSED += [
     (
         "software --by version.tensorflow --baseline 3",
         newer,
-        "--baseline=3: is no value of version.tensorflow; choose",
+        "--baseline=3: is not a value of version.tensorflow; choose",
     ),
     (
         "software",

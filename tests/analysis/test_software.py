@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.software import SoftwareOptions, software
+from analysis.cli.output import show
 from analysis.result import Result
+from paradnn.statistics.contrast import Verdict
 from tests.analysis.planted import POINTS, runs
 
 ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
@@ -103,3 +105,59 @@ def test_a_name_of_the_software_stands_for_its_versions() -> None:
     )
     row = compared(frame).table.iloc[0]
     assert (row["column"], row["value"], row["over"]) == ("software.name", "old", "current")
+
+
+def few_points(count: int, families: tuple[str, ...] = ("fc",)) -> pd.DataFrame:
+    """Two precisions of a few points, with two replicates in random order of one sweep."""
+    random = np.random.default_rng(count)
+    parts = []
+    for family in families:
+        for replicate in (0, 1):
+            for precision in ("float32", "bfloat16"):
+                rate = 100 * np.exp(0.1 * random.standard_normal(count))
+                parts.append(
+                    runs(
+                        POINTS.head(count),
+                        family=family,
+                        precision=precision,
+                        replicate=replicate,
+                        examples_per_second=rate,
+                        host="host",
+                        sweep_id="sweep",
+                    )
+                )
+    frame = both(*parts)
+    minutes = random.permutation(len(frame))
+    return frame.assign(start_time=pd.Timestamp("2026-01-01") + pd.to_timedelta(minutes, unit="m"))
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_sentence_and_table_agree_where_points_are_too_few(
+    count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = compared(few_points(count))
+
+    show(result)
+
+    assert result.table["verdict"].tolist() == [Verdict.NOT_ENOUGH]
+    output = capsys.readouterr().out
+    assert "bfloat16 over float32: not enough data." in output
+    assert "no difference shown" not in output
+    assert f" of {count} points (" in output
+    assert "inf" not in output
+
+
+def test_one_point_is_counted_in_the_singular() -> None:
+    assert "faster at 0 of 1 point (0%, interval 0% to 98%)" in compared(few_points(1)).text()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [1, 2, 6, 8])
+def test_open_intervals_of_repeated_sessions_raise_no_warning(count: int) -> None:
+    frame = few_points(count, ("fc", "lstm"))
+    frame["sweep_id"] = "sweep" + frame["replicate"].astype(str)
+
+    table = compared(frame).table
+
+    assert (table["median_low"] <= table["median"]).all()
+    assert (table["median_high"] >= table["median"]).all()
