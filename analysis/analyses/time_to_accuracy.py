@@ -91,8 +91,8 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     but seed and replicate.
 
     Columns: family, platform, choice, batch_size, runs, reached, seconds and epochs with _low and
-    _high, examples_per_second, below (runs that fell below the target later), joules, cost and
-    currency where known, and speedup over the smallest batch size. NotEnoughData where no run
+    _high, examples_per_second, below (runs that fell below the target later), is_upper_bound (all
+    runs reached the target in their first epoch), joules, cost and currency where known, and speedup over the smallest batch size. NotEnoughData where no run
     trains to an accuracy.
     """
     frame = priced(frame, read_prices(options.price, frame))
@@ -202,7 +202,11 @@ def _score(row: pd.Series) -> str:
         interval = f" ({row['seconds_low']:.4g} to {row['seconds_high']:.4g})"
     else:
         interval = ""
-    text = f"{row['seconds']:.4g} s{interval}, {row['epochs']:.3g} epoch{'' if row['epochs'] == 1 else 's'}"
+    if row["is_upper_bound"]:
+        text = f"at most {row['seconds']:.4g} s{interval}, reached in the first epoch"
+    else:
+        epochs = f"{row['epochs']:.3g} epoch{'' if row['epochs'] == 1 else 's'}"
+        text = f"{row['seconds']:.4g} s{interval}, {epochs}"
     if row["speedup"] == row["speedup"] and row["speedup"] != 1:
         text += f", {row['speedup']:.3g}x as fast as the smallest batch size"
     if row["reached"] < row["runs"]:
@@ -305,17 +309,35 @@ def _scored(group: pd.DataFrame) -> dict[str, Any]:
         ).median(),
         "best_accuracy": float(group["best_accuracy"].median()),
         "below": int((reached["epochs_below_target"] > 0).sum()),
+        "is_upper_bound": False,
     }
     if "energy_to_target_joules" in group and group["energy_to_target_joules"].notna().any():
         found["joules"] = olympic_mean(
             group["energy_to_target_joules"].fillna(math.inf).tolist()
         ).value
+    if len(reached) and reached["epochs_to_target"].le(1).all():
+        found |= _upper_bound(found)
     paid = group[group[PRICE].notna()]
     if len(paid):
         currency = paid["price_currency"].iloc[0]
         found["cost"] = COST_TO_TARGET.value(float(paid[PRICE].iloc[0]), score.value)
         found["currency"] = "" if pd.isna(currency) else str(currency)
     return found
+
+
+def _upper_bound(score: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes to a score whose runs all reached the target in their first epoch.
+
+    The accuracy is evaluated after whole epochs, so the first may have passed the target at any
+    time before its end: intervals begin at 0, and no run took more than one epoch.
+    """
+    changes: dict[str, Any] = {"is_upper_bound": True}
+    if math.isfinite(score["seconds_high"]):
+        changes["seconds_low"] = 0.0
+    if math.isfinite(score["epochs_high"]):
+        changes["epochs_low"] = 0.0
+        changes["epochs_high"] = score["epochs"]
+    return changes
 
 
 def _ratios(scores: pd.DataFrame, runs: pd.DataFrame) -> Iterator[str]:

@@ -180,3 +180,27 @@ def test_scores_of_whole_epochs_have_intervals() -> None:
     row = scored([trained(20.0, seed) for seed in range(5)]).iloc[0]
     assert 0.3 < (reach := row["epochs_high"] - row["epochs"]) < 0.5
     assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * reach)
+
+
+def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
+    rows = [trained(2.0 + seed / 100, seed, epochs_to_target=1.0) for seed in range(5)]
+
+    row = scored(rows).iloc[0]
+    text = summarise(frame(rows)).text()
+
+    assert row["is_upper_bound"]
+    assert row["seconds_low"] == row["epochs_low"] == 0.0
+    assert row["seconds"] <= row["seconds_high"]
+    assert row["epochs"] == row["epochs_high"] == 1.0
+    assert "at most 2.02 s (0 to " in text
+    assert "reached in the first epoch" in text
+
+
+def test_one_run_that_needed_a_second_epoch_is_no_bound() -> None:
+    rows = [trained(2.0, seed, epochs_to_target=1.0) for seed in range(4)]
+    rows.append(trained(4.0, seed=4, epochs_to_target=2.0))
+
+    row = scored(rows).iloc[0]
+
+    assert not row["is_upper_bound"]
+    assert row["epochs_low"] > 0

@@ -173,15 +173,26 @@ def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
         "evaluation_seconds": 2.5,
     }
     assert {name: record.metrics[name] for name in expected} == pytest.approx(expected)
-    assert "; ".join(WORK.words(record.metrics, {}).clauses) == (
+    assert "; ".join(WORK.describe(record.metrics, {}).clauses) == (
         "target reached in 6.000 s, 3 epochs, 66 steps; "
         "best accuracy 0.9800 in 5 epochs, 1 of them below the target after it was reached"
     )
 
 
+def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
+    answer = Answer("timeout", "too long", {})
+    result = PointResult("timeout", "too long", answer, news=epochs())
+
+    record = recorded(learner(target=0.5), result)
+    clauses = WORK.describe(record.metrics, {}).clauses
+
+    assert record.metrics["epochs_to_target"] == 1
+    assert clauses[0] == "target reached in at most 2.000 s, within the first epoch of 22 steps"
+
+
 def test_what_was_cut_short_may_go_on() -> None:
     def ended(outcome: str, settings: Learn, count: int) -> bool:
-        return settings.ended(PointResult(outcome, None, news=epochs()[:count]))
+        return settings.is_finished(PointResult(outcome, None, news=epochs()[:count]))
 
     assert not ended("crash", Learn(epochs=100), 2)
     assert not ended("unavailable", Learn(epochs=100), 0)

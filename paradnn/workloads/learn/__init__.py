@@ -212,26 +212,33 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "best_accuracy" not in metrics:
             return None
-        best = f"best accuracy {metrics['best_accuracy']:.4f} in {counted(round(metrics['epochs']), 'epoch')}"
-        clauses = [best]
+        epochs = counted(round(metrics["epochs"]), "epoch")
+        clauses = [f"best accuracy {metrics['best_accuracy']:.4f} in {epochs}"]
+        below = round(metrics.get("epochs_below_target", 0))
+        if below:
+            clauses[0] += f", {below} of them below the target after it was reached"
         if "seconds_to_target" in metrics:
-            epochs = counted(round(metrics["epochs_to_target"]), "epoch")
-            below = round(metrics["epochs_below_target"])
-            if below:
-                later = f", {below} of them below the target after it was reached"
-            else:
-                later = ""
-            steps = f"{metrics['steps_to_target']:,.0f} steps"
-            clauses = [
-                f"target reached in {metrics['seconds_to_target']:.3f} s, {epochs}, {steps}",
-                best + later,
-            ]
+            clauses.insert(0, _target_clause(metrics))
         return ResultText("learning", clauses, verdict="; ".join(clauses))
 
     def require_predictable(self) -> None:
         reason = "has no forecast: how many epochs a training takes is not known before"
         remedy = "each takes measure.timeout at most; plan task=step for its steps"
         raise ConfigError("task", "learn", reason, remedy)
+
+
+def _target_clause(metrics: Mapping[str, float]) -> str:
+    """Return when the target was reached, as text.
+
+    The accuracy is evaluated after whole epochs. If the first one reached the target, its time is
+    an upper bound and there is no lower one.
+    """
+    seconds = metrics["seconds_to_target"]
+    steps = counted(round(metrics["steps_to_target"]), "step")
+    epochs = round(metrics["epochs_to_target"])
+    if epochs == 1:
+        return f"target reached in at most {seconds:.3f} s, within the first epoch of {steps}"
+    return f"target reached in {seconds:.3f} s, {counted(epochs, 'epoch')}, {steps}"
 
 
 def _epochs(result: PointResult) -> list[Epoch]:
