@@ -44,7 +44,7 @@ class Sweep:
     def __init__(self, store: Store, name: str, planned: int) -> None:
         self.tracker = MlflowStore(Tracking(uri=store.uri))
         self.info = SweepInfo(name, f"fc, {planned} points", "python -m paradnn.train -m ...")
-        open_parent(self.tracker, self.info, planned)
+        open_parent(self.tracker, self.info, planned_points=planned)
         self.open: Claim
 
     def begin(self, number: int, name: str | None = None) -> Claim:

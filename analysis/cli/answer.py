@@ -19,6 +19,7 @@ from analysis.registry import Analysis
 from analysis.result import Paragraph, Result
 from analysis.store.conditions import parse, select
 from paradnn.config.outcome import OUTCOMES
+from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, HeterogeneousError, ParadnnError
 from paradnn.core.words import counted, did_you_mean
 from paradnn.families import FAMILIES
@@ -62,7 +63,7 @@ def _load(selection: Selection, columns: Collection[str] | None) -> pd.DataFrame
     same = ("family", "platform", "outcome", "since", "until", "protocol", "unfinished", "reader")
     return load(
         selection.store,
-        experiments=selection.experiment or ("paradnn",),
+        experiments=selection.experiment or (default_experiment(),),
         tags=dict(selection.tag) | ({"device": selection.device} if selection.device else {}),
         columns=columns,
         **{name: getattr(selection, name) for name in same},

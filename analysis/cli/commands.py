@@ -29,6 +29,7 @@ from analysis.options import (
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say, si
+from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError
 from paradnn.core.tables import rows
 from paradnn.core.words import counted
@@ -106,7 +107,9 @@ def _export(options: ExportOptions, selection: Selection) -> None:
     if suffix == ".zip":
         from analysis.store.write import export_bundle
 
-        count = export_bundle(frame, path, selection.store, selection.experiment or ("paradnn",))
+        count = export_bundle(
+            frame, path, selection.store, selection.experiment or (default_experiment(),)
+        )
         size = path.stat().st_size
         chosen = f"{len(frame):,} of them chosen"
         print(
@@ -139,7 +142,7 @@ def _import_bundle(options: ImportOptions, selection: Selection) -> None:
     """
     from analysis.store.write import import_bundle
 
-    experiment = _one_experiment(selection, "paradnn")
+    experiment = _one_experiment(selection, default_experiment())
     logged, present = import_bundle(
         Path(options.file), selection.written, experiment, Ticker("runs")
     )

@@ -26,6 +26,7 @@ from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
 from analysis.result import Result
 from paradnn.cli.console import SafeConsole, say, si, standard_output
+from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
@@ -164,7 +165,7 @@ def _log(
     from paradnn.store.runs import ANALYSIS_OUTCOME, SCHEMA_VERSION
 
     client, experiment_id = open_experiment(
-        selection.written, next(iter(selection.experiment), "paradnn")
+        selection.written, next(iter(selection.experiment), default_experiment())
     )
     sources = list(result.sources)
     used = frame[frame["run_id"].isin(sources)]

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.store.frame import build
+from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.core.words import counted, did_you_mean, without_secrets
 from paradnn.store.address import BUNDLE, address_of, artifact_folder
@@ -54,7 +55,7 @@ NUMBERS = ("count", "self_seconds", "share", "flops", "bytes", *_RATES)
 def load(
     tracking_uri: Stores = None,
     *,
-    experiments: str | Sequence[str] = ("paradnn",),
+    experiments: str | Sequence[str] | None = None,
     family: Choice = None,
     platform: Choice = None,
     outcome: Choice = None,
@@ -69,6 +70,8 @@ def load(
 ) -> pd.DataFrame:
     """One row a run, sorted by start time; see `analysis.store.frame.build` for the columns.
 
+    `experiments` None reads MLFLOW_EXPERIMENT_NAME, else "paradnn".
+
     A filter takes one value or several, of which any will do. `since` counts, `until` does not; a
     time without zone is UTC. Runs that never got an outcome are left out unless `unfinished`.
     `kind` None reads runs of every kind. `protocol` is a name, or the beginning of a hash. Of
@@ -80,7 +83,7 @@ def load(
     """
     chosen = {**(tags or {}), "kind": kind, "outcome": outcome}
     query = Query(
-        experiments=_choice(experiments),
+        experiments=_choice(experiments or default_experiment()),
         params={
             key: _choice(value)
             for key, value in (("model.name", family), ("platform.name", platform))

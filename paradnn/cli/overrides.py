@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from paradnn.cli.help import known_keys
 from paradnn.config.groups import content_of, groups, options_of
 from paradnn.config.paths import CONFIG
+from paradnn.config.tags import KEY as TAGS_KEY
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import workloads_by_group
@@ -69,9 +70,13 @@ def is_multirun(arguments: Sequence[str]) -> bool:
 
 
 def arrange(arguments: Sequence[str]) -> list[str]:
-    """Hydra's options first, then the overrides: argparse takes overrides in one block only."""
+    """Hydra's options first, then the overrides: argparse takes overrides in one block only.
+
+    A user's own tags need no `+`, although they are new keys.
+    """
     options, overrides = _split_options(arguments)
-    return [*options, *overrides]
+    own_tags = (f"{TAGS_KEY}.", f"{TAGS_KEY}=")
+    return [*options, *(f"++{word}" if word.startswith(own_tags) else word for word in overrides)]
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 
@@ -35,7 +36,9 @@ class Parser(argparse.ArgumentParser):
         text = "tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db"
         self.add_argument(flag, metavar="URI", help=text)
         self.add_argument(
-            "--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)"
+            "--experiment",
+            default=default_experiment(),
+            help="MLflow experiment (default: %(default)s)",
         )
 
     def add_subparsers(self, **how: Any) -> Any:

@@ -2,6 +2,7 @@
 wheel.
 """
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -16,3 +17,8 @@ CONFIG = (CHECKOUT or PACKAGE) / "conf"
 #: Results are kept in `mlruns` below it: the checkout, or the folder in which an installed command
 #: is run.
 HOME = CHECKOUT or Path.cwd()
+
+
+def default_experiment() -> str:
+    """The MLflow experiment of commands that name none: MLFLOW_EXPERIMENT_NAME, else "paradnn"."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or "paradnn"

@@ -7,7 +7,9 @@ from typing import Any
 
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.point import point_keys
+from paradnn.config.paths import default_experiment
 from paradnn.config.price import Prices, check_prices
+from paradnn.config.tags import read_tags
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
 
@@ -26,11 +28,24 @@ class Tracking:
     uri: str | None = option(
         None, "tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db"
     )
-    experiment: str = option("paradnn", "MLflow experiment")
+    experiment: str | None = option(
+        None, "MLflow experiment; null: MLFLOW_EXPERIMENT_NAME, else paradnn"
+    )
+    tags: Mapping[str, str] = option(
+        {},
+        "your own tags of every run, as tracking.tags.team=vision; "
+        "analysis --tag team=vision selects them",
+        prefixes=("",),
+    )
     folder: str | None = option(None, "files of points that no store took; null: mlruns/offline")
     patience: float = option(
         120.0, "seconds to wait for a store that went away", low=0.0, high=_DAY
     )
+
+    @property
+    def experiment_name(self) -> str:
+        """The experiment that runs go into."""
+        return self.experiment or default_experiment()
 
 
 @dataclass(frozen=True)
@@ -149,7 +164,12 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     for key, value in config.items():
         if key not in point_keys() and key not in SETTINGS_KEYS:
             raise ConfigError(key, value, "no such key", "see python -m paradnn.train --help")
-    settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
+    values = {key: config[key] for key in SETTINGS_KEYS if key in config}
+    tracking = values.get("tracking")
+    if isinstance(tracking, Mapping) and "tags" in tracking:
+        tags = read_tags(tracking["tags"], point_keys() + SETTINGS_KEYS)
+        values["tracking"] = {**tracking, "tags": tags}
+    settings = read(Settings, values, "")
     check_prices(settings.price)
     if settings.sweep.design == "grid":
         _check_grid(settings.sweep)

@@ -140,7 +140,10 @@ class _Builder:
             return self._axis(key, override)
         if override.is_sweep_override():
             raise ConfigError(
-                key, string.partition("=")[2], "is no axis of a point", "give it one value"
+                key.lstrip("+~"),
+                string.partition("=")[2],
+                "is no axis of a point",
+                "give it one value",
             )
         return None
 

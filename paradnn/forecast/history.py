@@ -97,7 +97,7 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
         reader = open_reader(address, way, pooled=True)
     except NoStoreError:
         return History(address.public)
-    name = settings.experiment
+    name = settings.experiment_name
     return History(address.public, RunIndex(reader, name), partial(_in_store, reader, name))
 
 

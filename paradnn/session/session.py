@@ -137,7 +137,12 @@ class _Session:
         if first:
             self.pool.prepare(WorkerKey.of(first))
         if self.sweep:
-            self.summary.parent = open_parent(self.tracker, self.sweep, planned)
+            self.summary.parent = open_parent(
+                self.tracker,
+                self.sweep,
+                planned_points=planned,
+                own_tags=self.settings.tracking.tags,
+            )
 
     def _follow(self, design: SweepDesign) -> None:
         rows: Sequence[RecordedPoint] = ()
@@ -167,7 +172,8 @@ class _Session:
         else:
             tags = {}
         of = {"sweep_id": sweep.sweep_id} if sweep else {}
-        self.tags = {**job_tags(), **of, **tags, "session_id": secrets.token_hex(8)}
+        own = {**job_tags(), **of, **tags, "session_id": secrets.token_hex(8)}
+        self.tags = {**self.settings.tracking.tags, **own}
         self.waited = start_seconds()
         self.start()
         self.reporter.start(summary.skipped.total(), processes)
@@ -527,11 +533,25 @@ def _opened(
             reporter.close()
 
 
-def open_parent(tracker: Journal, sweep: SweepInfo, points: int | None = None) -> str:
-    """Open the parent run of a sweep of so many points to measure; its id."""
+def open_parent(
+    tracker: Journal,
+    sweep: SweepInfo,
+    *,
+    planned_points: int | None = None,
+    own_tags: Mapping[str, str] | None = None,
+) -> str:
+    """Open the parent run of a sweep and return its id.
+
+    Args:
+        tracker: Where runs are recorded.
+        sweep: Id, name and command of the sweep.
+        planned_points: Number of points to measure; None if a design chooses them.
+        own_tags: The user's tags.
+    """
     command = without_secrets(sweep.command)
-    tags = {"sweep_id": sweep.sweep_id, "command": command}
-    tags |= {"planned_points": str(points)} if points is not None else {}
+    tags = {**(own_tags or {}), "sweep_id": sweep.sweep_id, "command": command}
+    if planned_points is not None:
+        tags["planned_points"] = str(planned_points)
     return tracker.open_sweep(sweep.name, f"`{command}`\n\nrunning ...", tags)
 
 

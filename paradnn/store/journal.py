@@ -70,7 +70,7 @@ def store_key(settings: Tracking) -> str:
         store = ""
     else:
         store = address_of(settings.uri).uri
-    return digest([store, settings.experiment], 8)
+    return digest([store, settings.experiment_name], 8)
 
 
 def identity_of(tags: Mapping[str, str]) -> Identity:

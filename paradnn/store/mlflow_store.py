@@ -90,7 +90,7 @@ class MlflowStore(RunIndex):
         self._project_run = project if same else None
         try:
             with store_errors(self.where):
-                self._open(settings.experiment)
+                self._open(settings.experiment_name)
         except StoreRefusalError as error:
             raise StoreRefusalError(f"tracking.uri={error}") from error
         except StoreError as error:

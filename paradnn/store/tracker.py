@@ -47,8 +47,8 @@ def sync_command(folder: Path, settings: Tracking) -> str:
     words = ["python", "-m", "paradnn.sync", str(folder)]
     if settings.uri:
         words += ["--uri", without_credentials(settings.uri)]
-    if settings.experiment != Tracking.experiment:
-        words += ["--experiment", settings.experiment]
+    if settings.experiment_name != "paradnn":  # another shell may have another default
+        words += ["--experiment", settings.experiment_name]
     return shlex.join(words)
 
 
@@ -56,9 +56,27 @@ def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
     """Where runs are kept as configured, or StoreError; `notify` gets a line when results cannot go
     into the store.
     """
+    for line in _unused_variables():
+        notify(line)
     if settings.name == "offline":
         return Journal(folder_of(settings))
     return Tracker(settings, MlflowStore(settings), notify)
+
+
+def _unused_variables() -> Iterator[str]:
+    """A line for each of MLflow's variables that a user has set and ParaDnn does not follow."""
+    if os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "").lower() in ("true", "1"):
+        yield (
+            "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING is not used: sampling the system would disturb"
+            " the timed steps. Every run has its peak memory, the load by other processes and,"
+            " where the host reports it, its energy"
+        )
+    experiment = os.environ.get("MLFLOW_EXPERIMENT_ID")
+    if experiment and "MLFLOW_RUN_ID" not in os.environ:  # `mlflow run` sets both
+        yield (
+            f"MLFLOW_EXPERIMENT_ID={experiment} is not used:"
+            " name the experiment with MLFLOW_EXPERIMENT_NAME or tracking.experiment"
+        )
 
 
 class Tracker(Journal):

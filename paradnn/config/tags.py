@@ -1,0 +1,135 @@
+"""A user's own tags, `tracking.tags.NAME=VALUE`, and the names that ParaDnn keeps for itself."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paradnn.core.errors import ConfigError
+
+#: The key of the configuration.
+KEY = "tracking.tags"
+#: Tags that ParaDnn writes, and columns that an analysis has for every run.
+RESERVED = frozenset(
+    {
+        "analysis",
+        "analysis_outcome",
+        "artifact_uri",
+        "ceilings_contended",
+        "ceilings_note",
+        "ceilings_outcome",
+        "ceilings_remedy",
+        "ceilings_run",
+        "checks",
+        "claim_expires",
+        "command",
+        "comparison",
+        "compile_note",
+        "contended",
+        "contended_reason",
+        "design",
+        "design_end",
+        "device",
+        "emulation_note",
+        "end_time",
+        "energy_source",
+        "environment_id",
+        "epochs",
+        "experiment",
+        "extras",
+        "family",
+        "git_commit",
+        "host",
+        "interval_reason",
+        "job_id",
+        "kind",
+        "launched_task",
+        "limit",
+        "limit_reason",
+        "limits_id",
+        "matmul_types",
+        "node",
+        "offline_id",
+        "outcome",
+        "owner",
+        "parent_run_id",
+        "planned_points",
+        "point_id",
+        "precision_note",
+        "prefill_steady",
+        "prefill_steady_reason",
+        "price_currency",
+        "price_source",
+        "profile",
+        "profile_note",
+        "protocol",
+        "protocol_id",
+        "reason",
+        "reference_kernel",
+        "replicate",
+        "request_problem",
+        "run_id",
+        "run_name",
+        "schema_version",
+        "session_id",
+        "side",
+        "source",
+        "source_sweeps",
+        "sources",
+        "start_time",
+        "status",
+        "steady",
+        "steady_reason",
+        "store",
+        "sweep_id",
+        "sweep_order",
+    }
+)
+_PREFIXES = ("mlflow.", "version.")
+_NAME = re.compile(r"[\w./ -]{1,250}")  # what MLflow accepts on every platform
+_LONGEST_VALUE = 5000  # characters; an MLflow server rejects longer values
+
+
+def read_tags(tags: Any, parameters: tuple[str, ...]) -> dict[str, str]:
+    """Check the user's tags and turn their values into text: true, 5 or a word.
+
+    Args:
+        tags: What the configuration holds under `tracking.tags`; values that are null are dropped.
+        parameters: First words of the keys of a run's parameters, which no tag may hide.
+
+    Raises:
+        ConfigError: A name is not valid, or is one that ParaDnn writes; or a value is no single
+            value.
+    """
+    if not isinstance(tags, Mapping):
+        raise ConfigError(KEY, tags, "expects names with values", f"write {KEY}.team=vision")
+    return dict(_checked_tag(name, value, parameters) for name, value in _flatten(tags))
+
+
+def _flatten(tags: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values; Hydra reads `tracking.tags.a.b=1` as a mapping inside a mapping."""
+    for key, value in tags.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{name}.")
+        elif value is not None:
+            yield name, value
+
+
+def _checked_tag(name: str, value: Any, parameters: tuple[str, ...]) -> tuple[str, str]:
+    key = f"{KEY}.{name}"
+    if isinstance(value, list):
+        raise ConfigError(key, value, "expects one value", f"write {key}=text")
+    if not _NAME.fullmatch(name):
+        remedy = "use letters, digits, and . _ - / or blanks"
+        raise ConfigError(key, value, "is not a valid name of a tag", remedy)
+    is_reserved = name in RESERVED or name.startswith(_PREFIXES)
+    if is_reserved or name.split(".")[0] in parameters:
+        remedy = f"choose another name, such as {KEY}.my_{name}"
+        raise ConfigError(key, value, "is a name that ParaDnn uses itself", remedy)
+    text = str(value)
+    if isinstance(value, bool):
+        text = text.lower()
+    if len(text) > _LONGEST_VALUE:
+        remedy = f"give at most {_LONGEST_VALUE:,} characters"
+        raise ConfigError(key, f"{text[:40]}...", "is too long", remedy)
+    return name, text

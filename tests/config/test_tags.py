@@ -1,0 +1,49 @@
+"""A user's own tags: what is accepted, and that no tag of ParaDnn's can be hidden."""
+
+import pytest
+
+from paradnn.config.tags import read_tags
+from paradnn.core.errors import ConfigError
+
+PARAMETERS = ("model", "batch_size")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param("vision", "vision", id="text"),
+        pytest.param(7, "7", id="number"),
+        pytest.param(True, "true", id="boolean as Hydra writes it"),
+        pytest.param("x" * 5000, "x" * 5000, id="longest"),
+    ],
+)
+def test_values_become_text(value: object, text: str) -> None:
+    assert read_tags({"team": value}, PARAMETERS) == {"team": text}
+
+
+def test_a_null_value_drops_the_tag() -> None:
+    assert read_tags({"team": None, "ticket": "A-1"}, PARAMETERS) == {"ticket": "A-1"}
+
+
+def test_dotted_names_are_one_tag() -> None:
+    assert read_tags({"ci": {"job": {"id": 5}}}, PARAMETERS) == {"ci.job.id": "5"}
+
+
+@pytest.mark.parametrize(
+    ("tags", "problem"),
+    [
+        pytest.param({"outcome": "ok"}, "ParaDnn uses itself", id="own tag"),
+        pytest.param({"mlflow": {"user": "me"}}, "ParaDnn uses itself", id="tag of MLflow"),
+        pytest.param({"version": {"keras": 1}}, "ParaDnn uses itself", id="version"),
+        pytest.param({"batch_size": 1}, "ParaDnn uses itself", id="parameter"),
+        pytest.param({"model": {"name": 1}}, "ParaDnn uses itself", id="dotted parameter"),
+        pytest.param({"a=b": 1}, "not a valid name", id="sign"),
+        pytest.param({"x" * 251: 1}, "not a valid name", id="long name"),
+        pytest.param({"team": [1, 2]}, "expects one value", id="list"),
+        pytest.param({"team": "x" * 5001}, "is too long", id="long value"),
+        pytest.param("team", "expects names with values", id="no mapping"),
+    ],
+)
+def test_invalid_tags_are_rejected(tags: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        read_tags(tags, PARAMETERS)
