@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn.config.outcome import OUTCOMES
-from paradnn.config.point import point_keys
 from paradnn.config.paths import default_experiment
+from paradnn.config.point import point_keys
 from paradnn.config.price import Prices, check_prices
 from paradnn.config.tags import read_tags
 from paradnn.core.errors import ConfigError
