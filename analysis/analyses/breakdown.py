@@ -1,9 +1,10 @@
-"""`breakdown`: where the time of a step goes, over all profiled models of a family, by categories
-and types.
+"""`breakdown`: where the time of a step goes, over all profiled models of a family, by category and
+type of operation.
 
-A profile's shares (measure.profile=true) are of one step. A family's share of a category is the
-median over its models, with the interval of order statistics over the models and batch sizes that
-points share: medians of several categories need not add up to 1.
+The shares of a profile (measure.profile=true) are those of one step. The share of a category in a
+family is the median over its points, with a 95% interval of order statistics over the models and
+batch sizes that points share. Medians of several categories need not add up to 1. Points that
+differ in a setting that changes their operations, such as the compile mode, form separate groups.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from analysis.columns import OPERATION_SETTINGS, settings, split_by_settings
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
@@ -23,16 +25,32 @@ from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
 
+#: Prefixes of the columns with shares, by level of detail.
 _PREFIXES = {"category": "category_share.", "type": "op_share."}
-_LEADING = 3  # types of operation that are named for a family
-_NAMED = 12  # rows of the picture; smaller ones are counted in the axis' label
+_NAMED_CATEGORIES = 5  # per group, in sentences
+_NAMED_TYPES = 3  # per group, in sentences
+_MAX_ROWS = 12  # of the figure
 
-_COLUMNS = ["family", "level", "name", "models", "median", "low", "high", "sample", "q25", "q75"]
+_COLUMNS = [
+    "family",
+    "settings",
+    "level",
+    "name",
+    "points",
+    "models",
+    "median",
+    "low",
+    "high",
+    "sample",
+    "q25",
+    "q75",
+    "remaining",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownOptions(Options):
-    """What intervals are over."""
+    """Options of `breakdown`: what intervals are over."""
 
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -44,168 +62,264 @@ class BreakdownOptions(Options):
     section="system",
     order=70,
     title="Where the step's time goes",
-    reading="Median share of the profiled step, over the models of a family. What is blank ran in no known "
-    "operation, or medians do not add up to the whole.",
+    reading="Median share of the profiled step, over the points of a family. Blank time ran in no "
+    "known operation. Medians need not add up to the whole.",
 )
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
-    """The rows of `measure_shares`, and its error; SchemaError for heterogeneous runs of a family
-    on a device.
+    """Break the profiled steps of each family down by categories and types of operations.
+
+    Returns:
+        The rows of `measure_shares`.
+
+    Raises:
+        ParadnnError: no run was profiled.
+        HeterogeneousError: runs of a family on a device are heterogeneous.
     """
     pooled = pooled_within(frame, ["family", "device"], options.pool)
     points = aggregate_replicates(frame)
     points = points[is_ok(points)]
     table, profiled = measure_shares(points, options.unit)
     leading = table[table["level"] == table["level"].iloc[0]]
+    types = table.drop(index=leading.index)
+    is_source = frame["point_id"].isin(profiled["point_id"]) & is_ok(frame)
     return Result(
         numbers=table,
-        sentences=[
-            *_sentences(leading, table.drop(index=leading.index), len(points) - len(profiled))
-        ],
+        sentences=[*_sentences(leading, types, points, profiled)],
         picture=lambda: draw_breakdown(leading),
         stands_out=_headline(leading),
-        sources=tuple(
-            frame.loc[frame["point_id"].isin(profiled["point_id"]) & is_ok(frame), "run_id"]
-        ),
+        sources=tuple(frame.loc[is_source, "run_id"]),
         pooled=pooled,
     )
 
 
 def _headline(shares: pd.DataFrame) -> Highlight:
-    row = (
-        shares[shares["models"] == shares["models"].max()]
-        .sort_values("median", ascending=False)
-        .iloc[0]
+    """Name the largest share of the group with the most points."""
+    largest_group = shares[shares["points"] == shares["points"].max()]
+    row = largest_group.sort_values("median", ascending=False).iloc[0]
+    text = (
+        f"{row['name']} takes {short(row['median'], share=True)} of the step of {_group_name(row)} "
+        f"in the median over {_sample_size(row, 'profiled point')}"
     )
-    return Highlight(
-        "What limits it",
-        f"{row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} in the median over "
-        f"{row['models']} profiled models ({_interval(row, '95% interval ')}).",
-    )
+    interval = _format_interval(row)
+    return Highlight("What limits it", f"{text} ({interval})." if interval else f"{text}.")
 
 
-def _sentences(shares: pd.DataFrame, types: pd.DataFrame, without: int) -> Iterator[Paragraph]:
-    """`types` beside shares of categories; none where the shares are of types."""
-    for family, rows in shares.groupby("family", sort=False):
-        leading = ", ".join(
-            map(_share, types[types["family"] == family].head(_LEADING).to_dict("records"))
-        )
-        words = ", ".join(map(_share, rows.head(_LEADING + 2).to_dict("records")))
-        head = f"{family}, {counted(int(rows['models'].iloc[0]), 'profiled point')}: {words}."
-        yield Paragraph(head, (f"Leading types: {leading}.",) if leading else ())
-    if without:
-        yield Paragraph(f"{without} measured points have no profile.")
+def _sentences(
+    shares: pd.DataFrame, types: pd.DataFrame, points: pd.DataFrame, profiled: pd.DataFrame
+) -> Iterator[Paragraph]:
+    """State the largest shares of every group.
+
+    Args:
+        shares: rows of categories, or of types if there are no categories.
+        types: rows of types if `shares` are of categories; else empty.
+        points: all measured points.
+        profiled: those with a profile.
+    """
+    keys = ["family", "settings"]
+    for (family, group_settings), rows in shares.groupby(keys, sort=False):
+        row = rows.iloc[0]
+        head = f"{_group_name(row)}, {_sample_size(row, 'profiled point')}"
+        text = f"{head}: {_format_shares(rows, _NAMED_CATEGORIES)}."
+        is_group = types["family"].eq(family) & types["settings"].eq(group_settings)
+        details = ()
+        if is_group.any():
+            details = (f"Leading types: {_format_shares(types[is_group], _NAMED_TYPES)}.",)
+        yield Paragraph(text, details)
+    missing = len(points) - len(profiled)
+    if missing:
+        verb = "has" if missing == 1 else "have"
+        yield Paragraph(f"{counted(missing, 'measured point')} {verb} no profile.")
+    varying = [name for name in settings(profiled) if name not in OPERATION_SETTINGS]
+    if varying:
+        names = ", ".join(f"{name} ({profiled[name].nunique(dropna=False)})" for name in varying)
+        yield Paragraph(f"Points of a group may also differ in {names}.")
     samples = "; ".join(dict.fromkeys(shares["sample"]))
     yield Paragraph(
-        f"Shares are medians, with their 95% interval over {samples}, or the middle half where these are too few "
-        "for one; medians need not add up to the whole."
+        f"Shares are medians, with 95% intervals over {samples}. The middle half of the points is "
+        "stated if these are too few for an interval. Medians need not add up to the whole."
     )
 
 
-def _interval(row: Mapping[Any, Any], what: str = "") -> str:
-    """The interval of a share, or where models are too few for one, the middle half."""
-    known = math.isfinite(row["low"]) and math.isfinite(row["high"])
-    low, high = (
-        short(row[end], share=True) for end in (("low", "high") if known else ("q25", "q75"))
-    )
-    return f"{what if known else 'middle half '}{low} to {high}"
+def _group_name(row: Mapping[Any, Any]) -> str:
+    """Return the family with the settings of the group, such as "fc, eager"."""
+    return f"{row['family']}, {row['settings']}" if row["settings"] else str(row["family"])
 
 
-def _share(row: Mapping[Any, Any]) -> str:
-    interval = f" ({_interval(row)})" if row["models"] > 1 else ""
-    return f"{row['name']} {short(row['median'], share=True)}{interval}"
+def _sample_size(row: Mapping[Any, Any], noun: str) -> str:
+    """Return the size of a group, such as "12 profiled points of 2 models"."""
+    points = counted(int(row["points"]), noun)
+    if row["models"] == row["points"]:
+        return points
+    return f"{points} of {counted(int(row['models']), 'model')}"
+
+
+def _has_interval(row: Mapping[Any, Any]) -> bool:
+    return math.isfinite(row["low"]) and math.isfinite(row["high"])
+
+
+def _format_interval(row: Mapping[Any, Any]) -> str:
+    """Return the 95% interval, or the middle half of the points; empty for a single point."""
+    if _has_interval(row):
+        return f"95% interval {_format_range(row, 'low', 'high')}"
+    if row["points"] > 1:
+        return f"middle half {_format_range(row, 'q25', 'q75')}"
+    return ""
+
+
+def _format_range(row: Mapping[Any, Any], low: str, high: str) -> str:
+    return f"{short(row[low], share=True)} to {short(row[high], share=True)}"
+
+
+def _format_shares(rows: pd.DataFrame, limit: int) -> str:
+    """List the largest shares of a group, and the share of everything else."""
+    texts = []
+    for row in rows.head(limit).to_dict("records"):
+        text = f"{row['name']} {short(row['median'], share=True)}"
+        if _has_interval(row):
+            text += f" ({_format_range(row, 'low', 'high')})"
+        elif row["points"] > 1:
+            text += f" ({_format_interval(row)})"
+        texts.append(text)
+    remaining = float(rows.head(limit)["remaining"].iloc[-1])
+    if remaining >= 0.005:
+        texts.append(f"everything else {short(remaining, share=True)}")
+    return ", ".join(texts)
 
 
 def measure_shares(
     points: pd.DataFrame, unit: Unit = "crossed"
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Median shares of the profiled step, and the points that have a profile; ParadnnError where
-    none has.
+    """Compute the median shares of the profiled step by family and settings.
 
-    A row for each level (category, then type), family and name, the largest first: family, level,
-    name, models, median, its 95% interval low and high over `sample`, q25 and q75. What a profile
-    does not name has share 0 there.
+    Args:
+        points: one row per measured point.
+        unit: what intervals take as a sample.
+
+    Returns:
+        The shares and the points that have a profile. The shares have a row for each level
+        ("category", then "type"), group and name, the largest first. `family` and `settings` are
+        the group, `points` and `models` its size. `median` has the 95% interval `low` to `high`
+        over `sample`, NaN if the sample is too small; `q25` and `q75` are the quartiles.
+        `remaining` is the median share outside this and all larger names. A name that is missing
+        in a profile has the share 0 there.
+
+    Raises:
+        ParadnnError: no point has a profile.
     """
-    held = [
-        str(name)
-        for name in points
-        if not str(name).endswith("_spread") and points[name].notna().any()
-    ]
-    levels = {
-        level: [name for name in held if name.startswith(prefix)]
-        for level, prefix in _PREFIXES.items()
+    columns_by_level = {
+        level: _share_columns(points, prefix) for level, prefix in _PREFIXES.items()
     }
-    columns = next(filter(None, levels.values()), None)
-    if columns is None:
+    first_level = next((columns for columns in columns_by_level.values() if columns), None)
+    if first_level is None:
         raise ParadnnError(
             "no measured run has category_share.* or op_share.*: set measure.profile=true"
         )
-    profiled = points[points[columns].notna().any(axis=1)]
-    parts = [
-        _shares(profiled[profiled["family"] == family], level, columns, unit)
-        for level, columns in levels.items()
-        for family in families(profiled)
+    profiled = points[points[first_level].notna().any(axis=1)]
+    parts = []
+    for level, columns in columns_by_level.items():
+        for family in families(profiled):
+            rows = profiled[profiled["family"] == family]
+            for text, group in split_by_settings(rows):
+                shares = _group_shares(group, level, columns, unit)
+                parts.append(shares.assign(family=family, settings=text, level=level))
+    table = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    return table[_COLUMNS], profiled
+
+
+def _share_columns(points: pd.DataFrame, prefix: str) -> list[str]:
+    return [
+        str(name)
+        for name in points
+        if str(name).startswith(prefix)
+        and not str(name).endswith("_spread")
+        and points[name].notna().any()
     ]
-    return pd.concat([part for part in parts if len(part)], ignore_index=True), profiled
 
 
-def _shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> pd.DataFrame:
-    """The rows of a family at a level."""
+def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> pd.DataFrame:
+    """Return the rows of `measure_shares` for one group at one level, without the group."""
     shares = rows[columns].astype("float64").dropna(how="all").fillna(0.0)
-    levels = levels_of(rows.loc[shares.index], unit)
-    found = list[list[Any]]()
-    for column in shares.columns[shares.any()]:
-        numbers = [
-            end if math.isfinite(end) else np.nan
-            for end in crossed_quantile(shares[column], levels)
-        ]
-        named = [rows["family"].iloc[0], level, column.removeprefix(_PREFIXES[level]), len(shares)]
-        quarters = [shares[column].quantile(share) for share in (0.25, 0.75)]
-        found.append([*named, *numbers, levels.words, *quarters])
-    found.sort(key=lambda row: -float(row[4]))
-    return pd.DataFrame(found, columns=_COLUMNS)
+    shares = shares.loc[:, shares.any()]
+    order = shares.median().sort_values(ascending=False, kind="stable").index
+    shares = shares[order]
+    remaining = (1 - shares.cumsum(axis=1)).clip(lower=0)
+    sampled = rows.loc[shares.index]
+    levels = levels_of(sampled, unit)
+    model_columns = [
+        name for name in sampled if str(name).startswith("model.") and sampled[name].notna().any()
+    ]
+    models = len(sampled[["family", *model_columns]].drop_duplicates())
+    found = []
+    for column in shares:
+        estimate = crossed_quantile(shares[column], levels)
+        row = {
+            "name": str(column).removeprefix(_PREFIXES[level]),
+            "points": len(shares),
+            "models": models,
+            "median": estimate.value,
+            "low": estimate.low if math.isfinite(estimate.low) else np.nan,
+            "high": estimate.high if math.isfinite(estimate.high) else np.nan,
+            "sample": levels.words,
+            "q25": shares[column].quantile(0.25),
+            "q75": shares[column].quantile(0.75),
+            "remaining": remaining[column].median(),
+        }
+        found.append(row)
+    return pd.DataFrame(found)
 
 
 def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
-    """Median shares, the largest on top, a mark for each family with the interval of its median, or
-    its middle half where models are too few for one. Marks stand beside each other, since medians
-    do not sum to the whole step.
+    """Draw median shares, the largest on top, with a mark for each group.
+
+    Bars are 95% intervals; a group whose points are too few for any has the middle half of its
+    points instead, as the legend says. Marks stand next to each other, since medians do not add up
+    to the whole step.
+
+    Args:
+        table: rows of `measure_shares` at one level.
     """
-    order = list(
-        table.groupby("name")["median"].max().sort_values(ascending=False, kind="stable").index
-    )
-    named = order[:_NAMED]
-    known = table["low"].notna() & table["high"].notna()
-    ends = {
-        end: table[end].where(known, table[other])
-        for end, other in (("low", "q25"), ("high", "q75"))
-    }
+    largest = table.groupby("name")["median"].max().sort_values(ascending=False, kind="stable")
+    named = list(largest.index[:_MAX_ROWS])
+    names = [
+        _group_name(row)
+        for row in table[["family", "settings"]].drop_duplicates().to_dict("records")
+    ]
+    if table["settings"].any():
+        known_names = names
+    else:
+        known_names = drawing.families_with(table["family"].unique())
     groups = {}
     looks = {}
-    everyone = drawing.families_with(table["family"].unique())
-    for family, rows in table.assign(value=table["median"], **ends).groupby("family", sort=False):
-        models = int(rows["models"].iloc[0])
-        whole = known[rows.index].all()
-        if whole:
-            bar = "95% interval"
-        elif models > 1:
-            bar = "middle half of the models"
-        else:
-            bar = "one model"
-        label = f"{family}: {counted(models, 'model')}, {bar}"
-        groups[label] = rows[rows["name"].isin(named)].set_index("name")
-        looks[label] = drawing.look(str(family), everyone)
-    drawn, (axes,) = drawing.panels(1, 7.5, 1.2 + len(named) * (0.24 + 0.1 * len(groups)))
+    for _, rows in table.groupby(["family", "settings"], sort=False):
+        group = _group_name(rows.iloc[0])
+        text, bars = _bars(rows)
+        legend = f"{group}: {_sample_size(rows.iloc[0], 'point')}, {text}"
+        bars = bars.assign(name=rows["name"], value=rows["median"])
+        groups[legend] = bars[bars["name"].isin(named)].set_index("name")
+        looks[legend] = drawing.look(group, known_names)
+    height = 1.2 + len(named) * (0.24 + 0.1 * len(groups))
+    figure, (axes,) = drawing.panels(1, 7.5, height)
     drawing.forest(axes, {name: name for name in named}, groups, looks)
     axes.set_xlim(left=0)
     if table["level"].iloc[0] == "category":
         what = "categories"
     else:
         what = "types"
-    if len(order) > len(named):
-        rest = f"; {len(order) - len(named)} smaller ones are left out"
-    else:
-        rest = ""
+    x_label = "share of the profiled step, median"
+    if len(largest) > len(named):
+        x_label += f"; {len(largest) - len(named)} smaller ones are omitted"
     title = f"Where the step's time goes: {what} of operations"
-    drawing.finish(axes, title, f"share of the profiled step, median{rest}", shares="x", grid="x")
-    drawing.legend(drawn)
-    return drawn
+    drawing.finish(axes, title, x_label, shares="x", grid="x")
+    drawing.legend(figure)
+    return figure
+
+
+def _bars(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """Return what the bars of a group are, as text, and their ends `low` and `high`."""
+    has_interval = rows["low"].notna() & rows["high"].notna()
+    if has_interval.any():
+        text = "95% interval" if has_interval.all() else "95% interval where known"
+        return text, rows[["low", "high"]].where(has_interval)
+    if rows["points"].iloc[0] > 1:
+        return "middle half of the points", pd.DataFrame({"low": rows["q25"], "high": rows["q75"]})
+    return "no interval", rows[["low", "high"]]

@@ -5,8 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.breakdown import BreakdownOptions
-from analysis.analyses.breakdown import breakdown as analyse_breakdown
 from analysis.options import Selection
 from analysis.report import make_report
 from analysis.report.build import ui_address
@@ -287,27 +285,3 @@ def test_messages_are_no_examples() -> None:
     assert "Heat map: fc" in found
     assert not any("channel" in title for title in found)
     assert found["Messages between processes"].families == ()
-
-
-def test_breakdown_takes_medians_over_models() -> None:
-    points = grid(nodes=(64, 256), layers=(4,), batches=(1, 2, 3, 4))
-    shares = np.linspace(0.2, 0.9, len(points))
-    columns = {"category_share.matmul": shares, "op_share.MatMul": shares / 2}
-    frame = runs(points, **columns, **{"category_share.control": [0.1] + [np.nan] * 7})
-    result = analyse_breakdown(frame, BreakdownOptions(unit="point"))
-    row = result.table.iloc[0]
-    types = result.table[result.table["level"] == "type"]
-    assert (row["name"], row["models"], row["median"]) == (
-        "matmul",
-        8,
-        pytest.approx(np.median(shares)),
-    )
-    # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.
-    assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
-    assert result.table.set_index("name").loc["control", "median"] == 0
-    assert types["median"].tolist() == pytest.approx([np.median(shares) / 2])
-    # Over two models there is no interval.
-    assert (
-        "fc, 8 profiled points: matmul 55% (middle half 38% to 72%)"
-        in analyse_breakdown(frame).text()
-    )
