@@ -33,7 +33,7 @@ from analysis.atlas.estimate import interval_of_draws, sum_parts
 from analysis.atlas.kernels import product
 from analysis.atlas.parts import StepPart
 from analysis.atlas.points import model_from_row
-from analysis.published.source import shipped
+from analysis.published.source import load_shipped
 from benchmarks.common import save
 from paradnn.families.operations import Operation, RepeatedOperation
 from paradnn.forecast.operation_times import OperationTimes
@@ -204,7 +204,7 @@ def sampled(timed: Sequence[Timed], most: int) -> Sequence[Timed]:
 def deepbench() -> Mapping[str, Sequence[Timed]]:
     """DeepBench's training kernels on a V100 in float32, by kind."""
     found: defaultdict[str, list[Timed]] = defaultdict(list)
-    for run in shipped("deepbench").runs:
+    for run in load_shipped("deepbench").runs:
         name = run.params["model.name"]
         precision = run.params["precision"]
         if "V100" in run.tags["device"] and precision == "float32" and name != "channel":

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.published.source import shipped
+from analysis.published.source import load_shipped
 from analysis.store.past import rates_of, table_of
 from benchmarks.common import RESULTS, save
 from paradnn.designs.choice import choose, first_points
@@ -78,7 +78,7 @@ def archive(device: str) -> Known:
     """The paper's fully connected models on a device."""
     rows = [
         row
-        for row in shipped("archive").runs
+        for row in load_shipped("archive").runs
         if row.tags["device"] == device and "step_time_ms" in row.metrics
     ]
     points = pd.DataFrame({"family": row.params["model.name"], **row.params} for row in rows)
@@ -113,7 +113,7 @@ def _known(
 
 def archive_memory() -> Sizes:
     """All points of the archive on TPU v2, those that ran out of memory too."""
-    runs = [row for row in shipped("archive").runs if row.tags["device"] == "TPU v2"]
+    runs = [row for row in load_shipped("archive").runs if row.tags["device"] == "TPU v2"]
     rows = [row for row in runs if row.outcome in ("ok", "oom_device")]
     shapes = np.array([[float(row.params[key]) for key in _KEYS] for row in rows])
     layers, nodes, inputs, outputs, batch = shapes.T

@@ -9,7 +9,7 @@ errors are |measured / predicted - 1|.
 import numpy as np
 import pandas as pd
 
-from analysis.published.source import shipped
+from analysis.published.source import load_shipped
 from benchmarks.common import save
 from paradnn.statistics.transfers import fit_transfers, fitted
 
@@ -52,7 +52,7 @@ def main() -> None:
             "size": int(run.params["model.bytes"]),
             "us": run.metrics["transfer_us"],
         }
-        for run in shipped("vidur").runs
+        for run in load_shipped("vidur").runs
     )
     rows: list[dict[str, object]] = []
     for values, part in table.groupby(_KEYS):

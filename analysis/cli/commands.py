@@ -4,6 +4,8 @@ These take its runs elsewhere, log those of others and the published ones, make 
 other harnesses.
 """
 
+from __future__ import annotations
+
 import argparse
 import shlex
 import sys
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_chosen
@@ -27,6 +29,7 @@ from analysis.options import (
     read_arguments,
 )
 from analysis.prices import price_option, read_prices
+from analysis.published.catalog import SOURCES, PublishedSource
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say, si
 from paradnn.config.paths import default_experiment
@@ -34,6 +37,9 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.tables import rows
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
+
+if TYPE_CHECKING:
+    from analysis.published.source import ImportedFolder
 
 
 class SubCommand(NamedTuple):
@@ -165,62 +171,76 @@ class FolderOptions(Arguments):
     """Where published measurements are."""
 
     dir: str | None = option(
-        None, "the folder, where they do not come with the package", metavar="DIR", positional=True
+        None, "the folder, if the package does not contain them", metavar="DIR", positional=True
     )
 
 
-def _published(
-    name: str, experiment: str, units: str, folder: str, summary: str, where: str, then: str
-) -> SubCommand:
-    """The command that logs what was published into an `experiment`, unless another one is named:
-    what comes with the package, or what is in a `folder`; `where` it was published, `then` the
-    words to go on with.
-    """
+def _import_command(source: PublishedSource) -> SubCommand:
+    """The command that logs the measurements of a source into an experiment."""
 
     def act(options: Any, selection: Selection) -> None:
-        from analysis.published.source import log_found, shipped
+        from analysis.published.source import log_published
 
-        into = _one_experiment(selection, experiment)
-        if folder and not options.dir:
+        experiment = _one_experiment(selection, source.experiment)
+        folder = _read_published(source, options.dir)
+        logged, present = log_published(folder, selection.written, experiment, Ticker(source.unit))
+        for line in folder.skipped_entries:
+            say(f"damaged: {line}", sys.stderr)
+        parts = [f"logged {counted(logged, 'published run')}"]
+        parts.append(f"{present:,} were there already" if present else "none were there before")
+        skipped = len(folder.skipped_entries)
+        if skipped:
+            entries = "entry" if skipped == 1 else "entries"
+            parts.append(f"skipped {skipped} damaged {entries}")
+        print(", ".join(parts))
+        if source.next_step:
+            print(f"{source.next_step} --experiment {shlex.quote(experiment)}")
+
+    if source.folder:
+        location = f"DIR is a {source.folder}"
+    else:
+        location = f"They come with the package (from {source.origin}), so there is no DIR"
+    summary = source.summary[0].upper() + source.summary[1:]
+    act.__doc__ = (
+        f"{summary}, marked source=published, into the experiment\n{source.experiment} unless "
+        f"--experiment names another. {location}.\n"
+        "Runs that the store already holds are not logged again."
+    )
+    example = f"python -m analysis import-{source.name}"
+    if source.folder:
+        example += " ../dawn-bench-entries"
+    return SubCommand(
+        f"import-{source.name}", FolderOptions, source.summary, example, act, selects=False
+    )
+
+
+def _read_published(source: PublishedSource, folder: str | None) -> ImportedFolder:
+    """The measurements of a source: from the user's folder, or from the package.
+
+    Raises:
+        ConfigError: The folder is missing, or the source takes none.
+    """
+    from analysis.published.source import load_shipped
+
+    command = f"import-{source.name}"
+    if not source.folder:
+        if folder:
             raise ConfigError(
                 "DIR",
-                "(none)",
-                f"import-{name} reads files that do not come along",
-                f"give a {folder}",
+                folder,
+                f"{command} reads no folder: its runs come with the package",
+                "omit it",
             )
-        if folder:
-            reader = import_module(f"analysis.published.{name}")
-        else:
-            reader = None
-        if reader:
-            found = getattr(reader, f"read_{name}")(Path(options.dir))
-        else:
-            found = shipped(name)
-        logged, present = log_found(found, selection.written, into, Ticker(units))
-        for line in found.left_out:
-            say(f"damaged: {line}", sys.stderr)
-        if present:
-            there = f"{present:,} were there already"
-        else:
-            there = "none were there before"
-        lost = f"{len(found.left_out)} damaged entr{'y' if len(found.left_out) == 1 else 'ies'}"
-        print(
-            f"logged {counted(logged, 'published run')}, {there}"
-            + (f", left out {lost}" if found.left_out else "")
+        return load_shipped(source.name)
+    if not folder:
+        raise ConfigError(
+            "DIR",
+            "(none)",
+            f"{command} reads files that the package does not contain",
+            f"give a {source.folder}",
         )
-        if then:
-            print(f"{then} --experiment {shlex.quote(into)}")
-
-    if folder:
-        source = f"DIR is a {folder}"
-    else:
-        source = f"They come with the package (from {where}), so DIR is not needed"
-    act.__doc__ = (
-        f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
-        f" --experiment names another. {source}.\nWhat is there is not logged again."
-    )
-    line = f"python -m analysis import-{name}" + (" ../dawn-bench-entries" if folder else "")
-    return SubCommand(f"import-{name}", FolderOptions, summary, line, act, selects=False)
+    reader = import_module(f"analysis.published.{source.name}")
+    return getattr(reader, f"read_{source.name}")(Path(folder))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,9 +271,7 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
 
 
-_PUBLISHED = (
-    _published(**row) for row in rows(f"{Path(__file__).parents[1]}/published/sources.csv")
-)
+_PUBLISHED = (_import_command(source) for source in SOURCES)
 #: The options of each command of the table, what it does, and whether that is about chosen runs.
 _ACTS: dict[str, tuple[type[Arguments], Callable[[Any, Any], None], bool]] = {
     "audit": (AuditOptions, audit, False),

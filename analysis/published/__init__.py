@@ -1,1 +1,1 @@
-"""Reading what others published, and logging it as runs beside one's own; a file for each source."""
+"""Measurements that others published, as runs next to the user's own."""

@@ -3,109 +3,155 @@
     python -m analysis import-dawnbench DIR
     python -m analysis time-to-accuracy --experiment dawnbench
 
-DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series (a .tsv beside a
-.json) becomes one run; the time to the threshold is that of the first entry which reaches it, as
-its README says.
+DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series (a .tsv file with a
+.json file of the same name) becomes one run. The time to the threshold is that of the first entry
+that reaches it, as DAWNBench's README defines it.
 """
 
 import csv
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from analysis.published.source import (
     DAMAGED,
     ImportedFolder,
     Publication,
     PublishedRun,
+    describe_error,
     digest,
     read_text,
-    reason,
 )
 from paradnn.core.errors import DataError
 from paradnn.store.files import read_json
 from paradnn.store.runs import PUBLISHED
 
 #: 14 August 2017, the first day of DAWNBench, in Unix milliseconds.
-_PUBLISHED = 1_502_668_800_000
-_MOST = 1e9  # no epochs and no hours are as many
-#: The metric of each task as its column is called, the threshold in it, and what of it is 1.
+_PUBLISHED_MS = 1_502_668_800_000
+#: Upper bound of every number in a series: no entry has as many epochs or hours.
+_MAX_VALUE = 1e9
+_ABOUT = (
+    "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); "
+    "see docs/how-to/learning.md."
+)
+_UNKNOWN = "(not said)"
+
+
+class _Task(NamedTuple):
+    """A task of DAWNBench: the column of its metric, the threshold in it, and what of it is 1."""
+
+    metric: str
+    threshold: float
+    scale: float
+
+
 _TASKS = {
-    "CIFAR10": ("top1Accuracy", 94.0, 100.0),
-    "ImageNet": ("top5Accuracy", 93.0, 100.0),
-    "SQuAD": ("f1Score", 0.75, 1.0),
+    "CIFAR10": _Task("top1Accuracy", 94.0, 100.0),
+    "ImageNet": _Task("top5Accuracy", 93.0, 100.0),
+    "SQuAD": _Task("f1Score", 0.75, 1.0),
 }
-_ABOUT = "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); see docs/how-to/learning.md."
+
+
+class _Series(NamedTuple):
+    """The rows of an entry: epochs, hours since the start, and the metric after each epoch."""
+
+    epochs: list[float]
+    hours: list[float]
+    values: list[float]
 
 
 def read_dawnbench(folder: Path) -> ImportedFolder:
-    """The series of all tasks. DataError for a folder of another kind."""
+    """Read the series of all tasks.
+
+    Raises:
+        DataError: The folder holds no series.
+    """
     publications = []
     damaged = []
-    for task in _TASKS:
+    for name in _TASKS:
         runs = []
-        for path in sorted((folder / task / "train").glob("*.tsv")):
+        for path in sorted((folder / name / "train").glob("*.tsv")):
             try:
-                runs.append(_run(task, path))
+                runs.append(_read_run(name, path))
             except DAMAGED as error:
-                damaged.append(f"{path.name}: {reason(error)}")
+                damaged.append(f"{path.name}: {describe_error(error)}")
         if runs:
-            publications.append(
-                Publication(f"published, DAWNBench {task}", _ABOUT.format(task), _PUBLISHED, runs)
-            )
+            title = f"published, DAWNBench {name}"
+            publications.append(Publication(title, _ABOUT.format(name), _PUBLISHED_MS, runs))
     if not publications:
-        where = "give a clone of stanford-futuredata/dawn-bench-entries"
-        raise DataError(f"{folder}: holds no series of DAWNBench; {where}")
+        problem = "holds no series of DAWNBench" if folder.is_dir() else "is not a folder"
+        raise DataError(
+            f"{folder}: {problem}; give a clone of stanford-futuredata/dawn-bench-entries"
+        )
     return ImportedFolder(publications, damaged)
 
 
-def _run(task: str, path: Path) -> PublishedRun:
-    """One entry: epochs (from 1, or from 0), hours since the start and the task's metric after
-    each; and its .json.
-    """
-    metric, threshold, scale = _TASKS[task]
-    table = csv.DictReader(read_text(path).splitlines(), delimiter="\t")
-    rows = [row for row in table if any(row.values())]
-    epochs, hours, values = (
-        [float(row[name]) for row in rows] for name in ("epoch", "hours", metric)
-    )
-    if not rows or not all(0 <= value < _MOST for value in (*epochs, *hours, *values)):
-        raise ValueError("has no numbers")
-    epochs = [value + (epochs[0] == 0) for value in epochs]
-    beside = path.with_suffix(".json")
-    about = dict(read_json(read_text(beside))) if beside.is_file() else {}
+def _read_run(task_name: str, path: Path) -> PublishedRun:
+    task = _TASKS[task_name]
+    series = _read_series(path, task)
+    details_path = path.with_suffix(".json")
+    details: Mapping[str, Any] = {}
+    if details_path.is_file():
+        details = dict(read_json(read_text(details_path)))
     device, model, author, framework = (
-        str(about.get(name) or "(not said)")
-        for name in ("hardware", "model", "author", "framework")
+        str(details.get(name) or _UNKNOWN) for name in ("hardware", "model", "author", "framework")
     )
-    price = about.get("costPerHour")
-    if isinstance(price, (int, float)) and 0 < price < math.inf:
-        paid = price
-    else:
-        paid = None
-    reached = next((place for place, value in enumerate(values) if value >= threshold), None)
-    metrics = {"best_accuracy": max(values) / scale, "epochs": epochs[-1]}
-    if reached is not None:
-        metrics |= {"seconds_to_target": hours[reached] * 3600, "epochs_to_target": epochs[reached]}
-        metrics["epochs_below_target"] = float(sum(value < threshold for value in values[reached:]))
     params = {
         "task": "learn",
         "model.name": model,
-        "data.name": task,
-        "learn.target": f"{threshold / scale:g}",
+        "data.name": task_name,
+        "learn.target": f"{task.threshold / task.scale:g}",
+        "framework.name": framework,
+        "mode": "train",
+        "seed": "0",
     }
-    params |= {"framework.name": framework, "mode": "train", "seed": "0"}
+    tags = {
+        "environment_id": digest("dawnbench", device),
+        "protocol_id": PUBLISHED,
+        "replicate": "0",
+        "device": device,
+        "mlflow.note.content": f"DAWNBench, {task_name} training: {model} by {author}.",
+    }
+    price = details.get("costPerHour")
+    if isinstance(price, int | float) and 0 < price < math.inf:
+        params["platform.price_per_hour"] = f"{float(price):g}"
+        tags["price_currency"] = "USD"
+    metrics = _series_metrics(series, task)
     return PublishedRun(
-        point_id=digest("dawnbench", task, path.stem),
+        point_id=digest("dawnbench", task_name, path.stem),
         name=path.stem,
-        params=params | ({"platform.price_per_hour": f"{float(paid):g}"} if paid else {}),
-        tags={
-            "environment_id": digest("dawnbench", device),
-            "protocol_id": PUBLISHED,
-            "replicate": "0",
-            "device": device,
-            "mlflow.note.content": f"DAWNBench, {task} training: {model} by {author}.",
-            **({"price_currency": "USD"} if paid else {}),
-        },
+        params=params,
+        tags=tags,
         metrics=metrics,
-        outcome="timeout" if reached is None else "ok",
+        outcome="ok" if "seconds_to_target" in metrics else "timeout",
     )
+
+
+def _read_series(path: Path, task: _Task) -> _Series:
+    """Read the rows of an entry. Epochs that are counted from 0 are counted from 1."""
+    table = csv.DictReader(read_text(path).splitlines(), delimiter="\t")
+    rows = [row for row in table if any(row.values())]
+    epochs, hours, values = (
+        [float(row[name]) for row in rows] for name in ("epoch", "hours", task.metric)
+    )
+    if not rows or not all(0 <= value < _MAX_VALUE for value in (*epochs, *hours, *values)):
+        raise ValueError("has no numbers")
+    if epochs[0] == 0:
+        epochs = [epoch + 1 for epoch in epochs]
+    return _Series(epochs, hours, values)
+
+
+def _series_metrics(series: _Series, task: _Task) -> dict[str, float]:
+    metrics = {
+        "best_accuracy": max(series.values) / task.scale,
+        "epochs": series.epochs[-1],
+    }
+    for position, value in enumerate(series.values):
+        if value >= task.threshold:
+            later = series.values[position:]
+            metrics["seconds_to_target"] = series.hours[position] * 3600
+            metrics["epochs_to_target"] = series.epochs[position]
+            metrics["epochs_below_target"] = float(sum(value < task.threshold for value in later))
+            break
+    return metrics

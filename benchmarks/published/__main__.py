@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.published.source import DATA, HEAD, NESTED
+from analysis.published.source import DATA, JSON_COLUMNS, PUBLICATION_COLUMNS
 
 
 def main(*words: str) -> None:
@@ -22,9 +22,9 @@ def main(*words: str) -> None:
         name, _, folder = word.partition("=")
         found = getattr(import_module(f"benchmarks.published.{name}"), f"read_{name}")(Path(folder))
         rows = [
-            dict(zip(HEAD, publication, strict=False))
+            dict(zip(PUBLICATION_COLUMNS, publication, strict=False))
             | vars(run)
-            | {key: json.dumps(vars(run)[key]) for key in NESTED}
+            | {key: json.dumps(vars(run)[key]) for key in JSON_COLUMNS}
             for publication in found.publications
             for run in publication.runs
         ]
@@ -32,7 +32,7 @@ def main(*words: str) -> None:
             pa.Table.from_pylist(rows), path := DATA / f"{name}.parquet", compression="zstd"
         )
         size = f"{path.stat().st_size / 2**10:,.0f} KiB"
-        print(f"{len(found.runs):,} runs, {size}: {path.name}", *found.left_out, sep="\n  ")
+        print(f"{len(found.runs):,} runs, {size}: {path.name}", *found.skipped_entries, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -321,10 +321,10 @@ def _paradnn(_: Path) -> Iterator[TimingGroup]:
     """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one
     after the other.
     """
-    from analysis.published.source import shipped
+    from analysis.published.source import load_shipped
     from paradnn.families import model_of
 
-    published = shipped("archive").runs
+    published = load_shipped("archive").runs
     measured = [run for run in published if run.outcome == "ok" and "step_time_ms" in run.metrics]
     for device in sorted({run.tags["device"] for run in measured}):
         rows = [run for run in measured if run.tags["device"] == device]

@@ -1,6 +1,4 @@
-"""The published measurements as a frame with tables of operations, as they come with the package,
-without a store.
-"""
+"""The published measurements of the package as a frame, without a store."""
 
 import json
 import os
@@ -10,23 +8,23 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.published.source import ImportedFolder, shipped
+from analysis.published.source import ImportedFolder, load_shipped
 from analysis.store.frame import typed
 from tests.conftest import ROOT
 
-#: The data files of the paper's artifact: where PARADNN_ARCHIVE says, or beside this checkout.
+#: The data files of the paper's artifact: in PARADNN_ARCHIVE, or next to this checkout.
 ARCHIVE = Path(os.environ.get("PARADNN_ARCHIVE", ROOT.parent / "shared" / "reference" / "paradnn"))
 
 
 def raw(name: str) -> dict[str, list[Any]]:
-    """The content of one of these files; a test that asks for it is skipped where they are not."""
+    """The content of one of these files; skips the test if they are absent."""
     if not ARCHIVE.is_dir():
         pytest.skip("the published data are not there")
     return json.loads((ARCHIVE / f"{name}.json").read_text())
 
 
 def frame_of(found: ImportedFolder) -> pd.DataFrame:
-    """The runs as a store would give them, with their points as ids."""
+    """The runs as a store would return them, with their points as ids."""
     known = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
     table = pd.DataFrame(
         [{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in found.runs]
@@ -40,10 +38,10 @@ def frame_of(found: ImportedFolder) -> pd.DataFrame:
 
 
 def published_frame(artifacts: Path) -> pd.DataFrame:
-    """One row a run; the tables of operations stand in files below `artifacts`, where
-    `artifact_uri` finds them.
+    """One row per run. The tables of operations are files below `artifacts`, to which `artifact_uri`
+    points.
     """
-    found = shipped("archive")
+    found = load_shipped("archive")
     for run in found.runs:
         if "operation_types.json" in run.tables:
             columns, rows = run.tables["operation_types.json"]

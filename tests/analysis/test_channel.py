@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.channel import channel
-from analysis.published.source import shipped
+from analysis.published.source import load_shipped
 from paradnn.core.errors import NotEnoughData, SchemaError
 from paradnn.statistics.transfers import fit_transfers
 from tests.analysis.planted import runs
@@ -62,7 +62,7 @@ def test_published_times_are_explained() -> None:
     """
     nvlink = [
         run
-        for run in shipped("vidur").runs
+        for run in load_shipped("vidur").runs
         if "a100_pairwise_nvlink/all_reduce" in run.tags["archive_label"]
     ]
     two = [run for run in nvlink if run.params["model.processes"] == "2"]

@@ -97,11 +97,9 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
 def test_what_comes_with_the_package_is_logged_once(
     blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its tables of types of layers then stand in `breakdown`; a folder, as it was once needed,
-    changes nothing.
-    """
+    """Its tables of types of layers are then in `breakdown`."""
     for logged, there in ((8, "none were there before"), (0, "8 were there already")):
-        assert main(["import-layers", *(["folder"] if not logged else []), "--store", blank]) == 0
+        assert main(["import-layers", "--store", blank]) == 0
         then = "Look at them: python -m analysis breakdown --experiment layers\n"
         assert capsys.readouterr().out == f"logged {logged} published runs, {there}\n{then}"
     assert (

@@ -1,6 +1,4 @@
-"""DAWNBench's files, written here as its README describes them, what becomes of them, and files
-that are damaged.
-"""
+"""DAWNBench's files, written here as its README describes them, become runs; damage is reported."""
 
 import random
 from pathlib import Path
@@ -12,17 +10,21 @@ from analysis.published import source
 from analysis.published.dawnbench import read_dawnbench
 from paradnn.core.errors import DataError
 
-ABOUT = '{"model": "ResNet 9", "hardware": "V100", "costPerHour": 3, "timestamp": "2018-11-06"}'
+DETAILS = '{"model": "ResNet 9", "hardware": "V100", "costPerHour": 3, "timestamp": "2018-11-06"}'
 FILES = {
-    "CIFAR10/train/one.tsv": "\ufeffepoch\thours\ttop1Accuracy\n1\t0.5\t90\n2\t1.0\t94.0\n3\t1.5\t93.9\n4\t2\t94.1\n",
-    "CIFAR10/train/one.json": ABOUT,
+    "CIFAR10/train/one.tsv": (
+        "\ufeffepoch\thours\ttop1Accuracy\n1\t0.5\t90\n2\t1.0\t94.0\n3\t1.5\t93.9\n4\t2\t94.1\n"
+    ),
+    "CIFAR10/train/one.json": DETAILS,
     "CIFAR10/train/broken.tsv": "epoch\thours\ttop1Accuracy\n1\tsoon\t90\n",
-    "ImageNet/train/two.tsv": "hours\tepoch\ttop1Accuracy\ttop5Accuracy\n1\t0\t70\t92\n2\t1\t75\t93.5\n",
-    "ImageNet/train/two.json": ABOUT.replace("3,", "null,").replace("9", "50"),
+    "ImageNet/train/two.tsv": (
+        "hours\tepoch\ttop1Accuracy\ttop5Accuracy\n1\t0\t70\t92\n2\t1\t75\t93.5\n"
+    ),
+    "ImageNet/train/two.json": DETAILS.replace("3,", "null,").replace("9", "50"),
     "SQuAD/train/three.tsv": "epoch\tf1Score\thours\n1\t0.7\t1\n2\t0.74\t3\n",
 }
-#: Values that no published file has, as they stand in JSON and in tables.
-ODD = [
+#: Values that no published file has, as JSON and tables write them.
+ODD_VALUES = [
     "1" + "0" * 400,
     "[" * 100_000,
     "9" * 5_000,
@@ -32,83 +34,112 @@ ODD = [
     "NaN",
     "-1",
     "1e-320",
+    "1e400",
+    "null",
+    "{}",
+    "[]",
 ]
-ODD += ["1e400", "null", "{}", "[]"]
 
 
-def written(folder: Path, **changed: str) -> Path:
+def write_entries(folder: Path, **changes: str) -> Path:
+    """Write the files, with other contents for some of them."""
     for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(changed.get(name, text))
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(changes.get(name, text))
     return folder
 
 
-def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> None:
-    found = read_dawnbench(written(tmp_path))
-    one, two, three = (run.metrics for run in found.runs)
-    assert (one["seconds_to_target"], one["epochs_below_target"], two["epochs_below_target"]) == (
-        3600,
-        1,
-        0,
-    )
-    # Epochs that are counted from 0 were two when the second had ended.
-    assert two["epochs_to_target"] == 2
-    assert "seconds_to_target" not in three
-    assert found.left_out == ["broken.tsv: could not convert string to float: 'soon'"]
+def test_the_time_is_that_of_the_first_entry_at_the_threshold(tmp_path: Path) -> None:
+    folder = read_dawnbench(write_entries(tmp_path))
+
+    cifar, imagenet, squad = (run.metrics for run in folder.runs)
+    assert cifar["seconds_to_target"] == 3600
+    assert cifar["epochs_below_target"] == 1
+    assert imagenet["epochs_below_target"] == 0
+    assert "seconds_to_target" not in squad
 
 
-def test_they_are_logged_once_and_with_prices(
+def test_epochs_that_begin_at_zero_are_counted_from_one(tmp_path: Path) -> None:
+    folder = read_dawnbench(write_entries(tmp_path))
+
+    assert folder.runs[1].metrics["epochs_to_target"] == 2
+
+
+def test_a_damaged_entry_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    folder = read_dawnbench(write_entries(tmp_path))
+
+    assert folder.skipped_entries == ["broken.tsv: could not convert string to float: 'soon'"]
+
+
+def test_entries_are_logged_once_and_with_prices(
     tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = written(tmp_path / "entries")
-    for logged, said in (
-        (3, "none were there before, left out 1 damaged entry"),
-        (0, "3 were there already"),
-    ):
-        assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
-        assert f"logged {logged} published runs, {said}" in capsys.readouterr().out
+    folder = write_entries(tmp_path / "entries")
+
+    assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
+    first = capsys.readouterr().out
+    assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
+    second = capsys.readouterr().out
     assert main(["time-to-accuracy", "--store", blank, "--experiment", "dawnbench"]) == 0
-    out = capsys.readouterr().out
-    assert "ResNet 9 on V100" in out
-    assert "cost 3 USD" in out
+    table = capsys.readouterr().out
+
+    skipped = "skipped 1 damaged entry"
+    assert f"logged 3 published runs, none were there before, {skipped}" in first
+    assert f"logged 0 published runs, 3 were there already, {skipped}" in second
+    assert "ResNet 9 on V100" in table
+    assert "cost 3 USD" in table
 
 
-def damaged(text: str, chance: random.Random) -> str:
-    """A text with a value or a sign of it changed, or cut."""
-    place = chance.randrange(len(text))
+def damage(text: str, chance: random.Random) -> str:
+    """Replace a number or a character of a text, or cut the text."""
+    position = chance.randrange(len(text))
     starts = [
         number
-        for number, sign in enumerate(text)
-        if sign.isdigit() and not text[number - 1].isdigit()
+        for number, character in enumerate(text)
+        if character.isdigit() and not text[number - 1].isdigit()
     ]
     start = chance.choice(starts)
-    end = next(
-        (number for number in range(start, len(text)) if not text[number].isdigit()), len(text)
-    )
-    kinds = [
-        text[:start] + chance.choice(ODD) + text[end:],
-        text[:place] + chance.choice('[]{}",\t\n\x00\x1b0-:é') + text[place + 1 :],
-        text[:place],
+    end = start
+    while end < len(text) and text[end].isdigit():
+        end += 1
+    other_number = text[:start] + chance.choice(ODD_VALUES) + text[end:]
+    other_character = chance.choice('[]{}",\t\n\x00\x1b0-:é')
+    damaged = [
+        other_number,
+        text[:position] + other_character + text[position + 1 :],
+        text[:position],
     ]
-    return chance.choices(kinds, (6, 2, 1))[0]
+    [chosen] = chance.choices(damaged, weights=(6, 2, 1))
+    return chosen
 
 
 @pytest.mark.parametrize("name", ["CIFAR10/train/one.tsv", "CIFAR10/train/one.json"])
-def test_whatever_stands_in_a_file_it_is_read_or_one_line(name: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_read_or_reported_in_one_line(name: str, tmp_path: Path) -> None:
     chance = random.Random(name)
-    said = list[str]()
+    lines: list[str] = []
+
     for _ in range(40):
-        found = read_dawnbench(written(tmp_path, **{name: damaged(FILES[name], chance)}))
-        said += found.left_out
-    assert len(said) >= 40, "one is damaged each time"
-    assert all(len(line.splitlines()) == 1 and len(line) < 1_000 for line in said)
+        folder = write_entries(tmp_path, **{name: damage(FILES[name], chance)})
+        lines += read_dawnbench(folder).skipped_entries
+
+    # broken.tsv is one of them each time.
+    assert len(lines) >= 40
+    assert all(len(line.splitlines()) == 1 for line in lines)
+    assert all(len(line) < 1_000 for line in lines)
 
 
-def test_another_folder_or_files_beyond_the_bound_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_entries_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no series of DAWNBench"):
         read_dawnbench(tmp_path)
-    monkeypatch.setattr(source, "LARGEST", 10)
+    with pytest.raises(DataError, match="is not a folder"):
+        read_dawnbench(tmp_path / "missing")
+
+
+def test_files_beyond_the_size_limit_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "MAX_FILE_BYTES", 10)
+
     with pytest.raises(DataError, match="holds no series"):
-        read_dawnbench(written(tmp_path))
+        read_dawnbench(write_entries(tmp_path))

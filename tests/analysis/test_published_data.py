@@ -1,6 +1,4 @@
-"""The published measurements that come with the package: against what their sources print, and in a
-store.
-"""
+"""The published measurements of the package equal those that their sources print."""
 
 import json
 import math
@@ -15,7 +13,13 @@ import pandas as pd
 import pytest
 
 from analysis.pairing import pair
-from analysis.published.source import ImportedFolder, PublishedRun, digest, log_found, shipped
+from analysis.published.source import (
+    ImportedFolder,
+    PublishedRun,
+    digest,
+    load_shipped,
+    log_published,
+)
 from analysis.roofs import place_models
 from analysis.store.load import load, load_tables
 from benchmarks.published import archive, layers
@@ -51,30 +55,33 @@ PRINTED = {
 
 @pytest.fixture(scope="module")
 def deepbench() -> ImportedFolder:
-    return shipped("deepbench")
+    return load_shipped("deepbench")
 
 
-def some(found: ImportedFolder, wanted: Callable[[PublishedRun], bool]) -> ImportedFolder:
-    """Those runs of it."""
-    parts = [
-        one._replace(runs=[run for run in one.runs if wanted(run)]) for one in found.publications
+def select_runs(
+    folder: ImportedFolder, is_wanted: Callable[[PublishedRun], bool]
+) -> ImportedFolder:
+    """The folder with only some of its runs."""
+    publications = [
+        publication._replace(runs=[run for run in publication.runs if is_wanted(run)])
+        for publication in folder.publications
     ]
-    return ImportedFolder([part for part in parts if part.runs])
+    return ImportedFolder([publication for publication in publications if publication.runs])
 
 
-def test_what_comes_with_the_package_is_what_is_read() -> None:
-    raw("gpu_fc")  # or skip
+def test_shipped_files_equal_what_their_readers_read() -> None:
+    raw("gpu_fc")  # Skips the test if the published files are absent.
     for name, read in (
         ("archive", archive.read_archive(ARCHIVE)),
         ("layers", layers.read_layers(TABLE)),
     ):
-        assert json.dumps(asdict(shipped(name))["publications"]) == json.dumps(
+        assert json.dumps(asdict(load_shipped(name))["publications"]) == json.dumps(
             asdict(read)["publications"]
         )
 
 
-def test_every_entry_of_the_archive_is_a_run_in_this_projects_units() -> None:
-    frame = frame_of(shipped("archive"))
+def test_every_entry_of_the_archive_is_a_run_in_our_units() -> None:
+    frame = frame_of(load_shipped("archive"))
     for name, device, cores, peak in (
         ("tpu_fc", "TPU v2", 8, 22.5e3),
         ("gpu_fc", "V100", 1, 125e3),
@@ -122,10 +129,10 @@ def test_every_entry_of_the_archive_is_a_run_in_this_projects_units() -> None:
         assert ratio.between(0.98, 1.15).all(), "the whole board's work, not one core's"
 
 
-def test_traces_and_operations_stand_with_their_point() -> None:
+def test_traces_and_operations_belong_to_their_point() -> None:
     traces = raw("fc_trace_10sec")
     operations = raw("fc_trace_10sec_opbreakdown")
-    runs = {run.tags["archive_label"]: run for run in shipped("archive").runs if run.tables}
+    runs = {run.tags["archive_label"]: run for run in load_shipped("archive").runs if run.tables}
     assert set(runs) == set(traces["labels"])
     for place, label in enumerate(traces["labels"]):
         captures = traces["flops_trace"][place]
@@ -161,9 +168,7 @@ def test_traces_and_operations_stand_with_their_point() -> None:
 
 
 def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolder) -> None:
-    """V100's problems beside a copy of its spreadsheet that tests of costs hold, which was read
-    without this code.
-    """
+    """V100's problems equal a copy of its spreadsheet that was read without this code."""
     counts = Counter(run.params["model.name"] for run in deepbench.runs)
     assert counts == {
         "gemm": 2675,
@@ -199,7 +204,7 @@ def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolde
     assert problems == known
 
 
-def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets_print(
+def test_rates_of_deepbench_are_the_printed_ones(
     deepbench: ImportedFolder,
 ) -> None:
     at = {run.tags["archive_label"].partition("/DeepBench_NV_")[2]: run for run in deepbench.runs}
@@ -221,9 +226,9 @@ def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets
             )
 
 
-def test_vidurs_and_tinys_runs_are_all_there_and_shares_of_layers_are_the_printed_ones() -> None:
-    vidur = shipped("vidur").runs
-    tiny = shipped("tiny").runs
+def test_vidur_tiny_and_layers_are_complete() -> None:
+    vidur = load_shipped("vidur").runs
+    tiny = load_shipped("tiny").runs
     assert len({run.point_id for run in vidur}) == len(vidur) == 24_376
     [run] = [
         run for run in vidur if run.tags["archive_label"] == "a100_dgx/all_reduce.csv, line 5002"
@@ -239,7 +244,7 @@ def test_vidurs_and_tinys_runs_are_all_there_and_shares_of_layers_are_the_printe
         run.metrics["step_time_ms"] * run.metrics["examples_per_second"] == pytest.approx(1e3)
         for run in tiny
     )
-    runs = {run.name: run for run in shipped("layers").runs}
+    runs = {run.name: run for run in load_shipped("layers").runs}
     assert len(runs) == 8
     for name, shares in PRINTED.items():
         found = runs[name].metrics
@@ -252,17 +257,15 @@ def test_vidurs_and_tinys_runs_are_all_there_and_shares_of_layers_are_the_printe
     )
 
 
-def test_protocols_of_the_sources_are_those_that_have_names() -> None:
+def test_named_protocols_are_those_of_the_sources() -> None:
     assert digest("best logged rate") == PUBLISHED
     assert digest("mean of many calls after one") == DEEPBENCH
     assert digest("median of the kernels of three repetitions") == VIDUR
 
 
 def test_an_interrupted_import_is_finished_once(blank: str) -> None:
-    """Runs that measured, traced and failed arrive with all that they hold, below one parent,
-    behind one's own.
-    """
-    every = shipped("archive")
+    """Measured, traced and failed runs arrive complete, below one parent, before the user's own."""
+    every = load_shipped("archive")
     kinds = [
         [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][
             :3
@@ -270,15 +273,15 @@ def test_an_interrupted_import_is_finished_once(blank: str) -> None:
         for traced, ok in ((True, True), (False, True), (False, False))
     ]
     chosen = {run.point_id for kind in kinds for run in kind}
-    found = some(every, lambda run: run.point_id in chosen)
+    found = select_runs(every, lambda run: run.point_id in chosen)
 
     def interrupt(done: int, total: int) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        log_found(found, blank, progress=interrupt)
-    assert [log_found(found, blank) for _ in range(2)] == [(5, 4), (0, 9)]
+        log_published(found, blank, progress=interrupt)
+    assert [log_published(found, blank) for _ in range(2)] == [(5, 4), (0, 9)]
     [parent] = load(blank, kind="import", unfinished=True)["run_id"]
     frame = load(blank).set_index("point_id")
     expected = frame_of(found).set_index("point_id")
@@ -300,10 +303,10 @@ def test_an_interrupted_import_is_finished_once(blank: str) -> None:
     tables = load_tables(frame.reset_index(), "operation_types.json", blank)
     assert tables["run_id"].nunique() == 3
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
-        log_found(found, "nonsense://x")
+        log_published(found, "nonsense://x")
 
 
-def test_ones_own_run_of_a_published_point_is_compared_and_placed(
+def test_the_users_run_of_a_published_point_is_compared_and_placed(
     writer: Writer, deepbench: ImportedFolder
 ) -> None:
     for size in ((1760, 16, 1760), (64, 64, 64)):
@@ -318,7 +321,9 @@ def test_ones_own_run_of_a_published_point_is_compared_and_placed(
     rows = tuple(
         f"training/DeepBench_NV_V100.xlsx, Results FP32, row {number}," for number in (5, 6)
     )
-    log_found(some(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), writer.uri)
+    log_published(
+        select_runs(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), writer.uri
+    )
     frame = load(writer.uri, family="gemm")
     v100 = frame[frame["device"] == "NVIDIA V100"]
     pairs = pair(v100, frame[frame["source"] == "measured"])
