@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analysis.analyses.sensitivity import encode, weight_in_words
 from analysis.columns import find_column, hyperparameters, is_number
 from analysis.format import short
 from analysis.labels import labelled, term_label
@@ -22,6 +21,7 @@ from analysis.operation_speedup import operations_over
 from analysis.options import column_option, option
 from analysis.pairing import pair, require_like_sessions
 from analysis.registry import analysis
+from analysis.regression_terms import encode, format_weight
 from analysis.result import Result
 from analysis.sides import (
     PairedOptions,
@@ -152,7 +152,7 @@ def _fit(fit: SpeedupFit) -> str:
     weights = fit.weights
     clear = adjusted(weights["p"].to_numpy()) <= 1 - LEVEL
     shown = [
-        weight_in_words(str(term), row, "the speedup ") for term, row in weights[clear].iterrows()
+        format_weight(str(term), row, "the speedup") for term, row in weights[clear].iterrows()
     ]
     if shown:
         words = [f"standardised weights on log speedup: {'; '.join(shown)}"]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from analysis.analyses.sensitivity import encode
 from analysis.claims.kinds import Bound, Check, ClaimAnswer, StatedClaim
 from analysis.columns import is_configuration_column, is_platform_column, join_columns
 from analysis.lazy import np, pd, stats
 from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
 from analysis.pairing import pair, require_like_sessions
+from analysis.regression_terms import encode
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from analysis.versions import sort_versions

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.sensitivity import SensitivityOptions, encode, sensitivity
+from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
+from analysis.regression_terms import encode
 from analysis.result import Result
 from tests.analysis.planted import ROW
 
@@ -131,7 +132,7 @@ def test_words_become_indicators_and_blocks_their_total() -> None:
         0.3, abs=0.01
     )
     assert "These vary too but have no term: model.nodes; fix them with --where" in result.text()
-    assert "precision is against float32." in result.text()
+    assert "precision is compared with float32." in result.text()
 
 
 def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> None:
@@ -230,3 +231,37 @@ def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
         headline = fit(both, log_scale="both").headline()
         assert words in headline.words
         assert ("is not shown" in headline.words) == (power == 0.2)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        pytest.param(
+            3,
+            "differ, but so few values cannot show a slope: measure at least 5 of each.",
+            id="three values",
+        ),
+        pytest.param(5, "It depends on", id="five values"),
+    ],
+)
+@pytest.mark.parametrize("log_scale", ["none", "both"])
+def test_too_few_values_are_named_as_the_reason(values: int, sentence: str, log_scale: str) -> None:
+    steps = np.array(np.meshgrid(*[np.arange(values)] * 3)).reshape(3, -1)
+    # The value in the middle of each axis is a little faster than a line says.
+    bumps = (steps == values // 2).sum(axis=0)
+    speed = 2.0 ** (0.3 * steps.sum(axis=0)) * np.exp(0.1 * bumps)
+    random = np.random.default_rng(2)
+    frame = sweep(
+        random,
+        values**3,
+        **{
+            "model.layers": 2 ** steps[0],
+            "model.nodes": 2 ** steps[1],
+            "batch_size": 2 ** steps[2],
+        },
+    ).assign(flops_utilization=0.01 * speed * np.exp(random.normal(0, 0.02, values**3)))
+
+    result = fit(frame, log_scale=log_scale)
+
+    assert sentence in result.text()
+    assert "not along a slope" not in result.text()

@@ -1,0 +1,89 @@
+"""Hyperparameters as terms of a regression, and its weights as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.columns import as_numbers
+from analysis.lazy import np, pd
+from paradnn.core.errors import ConfigError
+
+_PREFERRED_BASE = "float32"
+
+
+def format_weight(term: str, row: pd.Series, metric: str = "the metric") -> str:
+    """Format a weight with its interval, such as "model.nodes +0.47 (+0.41 to +0.52)".
+
+    Args:
+        term: Name of the term.
+        row: Its `weight`, `low`, `high` and `doubling`. The effect of a doubling is appended unless
+            it is missing, as it is where not both sides are logarithms.
+        metric: What a doubling multiplies.
+    """
+    digits = 2 if abs(row["weight"]) >= 0.1 else 3
+    value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
+    text = f"{term} {value} ({low} to {high})"
+    if pd.notna(row["doubling"]):
+        factor = f"{row['doubling']:.2f}"
+        text += f", doubling it multiplies {metric} by {factor}"
+    return text
+
+
+def encode(
+    frame: pd.DataFrame, names: Sequence[str], log: bool = False
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Encode hyperparameters as the terms of a regression.
+
+    Numbers stay as they are, or become natural logarithms with `log`. Booleans become 0 or 1, and
+    lists of blocks their total. A column of texts becomes an indicator `column=value` for each
+    value except its base: float32 if it occurs, else the most frequent value.
+
+    Args:
+        frame: Runs or points, one per row.
+        names: Columns to encode.
+        log: Whether to take logarithms of numbers.
+
+    Returns:
+        The terms (rows x terms), and the base of each column of texts.
+
+    Raises:
+        ConfigError: If a number without a logarithm is to become one.
+    """
+    terms: dict[str, pd.Series] = {}
+    bases: dict[str, str] = {}
+    for name in names:
+        numbers = as_numbers(frame[name])
+        if numbers is not None:
+            if log and takes_logarithm(frame[name]):
+                numbers = logarithms(numbers, name, "leave it out with --on")
+            terms[name] = numbers
+            continue
+        texts = frame[name].astype("object")
+        counts = texts.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+        if counts.empty:
+            continue
+        base = _PREFERRED_BASE if _PREFERRED_BASE in counts else str(counts.index[0])
+        values = [value for value in counts.index if value != base]
+        if values:
+            bases[name] = base
+        for value in values or [base]:
+            terms[f"{name}={value}"] = texts.eq(value).astype("float64").mask(texts.isna())
+    return pd.DataFrame(terms, index=frame.index), bases
+
+
+def logarithms(values: Any, name: str, remedy: str) -> Any:
+    """Return natural logarithms; raise ConfigError with the remedy if a value has none."""
+    if (values <= 0).any():
+        raise ConfigError(
+            "--log-scale", name, f"holds {values.min():g}, which has no logarithm", remedy
+        )
+    return np.log(values)
+
+
+def takes_logarithm(column: pd.Series) -> bool:
+    """Return whether a column becomes a logarithm on a log scale.
+
+    Numbers and totals of lists do; texts and booleans do not.
+    """
+    return not pd.api.types.is_bool_dtype(column) and as_numbers(column) is not None
