@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from analysis.labels import label, not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
-from analysis.store.frame import families, is_ok, only
+from analysis.store.frame import families, is_ok, select_rows
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import did_you_mean
@@ -151,7 +151,7 @@ def family_groups(frame: pd.DataFrame) -> list[FamilyGroup]:
     order = [*families(frame), not_recorded("family")]
     ordered = sorted(pairs, key=lambda pair: (order.index(pair[0]), pair[1]))
     return [
-        FamilyGroup(name, where, only(frame, family.eq(name) & device.eq(where)))
+        FamilyGroup(name, where, select_rows(frame, family.eq(name) & device.eq(where)))
         for name, where in ordered
     ]
 

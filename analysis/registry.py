@@ -125,9 +125,9 @@ class Analysis(Generic[OptionsT, ResultT]):
             return self.function(frame, options)
         from analysis.ceilings import ceiling_caveat
         from analysis.columns import scenario_runs_as_steps
-        from analysis.store.quality import admit
+        from analysis.store.quality import usable_runs
 
-        runs, quality = admit(frame, options.steady_only)
+        runs, quality = usable_runs(frame, options.steady_only)
         if len(frame) and not len(runs):
             raise NotEnoughData(
                 f"no run is left to analyze: {quality.text()} choose other runs, or measure again"

@@ -15,7 +15,7 @@ from analysis.lazy import drawing, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import LEVELLED
 from analysis.result import Result, joined
-from analysis.store.conditions import parse, select
+from analysis.store.conditions import filter_by_text, parse_condition
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
@@ -198,9 +198,9 @@ def choose_sides(
                 name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100"
             )
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows = select(frame, parts, name)
+        rows = filter_by_text(frame, parts, name)
         said = " & ".join(parts)
-        first = parse(parts[0], name)
+        first = parse_condition(parts[0], name)
         if rows.empty:
             if first.column in frame:
                 held = sorted(frame[first.column].dropna().astype("str").unique())

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.published.source import load_shipped
-from analysis.store.past import rates_of, table_of
+from analysis.store.step_inputs import device_rates, make_step_table
 from benchmarks.common import RESULTS, save
 from paradnn.designs.choice import choose, first_points
 from paradnn.designs.frontier import excluded, fitting
@@ -104,7 +104,7 @@ def _known(
     """
     axes = [key for key in keys if points[key].nunique() > 1]
     points = points.assign(environment_id="here", sweep_id="one")
-    table = table_of(points, rates or rates_of(points, seconds))
+    table = make_step_table(points, rates or device_rates(points, seconds))
     names = tuple(key.removeprefix("model.") for key in axes)
     return Known(
         name, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float))

@@ -29,7 +29,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
-from analysis.store.conditions import in_words
+from analysis.store.conditions import format_conditions
 from paradnn.core.errors import ConfigError
 
 
@@ -171,7 +171,7 @@ def _scale(finding: CheckFinding) -> str:
 
 def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
     check = finding.check
-    where = in_words(
+    where = format_conditions(
         {column: kept for column, kept in check.where.items() if column not in _COMMON}
     )
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"

@@ -32,8 +32,14 @@ from analysis.lazy import np, pd
 from analysis.options import Options, column_option, metric_option
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, only, require_homogeneous
-from analysis.store.lazy_past import past
+from analysis.store.frame import (
+    IDENTITY,
+    aggregate_replicates,
+    is_ok,
+    require_homogeneous,
+    select_rows,
+)
+from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.regression import Lacking
@@ -150,7 +156,7 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
     SchemaError for heterogeneous runs.
     """
     rows = require_homogeneous(group.rows, pool=pool)
-    rows = only(rows, rows["outcome"].notna())
+    rows = select_rows(rows, rows["outcome"].notna())
     points = aggregate_replicates(rows)
     if points.empty or not is_ok(points).any():
         ended = ", ".join(
@@ -167,9 +173,11 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
             "predict", what, f"the most are {_MOST_POINTS:,}", "take fewer runs with --where"
         )
     others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
-    if past.costs_of(points.head(1))["parameters"].notna().all():
+    if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
         # Without combinations that are no model, where measured ones are.
-        others = others[past.costs_of(others)["parameters"].notna()].reset_index(drop=True)
+        others = others[step_inputs.analytic_costs(others)["parameters"].notna()].reset_index(
+            drop=True
+        )
     others["chance"] = _chances(others, points, keys)
     others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
     ok = is_ok(points)
@@ -179,7 +187,11 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
 
 
 def _identities(points: pd.DataFrame) -> list[str]:
-    return [str(name) for name in points if past.is_key(str(name)) and points[name].notna().any()]
+    return [
+        str(name)
+        for name in points
+        if step_inputs.is_point_key(str(name)) and points[name].notna().any()
+    ]
 
 
 def _is_size(name: str) -> bool:
@@ -254,7 +266,11 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     )
     names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
     rows = rows.assign(run_id=names, point_id=names)
-    return rows.assign(**past.costs_of(rows)[[name for name in past.WORK if name in points]])
+    return rows.assign(
+        **step_inputs.analytic_costs(rows)[
+            [name for name in step_inputs.WORK_METRICS if name in points]
+        ]
+    )
 
 
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
@@ -277,7 +293,9 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
     known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
     fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
-    bounds = np.log(past.costs_of(both)["memory_lower_bound_bytes"].to_numpy())[:, None]
+    bounds = np.log(step_inputs.analytic_costs(both)["memory_lower_bound_bytes"].to_numpy())[
+        :, None
+    ]
     logs = bounds if np.isfinite(bounds).all() else np.log2(sizes)
     regression = LogisticRegression(C=_RIDGE).fit(logs[:count] - logs.mean(axis=0), failed)
     likely = regression.predict_proba(logs[count:] - logs.mean(axis=0))[:, 1]
@@ -389,9 +407,11 @@ class _Predictor:
             self._per = float(
                 np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds)
             )
-        self._rates = past.rates_of(runs, seconds * self._per)
-        self._table = past.table_of(runs, self._rates)
-        self._model = StepTimeModel.fit(self._table, seconds * self._per, past.noise_of(runs))
+        self._rates = step_inputs.device_rates(runs, seconds * self._per)
+        self._table = step_inputs.make_step_table(runs, self._rates)
+        self._model = StepTimeModel.fit(
+            self._table, seconds * self._per, step_inputs.stated_run_noise(runs)
+        )
 
     def left_out(self, family: str) -> LeaveOneOutErrors:
         """Each measured step of a family, predicted from all others."""
@@ -406,7 +426,7 @@ class _Predictor:
         """
         if rows.empty:
             return np.empty((0, 3))
-        found = self._model.predict(past.table_of(rows, self._rates))
+        found = self._model.predict(step_inputs.make_step_table(rows, self._rates))
         raw = np.exp(np.column_stack([found.mean, *found.interval()])) / self._per
         value, *ends = (_work(rows, self._does)[:, None] / raw if self._does else raw).T
         return np.column_stack([value, np.minimum(*ends), np.maximum(*ends)])
@@ -415,7 +435,7 @@ class _Predictor:
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     """What a step of each row does (n,): examples or FLOP, by arithmetic where the model is known."""
     if name != "batch_size":
-        work = past.costs_of(rows)[name]
+        work = step_inputs.analytic_costs(rows)[name]
     else:
         work = pd.Series(np.nan, rows.index)
     if name in rows:

@@ -32,7 +32,7 @@ from analysis.atlas.systems import SYSTEMS, system_file
 from analysis.atlas.versions import version_changes
 from analysis.format import seconds as format_seconds
 from analysis.lazy import np, pd
-from analysis.store.lazy_past import past
+from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
@@ -223,7 +223,7 @@ def _read_points(words: Sequence[str]) -> list[Mapping[Any, Any]]:
             "KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8"
         )
     precisions = _read_precisions(words)
-    table = past.points_of(driver_words)
+    table = step_inputs.points_from_words(driver_words)
     rows = [
         _with_following_prompt(row, driver_words)
         for row in sorted(table.to_dict("records"), key=_sort_key)
@@ -347,11 +347,13 @@ def estimate_from_runs(
             why=f"the store has {len(runs)} of the {_MIN_RUNS_HERE} runs that an estimate needs",
         )
     seconds = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
-    rates = past.rates_of(runs, seconds)
-    model = StepTimeModel.fit(past.table_of(runs, rates), seconds, past.noise_of(runs))
+    rates = step_inputs.device_rates(runs, seconds)
+    model = StepTimeModel.fit(
+        step_inputs.make_step_table(runs, rates), seconds, step_inputs.stated_run_noise(runs)
+    )
     environment = runs["environment_id"].iloc[-1]
     question = pd.DataFrame([{**row, "environment_id": environment, "sweep_id": "asked"}])
-    prediction = model.predict(past.table_of(question, rates))
+    prediction = model.predict(step_inputs.make_step_table(question, rates))
     low, high = prediction.interval()
     family = row["family"]
     family_runs = int(runs["family"].eq(family).sum())

@@ -16,7 +16,7 @@ from analysis.atlas import Atlas, TimingGroup, load
 from analysis.atlas.points import model_from_row
 from analysis.lazy import np, pd
 from analysis.store.frame import IDENTITY
-from analysis.store.lazy_past import past
+from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.core.errors import NotEnoughData, StoreError
 from paradnn.families import FAMILIES
 from paradnn.families.operations import Operation
@@ -77,7 +77,7 @@ def own_atlas(
     timings = pd.DataFrame(map(vars, operations)).assign(
         seconds=runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
     )
-    noise = past.noise_of(runs)
+    noise = step_inputs.stated_run_noise(runs)
     prior_atlas = None
     prior_device = ""
     if similar:

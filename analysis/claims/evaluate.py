@@ -19,7 +19,7 @@ from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
 from analysis.pairing import pair, require_like_sessions
 from analysis.regression_terms import encode
-from analysis.store.conditions import Condition, Conditions, choose, in_words
+from analysis.store.conditions import Condition, Conditions, filter_rows, format_conditions
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from analysis.versions import sort_versions
 from paradnn.core.errors import NotEnoughData, ParadnnError
@@ -75,11 +75,11 @@ def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> p
     for name, group in conditions.items():
         if name not in frame:
             raise NotEnoughData(f"no {what} says {name}")
-        left, met[name] = choose(left, group, "condition"), group
+        left, met[name] = filter_rows(left, group, "condition"), group
         if left.empty:
             break
     if left.empty:
-        raise NotEnoughData(f"no {what}s with {in_words(met)}" if met else f"no {what}s")
+        raise NotEnoughData(f"no {what}s with {format_conditions(met)}" if met else f"no {what}s")
     return left
 
 
@@ -384,7 +384,7 @@ def _share(check: Check, data: Data) -> CheckFinding:
     if needed:
         raise NotEnoughData(f"the operation tables do not say {', '.join(needed)}")
     meant = [condition for group in check.operations.values() for condition in group]
-    parts = choose(profiled, meant, "operations").groupby("run_id")["share"].sum()
+    parts = filter_rows(profiled, meant, "operations").groupby("run_id")["share"].sum()
     shares = parts.reindex(profiled["run_id"].unique(), fill_value=0.0)
     shares = shares.groupby(
         runs.set_index("run_id")["point_id"].reindex(shares.index).to_numpy()
@@ -407,13 +407,13 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     ]
     if ended[1].empty:
         raise NotEnoughData(
-            f"no point ended as {'|'.join(check.b_outcome)} with {in_words(check.b)}"
+            f"no point ended as {'|'.join(check.b_outcome)} with {format_conditions(check.b)}"
         )
     asked, there, wanted = (set(_keyed(rows, keys)) for rows in (ended[1], sides[0], ended[0]))
     both = asked & there
     if not both:
         raise NotEnoughData(
-            f"none of the {len(asked)} points that did was tried with {in_words(check.a)}"
+            f"none of the {len(asked)} points that did was tried with {format_conditions(check.a)}"
         )
     tried = sides[0].assign(_key=_keyed(sides[0], keys)).drop_duplicates("_key")
     tried = tried[tried["_key"].isin(both)]

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from analysis.store.conditions import Conditions, in_words
+from analysis.store.conditions import Conditions, format_conditions
 from paradnn.core.schema import option
 from paradnn.core.tables import rows
 
@@ -78,7 +78,7 @@ class Check:
 
     def sentence(self) -> str:
         """What is checked, in words."""
-        a, b, meant = map(in_words, (self.a, self.b, self.operations))
+        a, b, meant = map(format_conditions, (self.a, self.b, self.operations))
         if self.metric == "examples_per_second":
             named = ""
         else:
@@ -101,7 +101,10 @@ class Check:
         return KINDS[self.kind][0].format_map(vars(self) | words)
 
     def __str__(self) -> str:
-        return self.name or f"{self.sentence()}{f' ({in_words(self.where)})' if self.where else ''}"
+        return (
+            self.name
+            or f"{self.sentence()}{f' ({format_conditions(self.where)})' if self.where else ''}"
+        )
 
     def middle(self) -> str:
         """What its quantile is called."""

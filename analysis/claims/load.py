@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from analysis.claims.kinds import KINDS, Bound, Check, StatedClaim
-from analysis.store.conditions import Conditions, conditions_on
+from analysis.store.conditions import Conditions, claim_conditions
 from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.schema import as_text, read
 from paradnn.core.words import did_you_mean
@@ -208,7 +208,7 @@ def _conditions(value: Any, key: str) -> Conditions:
                 "is no value",
                 "write a value, a list of them, or '>=1024'",
             )
-        found[str(name)] = conditions_on(str(name), values, key)
+        found[str(name)] = claim_conditions(str(name), values, key)
     return found
 
 

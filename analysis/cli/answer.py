@@ -17,7 +17,7 @@ from analysis.lazy import pd
 from analysis.options import Options, Selection, command_line
 from analysis.registry import Analysis
 from analysis.result import Paragraph, Result
-from analysis.store.conditions import parse, select
+from analysis.store.conditions import filter_by_text, parse_condition
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, HeterogeneousError, ParadnnError
@@ -40,8 +40,8 @@ def load_chosen(
     run matches.
     """
     if columns is not None:
-        columns = {*columns, *(parse(condition).column for condition in selection.where)}
-    frame = select(_load(selection, columns), selection.where)
+        columns = {*columns, *(parse_condition(condition).column for condition in selection.where)}
+    frame = filter_by_text(_load(selection, columns), selection.where)
     held = {str(name) for name in frame["family"].dropna().unique()}
     for flag, values, known in (
         ("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))]),

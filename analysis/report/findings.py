@@ -30,8 +30,8 @@ from analysis.report.comparisons import (
 from analysis.report.populations import Population, common_overrides
 from analysis.report.results import AT_BATCH, are_busy, model_name
 from analysis.report.sections import KeyFinding, PopulationReport, Section
-from analysis.store.frame import families, is_ok, only
-from analysis.store.lazy_past import past
+from analysis.store.frame import families, is_ok, select_rows
+from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.core.words import counted, rounded
 from paradnn.families import FAMILIES, message_families
 
@@ -129,7 +129,7 @@ def find(
 
 def _own_costs(population: Population) -> Answers:
     """What each kind of work costs, from the cheapest model to the dearest."""
-    rows = only(
+    rows = select_rows(
         population.rows,
         is_ok(population.rows) & ~population.rows["family"].isin(message_families()),
     )
@@ -393,7 +393,7 @@ def _memory(population: Population) -> Answers:
         held = rows.get("parameters", pd.Series(np.nan, rows.index)).astype(
             "float64"
         )  # what failed may have none
-        size *= held.fillna(past.costs_of(rows[held.isna()])["parameters"]).fillna(1)
+        size *= held.fillna(step_inputs.analytic_costs(rows[held.isna()])["parameters"]).fillna(1)
         ordered = rows.loc[size.sort_values(kind="stable").index]
         parts = []
         for family in families(rows[full]):
@@ -418,7 +418,7 @@ def _trust(population: Population) -> Answers:
     """What of the measured points is not to be relied on, how wide their intervals are, and what to
     do.
     """
-    rows = only(population.rows, is_ok(population.rows))
+    rows = select_rows(population.rows, is_ok(population.rows))
     points = population.points
     if not len(rows):
         return

@@ -13,7 +13,7 @@ import yaml
 
 from analysis.labels import not_recorded
 from analysis.options import Selection
-from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok, only
+from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok, select_rows
 from paradnn.config.identity import UNTIMED_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
@@ -66,14 +66,14 @@ class Population:
         of its interval or neither; messages are none.
         """
         rows = self.rows.filter(regex=f"^(?!{_OF_NO_POINT})")
-        ok = only(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
+        ok = select_rows(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
         if "point_id" in ok:
             points = aggregate_replicates(ok).filter(regex="(?<!_spread)$")
         else:
             points = ok
-        points = only(points, points["examples_per_second"] > 0)
+        points = select_rows(points, points["examples_per_second"] > 0)
         ends = [f"examples_per_second_{end}" for end in ("low", "high")]
         known = points.reindex(columns=ends).astype("float64")
         points = points.assign(**known.where(known.notna().all(axis=1) & (known[ends[0]] > 0)))

@@ -67,7 +67,7 @@ class Condition:
 Conditions = Mapping[str, tuple[Condition, ...]]
 
 
-def parse(text: str, option: str = "--where") -> Condition:
+def parse_condition(text: str, option: str = "--where") -> Condition:
     """A condition such as "model.nodes>=1024" or "device=TPU v2,V100"; ConfigError, naming the
     `option`, otherwise.
     """
@@ -79,7 +79,7 @@ def parse(text: str, option: str = "--where") -> Condition:
     return _checked(Condition(match[1], match[2], (match[3],)), option)
 
 
-def conditions_on(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
+def claim_conditions(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
     """A claim's conditions on one column: values of which any will do, and texts such as ">=1024"
     that all hold.
     """
@@ -95,12 +95,16 @@ def conditions_on(column: str, values: Sequence[Value], option: str) -> tuple[Co
     return tuple(found)
 
 
-def select(frame: pd.DataFrame, texts: Iterable[str], option: str = "--where") -> pd.DataFrame:
+def filter_by_text(
+    frame: pd.DataFrame, texts: Iterable[str], option: str = "--where"
+) -> pd.DataFrame:
     """The rows that meet every condition as `parse` reads it, renumbered; ConfigError as `choose`."""
-    return choose(frame, [parse(text, option) for text in texts], option).reset_index(drop=True)
+    return filter_rows(
+        frame, [parse_condition(text, option) for text in texts], option
+    ).reset_index(drop=True)
 
 
-def choose(
+def filter_rows(
     frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where"
 ) -> pd.DataFrame:
     """The rows that meet every condition; ConfigError for a column that is not there or a value of
@@ -121,7 +125,7 @@ def choose(
     return frame
 
 
-def in_words(conditions: Conditions) -> str:
+def format_conditions(conditions: Conditions) -> str:
     """The conditions as a user would type them: family=fc, batch_size>=1024."""
     return ", ".join(str(condition) for group in conditions.values() for condition in group)
 

@@ -54,7 +54,7 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 
 
-def build(records: stored.Records) -> pd.DataFrame:
+def build_frame(records: stored.Records) -> pd.DataFrame:
     """The frame of some records, sorted by start time and run id.
 
     Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where
@@ -134,7 +134,7 @@ def is_ok(frame: pd.DataFrame) -> pd.Series:
     return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
-def only(frame: pd.DataFrame, which: pd.Series) -> pd.DataFrame:
+def select_rows(frame: pd.DataFrame, which: pd.Series) -> pd.DataFrame:
     """The rows that are true in `which`; where all are, the frame itself: to copy a million rows
     takes a second.
     """

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from analysis.store.frame import build
+from analysis.store.frame import build_frame
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.core.words import counted, did_you_mean, without_secrets
@@ -112,7 +112,7 @@ def load(
         parts.append(records)
     records = parts[0] if len(parts) == 1 else Records.joined(parts)
     _check_schema(records)
-    frame = build(records)
+    frame = build_frame(records)
     return frame if protocol is None else _of_protocol(frame, protocol)
 
 

@@ -1,7 +1,7 @@
 """The gate that runs pass on their way into every analysis: what is wrong stays out, what is
 doubtful is reported.
 
-runs, quality = admit(frame) quality.text()   "Left out: 3 runs with failed checks, 12 copies of
+runs, quality = usable_runs(frame) quality.text()   "Left out: 3 runs with failed checks, 12 copies of
 other runs; 4 runs are not steady."
 """
 
@@ -108,14 +108,14 @@ class Quality:
         return f"{line[0].upper()}{line[1:]}." if line else ""
 
 
-def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
+def usable_runs(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
     """The runs that an analysis may rest on, and what became of the others; `steady_only` also
     leaves out runs that are not steady or whose machine was contended.
     """
     if "outcome" not in frame:  # models without runs
         return frame, Quality(runs=len(frame))
     wrong = _begins(frame, "checks", "failed")
-    copied = ~wrong & copies(frame)
+    copied = ~wrong & find_copies(frame)
     contended = ~wrong & ~copied & _begins(frame, "contended", "true")
     unsteady = (
         ~wrong & ~copied & ~contended & is_ok(frame).to_numpy() & _begins(frame, "steady", "false")
@@ -148,7 +148,7 @@ def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame,
     )
 
 
-def copies(frame: pd.DataFrame) -> np.ndarray:
+def find_copies(frame: pd.DataFrame) -> np.ndarray:
     """Which ok runs (n,) are copies of one that stands before them.
 
     A copy is of the same record (`offline_id`, or `origin` together with the point) or of the same

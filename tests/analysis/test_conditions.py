@@ -10,7 +10,7 @@ import yaml
 
 from analysis.claims.evaluate import require
 from analysis.claims.load import parse_claims
-from analysis.store.conditions import conditions_on, in_words, select
+from analysis.store.conditions import claim_conditions, filter_by_text, format_conditions
 from paradnn.core.errors import ConfigError, NotEnoughData
 from tests.analysis.conftest import refusals
 
@@ -41,7 +41,7 @@ TRUTH = [
 def test_a_condition_means_the_same_everywhere(
     column: str, condition: str, rows: list[int]
 ) -> None:
-    assert list(select(FRAME, [f" {column} {condition} "])["row"]) == rows
+    assert list(filter_by_text(FRAME, [f" {column} {condition} "])["row"]) == rows
     in_claims = f'{{{column}: "{condition.removeprefix("=")}"}}'
     text = f"- {{id: 1, says: s, checks: [{{kind: threshold, metric: n, at_least: 1, where: {in_claims}}}]}}"
     [check] = parse_claims(text, "test")[0].checks
@@ -53,20 +53,23 @@ def test_a_condition_means_the_same_everywhere(
 
 
 def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> None:
-    assert list(select(FRAME, ["n>0", "n<2"])["row"]) == [0]
+    assert list(filter_by_text(FRAME, ["n>0", "n<2"])["row"]) == [0]
     where = {
-        "n": conditions_on("n", (">0", "<2"), "where"),
-        "s": conditions_on("s", ("a", "b, c", None), "where"),
+        "n": claim_conditions("n", (">0", "<2"), "where"),
+        "s": claim_conditions("s", ("a", "b, c", None), "where"),
     }
     assert list(require(FRAME, where)["row"]) == [0]
-    assert in_words(where) == "n>0, n<2, s=a,b, c,null"
-    assert list(require(FRAME, {"b": conditions_on("b", (True, None), "where")})["row"]) == [0, 1]
+    assert format_conditions(where) == "n>0, n<2, s=a,b, c,null"
+    assert list(require(FRAME, {"b": claim_conditions("b", (True, None), "where")})["row"]) == [
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(("condition", "message"), refusals("conditions"))
 def test_what_cannot_be_asked_is_said(condition: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        select(FRAME, [condition])
+        filter_by_text(FRAME, [condition])
     assert message in str(caught.value)
     with pytest.raises(ConfigError, match=r"^--a="):
-        select(FRAME, [condition], "--a")
+        filter_by_text(FRAME, [condition], "--a")

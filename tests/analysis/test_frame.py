@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.store.frame import aggregate_replicates, build, require_homogeneous
+from analysis.store.frame import aggregate_replicates, build_frame, require_homogeneous
 from analysis.store.load import load
 from paradnn.core.errors import SchemaError
 from paradnn.store.columns import Records, in_parts
@@ -41,7 +41,7 @@ def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> 
     """
     given = {"batch_size": ["64", "<b>"], "measure.min_seconds": ["0.5", "-1e400"]}
     given["measure.keep_trace"] = ["true", "-1"]
-    frame = build(
+    frame = build_frame(
         records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given})
     )
     assert [str(frame[name].dtype) for name in given] == ["Int64", "float64", "boolean"]
@@ -54,7 +54,7 @@ TYPED = yaml.safe_load(Path(__file__).with_name("types.yaml").read_text())
 
 @pytest.mark.parametrize("row", TYPED, ids=lambda row: str(row["texts"]))
 def test_params_are_typed_by_what_all_their_values_allow(row: dict[str, Any]) -> None:
-    column = build(records_of(x=row["texts"]))["x"]
+    column = build_frame(records_of(x=row["texts"]))["x"]
     pd.testing.assert_series_equal(column, pd.Series(row["values"], dtype=row["type"], name="x"))
 
 
@@ -63,9 +63,9 @@ def test_params_are_typed_by_what_all_their_values_allow(row: dict[str, Any]) ->
     st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.none()).filter(any)
 )
 def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> None:
-    column = build(records_of(x=[None if number is None else str(number) for number in numbers]))[
-        "x"
-    ]
+    column = build_frame(
+        records_of(x=[None if number is None else str(number) for number in numbers])
+    )["x"]
     expected = [number if number is None else float(number) for number in numbers]
     assert [None if pd.isna(value) else float(value) for value in column] == expected
 
@@ -74,7 +74,7 @@ def test_a_param_wins_over_a_tag_run_by_run() -> None:
     records = records_of(
         {"replicate": ["0", "1", "7"]}, replicate=["3", None]
     )  # 7 is of a run that is not there
-    assert list(build(records)["replicate"]) == [3, 1]
+    assert list(build_frame(records)["replicate"]) == [3, 1]
 
 
 def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
@@ -83,12 +83,12 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
     params = {"devices": ["2", None, None, None]}
     records = records_of({"source": sources}, **params, **{"model.name": ["fc", "fc", "fc", None]})
     expected = pd.Series([2, 1, None, None], dtype="Int64", name="devices")
-    pd.testing.assert_series_equal(build(records)["devices"], expected)
+    pd.testing.assert_series_equal(build_frame(records)["devices"], expected)
 
 
 def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
     """Their tag `task` is the number of a launched task; what such runs do is to time steps."""
-    frame = build(
+    frame = build_frame(
         records_of({"source": ["measured"] * 2, "task": ["0", "1"]}, **{"model.name": ["fc", "fc"]})
     )
     assert frame["task"].tolist() == ["step", "step"]

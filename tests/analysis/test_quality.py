@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis.analyses.compare import CompareOptions
 from analysis.analyses.compare import compare as command
-from analysis.store.quality import Quality, admit, copies
+from analysis.store.quality import Quality, find_copies, usable_runs
 from tests.analysis.test_pairing import side
 
 
@@ -33,7 +33,7 @@ def measured(
 
 def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
     frame = measured()
-    kept, quality = admit(frame)
+    kept, quality = usable_runs(frame)
     pd.testing.assert_frame_equal(kept, frame)
     assert quality == Quality(runs=27)
     assert quality.text() == ""
@@ -54,7 +54,7 @@ def test_an_interval_that_cannot_be_is_none() -> None:
     frame = measured(1, 5).assign(
         step_time_ms=10.0, examples_per_second_low=[1.0] * 4 + [1e9], **ends, **blocks
     )
-    kept, quality = admit(frame)
+    kept, quality = usable_runs(frame)
     assert kept["step_time_low_ms"].isna().tolist() == [False, True, True, True, True]
     assert kept["examples_per_second_low"].isna().tolist() == [False, True, True, True, True]
     assert "4 runs without an interval, which would reach far beyond every block" in quality.text()
@@ -69,24 +69,24 @@ def test_copies_are_found_whatever_their_rounding() -> None:
         both = pd.concat(
             [frame, copied, copied.assign(run_id=copied["run_id"] + "s")], ignore_index=True
         )
-        np.testing.assert_array_equal(copies(both), np.repeat([False, True, True], len(frame)))
-        kept, quality = admit(both)
+        np.testing.assert_array_equal(find_copies(both), np.repeat([False, True, True], len(frame)))
+        kept, quality = usable_runs(both)
         assert list(kept["run_id"]) == list(frame["run_id"])
         assert quality.text() == "Left out: 18 copies of other runs."
     elsewhere = pd.concat(
         [frame, frame.assign(run_id="other", environment_id="env-B")], ignore_index=True
     )
-    assert copies(elsewhere).sum() == 0, "another environment measured the same"
-    assert copies(measured(points=10_000, noise=0.001)).sum() == 0, (
+    assert find_copies(elsewhere).sum() == 0, "another environment measured the same"
+    assert find_copies(measured(points=10_000, noise=0.001)).sum() == 0, (
         "real replicates differ in some digit"
     )
 
 
 def test_one_record_counts_once_even_if_its_numbers_were_changed() -> None:
     frame = measured(replicates=2, points=2).assign(offline_id=["x", "y", "z", "x"], origin=None)
-    np.testing.assert_array_equal(copies(frame), [False, False, False, True])
+    np.testing.assert_array_equal(find_copies(frame), [False, False, False, True])
     frame = frame.assign(offline_id=None, origin=["s1", "s1", "s1", "s2"])
-    np.testing.assert_array_equal(copies(frame), [False, True, False, False])
+    np.testing.assert_array_equal(find_copies(frame), [False, True, False, False])
 
 
 def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
@@ -94,38 +94,38 @@ def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
     frame.loc[0, "checks"] = "failed: throughput is not batch size over step time"
     frame.loc[[1, 2], "steady"] = False
     frame["contended"] = np.arange(27) == 3
-    kept, quality = admit(frame)
+    kept, quality = usable_runs(frame)
     assert (len(kept), quality.out, quality.unsteady, quality.contended) == (26, 1, 2, 1)
     assert quality.text() == (
         "Left out: 1 run with failed checks; 2 runs are not steady; 1 run shared the machine with other work "
         "(--steady-only leaves such runs out)."
     )
-    kept, quality = admit(frame, steady_only=True)
+    kept, quality = usable_runs(frame, steady_only=True)
     assert (len(kept), quality.out) == (23, 4)
     steady = "2 runs that are not steady, 1 run on a contended machine."
     assert quality.text() == f"Left out: 1 run with failed checks, {steady}"
     as_text = frame.assign(
         steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str)
     )
-    assert admit(as_text)[1] == admit(frame)[1]
+    assert usable_runs(as_text)[1] == usable_runs(frame)[1]
 
 
 def test_replicates_that_failed_are_told_but_not_what_was_repeated_with_success() -> None:
     frame = measured()
     frame.loc[frame["replicate"] > 0, "outcome"] = "timeout"
-    quality = admit(frame)[1]
+    quality = usable_runs(frame)[1]
     assert (quality.partly_failed, quality.failed) == (9, {"timeout": 18})
     assert (
         quality.text() == "9 points rest on the replicates that did not fail (18 timeout failed)."
     )
-    assert admit(frame.assign(replicate=0))[1].partly_failed == 0
+    assert usable_runs(frame.assign(replicate=0))[1].partly_failed == 0
 
 
 def test_impossible_values_are_missing() -> None:
     frame = measured()
     frame.loc[0, "examples_per_second"] = np.inf
     frame.loc[1, "step_time_ms"] = 1e300
-    kept, quality = admit(frame)
+    kept, quality = usable_runs(frame)
     assert quality.impossible == 2
     assert kept["examples_per_second"].isna().tolist() == [True] + [False] * 26
     assert kept["step_time_ms"].isna().tolist() == [False, True] + [False] * 25

@@ -5,7 +5,7 @@ hand.
 import pandas as pd
 import pytest
 
-from analysis.store.past import WORK, costs_of
+from analysis.store.step_inputs import WORK_METRICS, analytic_costs
 from paradnn.families import model_of
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
@@ -201,4 +201,6 @@ def test_stored_runs_cost_what_their_points_do() -> None:
     keys = {f"model.{name}": value for name, value in NINE.items() if name != "name"}
     keys |= {f"generate.{name}": value for name, value in LENGTHS.items()}
     frame = pd.DataFrame([{"family": "gpt", "batch_size": BATCH, "mode": "generate", **keys}])
-    assert costs_of(frame).iloc[0].to_dict() == {name: getattr(step(), name) for name in WORK}
+    assert analytic_costs(frame).iloc[0].to_dict() == {
+        name: getattr(step(), name) for name in WORK_METRICS
+    }

@@ -27,18 +27,18 @@ _KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "
 _GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data.", "software.")
 
 #: What arithmetic says of a point, as metrics of runs.
-WORK = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
+WORK_METRICS = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 #: Shares of its peaks that the best step reaches, where no peak is known.
 _BEST = (0.6, 0.5)
 
 
-def is_key(name: str) -> bool:
+def is_point_key(name: str) -> bool:
     """Whether a column is a key of the configuration that says what a point is."""
     return name in _KEYS or (name.startswith(_GROUPS) and name != "model.name")
 
 
-def costs_of(points: pd.DataFrame) -> pd.DataFrame:
-    """The analytic work of points (rows with `family` and keys): columns `WORK`, NaN where no such
+def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
+    """The analytic work of points (rows with `family` and keys): columns `WORK_METRICS`, NaN where no such
     model can be built.
 
     A key that the points lack counts as what the original suite had: training, float32, RMSprop,
@@ -52,26 +52,28 @@ def costs_of(points: pd.DataFrame) -> pd.DataFrame:
     given = (
         tuple(item for item in row.items() if item[1] != "null") for row in _texts(points, names)
     )
-    found = [of_model(items, _work, (np.nan,) * len(WORK)) for items in given]
-    return pd.DataFrame(found, columns=list(WORK), index=points.index, dtype="float64")
+    found = [of_model(items, _work, (np.nan,) * len(WORK_METRICS)) for items in given]
+    return pd.DataFrame(found, columns=list(WORK_METRICS), index=points.index, dtype="float64")
 
 
-def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
+def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
     """Points (rows with `family`, `environment_id` and keys) as a table; `rates` are FLOP/s and B/s
     of one device.
 
-    Columns of `WORK` count where a model is of another version; points without any of the two count
+    Columns of `WORK_METRICS` count where a model is of another version; points without any of the two count
     as one FLOP.
     """
     rows = [
         {**LATER_PARAMS, **row}
-        for row in _texts(points, [str(name) for name in points if is_key(str(name))])
+        for row in _texts(points, [str(name) for name in points if is_point_key(str(name))])
     ]
     environments, sweeps = (
         points[name].astype("str").fillna("").tolist() if name in points else [""] * len(points)
         for name in ("environment_id", "sweep_id")
     )
-    work = costs_of(points).fillna(points.reindex(columns=list(WORK)).astype("float64"))
+    work = analytic_costs(points).fillna(
+        points.reindex(columns=list(WORK_METRICS)).astype("float64")
+    )
     costs = (
         work[["flops_per_step", "bytes_per_step", "parameters"]]
         .fillna(1.0)
@@ -83,7 +85,7 @@ def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
     return Table(rows, environments, sweeps, costs, peaks, load)
 
 
-def noise_of(runs: pd.DataFrame) -> np.ndarray:
+def stated_run_noise(runs: pd.DataFrame) -> np.ndarray:
     """(n,) what measured runs say of the noise of their own step time
     (`paradnn.forecast.table.stated_noise`).
     """
@@ -92,11 +94,11 @@ def noise_of(runs: pd.DataFrame) -> np.ndarray:
     )
 
 
-def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
+def device_rates(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
     """FLOP/s and B/s of a device of measured runs: ceilings, else the specification, else what the
     best implies.
     """
-    work = costs_of(runs)
+    work = analytic_costs(runs)
     part = find_hardware(str(runs["device"].iloc[0]))
     if "precision" in runs:
         precision = str(runs["precision"].iloc[0])
@@ -139,7 +141,7 @@ def _text(value: Any) -> str:
 
 def _work(model: Model, **row: Any) -> tuple[float, ...]:
     if model.is_counted:  # once it was measured, which predicts nothing
-        return (1.0,) * len(WORK)
+        return (1.0,) * len(WORK_METRICS)
     costs = model.costs(
         batch_size=row["batch_size"],
         precision=row.get("precision", "float32"),
@@ -150,10 +152,10 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
         prompt=row.get("generate.prompt", 0),
         tokens=row.get("generate.tokens", 0),
     )
-    return tuple(float(getattr(costs, name)) for name in WORK)
+    return tuple(float(getattr(costs, name)) for name in WORK_METRICS)
 
 
-def points_of(words: Sequence[str]) -> pd.DataFrame:
+def points_from_words(words: Sequence[str]) -> pd.DataFrame:
     """The points (rows of keys, with `family`) that words of a command line name by the driver's
     own grammar, presets and checks: `model=fc model.nodes=32,64`, or `experiment=paper_fc`. Raises
     ParadnnError.
@@ -188,7 +190,9 @@ def points_of(words: Sequence[str]) -> pd.DataFrame:
         if is_input_error(error):
             raise ParadnnError(f"ask: {one_line(error, words)}") from None
         raise
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if is_key(name)]
+    names = [
+        name for name in dict.fromkeys(name for row in rows for name in row) if is_point_key(name)
+    ]
     columns = {name: typed([row.get(name) for row in rows]) for name in names}
     return pd.DataFrame({"family": [row["model.name"] for row in rows], **columns}).drop_duplicates(
         ignore_index=True
