@@ -110,7 +110,11 @@ _SCENARIO_DECLARATIONS = [
 #: Metrics of the queries of a scenario.
 _QUERY_METRICS = {
     *(name for name in METRICS if name.startswith("latency_p")),
-    *(entry.name for declaration in _SCENARIO_DECLARATIONS for entry in declaration.entries()),
+    *(
+        entry.name
+        for declaration in _SCENARIO_DECLARATIONS
+        for entry in declaration.with_interval_ends()
+    ),
     "cost_per_million_queries",
     "limit",
     "limit_reason",

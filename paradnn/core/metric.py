@@ -1,5 +1,7 @@
-"""What a recorded number means: declared where it is computed, collected by
-`paradnn.store.metrics`.
+"""The meaning of recorded numbers.
+
+A metric is declared next to the code that computes it. `paradnn.store.metrics` collects the
+declarations.
 """
 
 from __future__ import annotations
@@ -7,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 
-from paradnn.core.tables import rows
+#: Units at the end of the name of a metric.
+_UNIT_SUFFIXES = ("_us", "_ms", "_seconds", "_joules")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured or derived quantity. `better` is "higher", "lower" or None where neither is
-    better in itself; `ends`: the ends of its 95% interval are metrics too.
+    """One measured or derived quantity.
+
+    Attributes:
+        name: The name under which it is recorded.
+        unit: The unit; 1 for counts and ratios.
+        better: "higher", "lower", or None if neither is better in itself.
+        description: What it is, or its formula.
+        has_interval: Whether the ends of its 95% interval are recorded as metrics, too.
     """
 
     name: str
@@ -21,43 +30,15 @@ class Metric:
     better: str | None
     description: str
     _: KW_ONLY
-    ends: bool = False
+    has_interval: bool = False
 
-    def entries(self) -> Iterator[Metric]:
-        """The metric itself, and the ends of its interval."""
+    def with_interval_ends(self) -> Iterator[Metric]:
+        """Yield the metric, and the ends of its interval if it has one."""
         yield self
-        for name, word in (
-            zip(interval_names(self.name), ("lower", "upper"), strict=True) if self.ends else ()
-        ):
-            yield Metric(name, self.unit, self.better, f"{word} end of its 95% interval")
-
-
-def declared(file: str) -> tuple[Metric, ...]:
-    """Those of the table `metrics.csv` beside a module `file`."""
-    table = (tuple(row.values()) for row in rows(file, "metrics.csv"))
-    return tuple(
-        Metric(name, unit, way or None, words, ends=bool(ends))
-        for name, unit, way, ends, words in table
-    )
-
-
-def interval_names(name: str) -> tuple[str, str]:
-    """The metrics that hold the lower and the upper end of a metric's 95% interval: the unit of a
-    time stands last.
-    """
-    unit = next((unit for unit in ("_us", "_ms", "_seconds", "_joules") if name.endswith(unit)), "")
-    stem = name.removesuffix(unit)
-    return f"{stem}_low{unit}", f"{stem}_high{unit}"
-
-
-def interval_metrics(name: str, *ends: float) -> dict[str, float]:
-    """The ends of a metric's 95% interval, both or none."""
-    return dict(zip(interval_names(name), ends, strict=bool(ends)))
-
-
-def given(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """The metrics whose values are known."""
-    return {name: value for name, value in metrics.items() if value is not None}
+        if self.has_interval:
+            low, high = interval_names(self.name)
+            yield Metric(low, self.unit, self.better, "lower end of its 95% interval")
+            yield Metric(high, self.unit, self.better, "upper end of its 95% interval")
 
 
 @dataclass(frozen=True)
@@ -73,3 +54,30 @@ class MetricSnapshot:
     step: int
     time: int
     metrics: Mapping[str, float]
+
+
+def interval_names(name: str) -> tuple[str, str]:
+    """Return the metrics that hold the lower and the upper end of the 95% interval of a metric.
+
+    The unit stays at the end: step_time_ms has step_time_low_ms and step_time_high_ms.
+    """
+    suffix = ""
+    for unit in _UNIT_SUFFIXES:
+        if name.endswith(unit):
+            suffix = unit
+            break
+    stem = name.removesuffix(suffix)
+    return f"{stem}_low{suffix}", f"{stem}_high{suffix}"
+
+
+def interval_metrics(name: str, interval: tuple[float, float] | None) -> dict[str, float]:
+    """Return the ends of the 95% interval of a metric; empty if there is no interval."""
+    if interval is None:
+        return {}
+    low, high = interval_names(name)
+    return {low: interval[0], high: interval[1]}
+
+
+def known_values(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the metrics that have a value."""
+    return {name: value for name, value in metrics.items() if value is not None}

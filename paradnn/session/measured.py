@@ -14,7 +14,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.layers import Costs
 from paradnn.core.messages import Answer, Measurement
-from paradnn.core.metric import given
+from paradnn.core.metric import known_values
 from paradnn.platform.environment import Environment
 from paradnn.worker.chance import events_factor, quantile_ranks
 from paradnn.worker.series import block_interval, missing_interval_reason, widened_interval
@@ -81,7 +81,7 @@ def quantile_metrics(
         low = None if low is None else min(low, ends[0])
         seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
         high = max(high, ends[1]) if high is not None and seen else None
-    found = given({f"{name}_ms": middle, f"{name}_low_ms": low, f"{name}_high_ms": high})
+    found = known_values({f"{name}_ms": middle, f"{name}_low_ms": low, f"{name}_high_ms": high})
     return {key: scale * value for key, value in found.items()}
 
 

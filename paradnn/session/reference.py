@@ -94,9 +94,9 @@ def at_reference(
         return found
     low = math.exp(value - half)
     high = math.exp(value + half)
-    found |= interval_metrics("step_time_at_reference_ms", 1e3 * low, 1e3 * high)
+    found |= interval_metrics("step_time_at_reference_ms", (1e3 * low, 1e3 * high))
     return found | interval_metrics(
-        "examples_per_second_at_reference", batch_size / high, batch_size / low
+        "examples_per_second_at_reference", (batch_size / high, batch_size / low)
     )
 
 

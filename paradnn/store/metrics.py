@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paradnn.core.metric import Metric, declared, interval_names
+from paradnn.core.metric import Metric, interval_names
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 
@@ -94,7 +94,69 @@ COSTS = (
     ),
 )
 _OTHERS = (
-    *declared(__file__),
+    Metric(
+        "speed_ratio",
+        "1",
+        None,
+        "examples/s of the first side / the second's, mean over rounds",
+        has_interval=True,
+    ),
+    Metric("comparison_rounds", "1", None, "rounds in which both sides were measured"),
+    Metric("design_candidates", "1", None, "points that the sweep might have measured"),
+    Metric("design_measured", "1", None, "points measured, or tried, by all drivers and sessions"),
+    Metric(
+        "design_expected_error",
+        "1",
+        "lower",
+        "median relative error expected of the others' step times",
+    ),
+    Metric(
+        "overhead_seconds", "s", "lower", "schedule + start + record: what the stack itself cost"
+    ),
+    Metric(
+        "task_start_seconds", "s", "lower", "the driver's process began until its first point could"
+    ),
+    Metric(
+        "session_seconds",
+        "s",
+        None,
+        "the session's first point could begin until this one was recorded",
+    ),
+    Metric(
+        "published_flops_per_second", "FLOP/s", "higher", "as printed; TPU v2: one core of eight"
+    ),
+    Metric(
+        "published_intensity", "FLOP/B", None, "as printed: FLOPs / bytes of parameters, no traffic"
+    ),
+    Metric(
+        "trace_flops_utilization", "1", "higher", "FLOP rate in the best trace / specified peak"
+    ),
+    Metric("trace_captures", "1", None, "how often the profiler captured the traced run"),
+    Metric(
+        "trace_flops_utilization_median", "1", "higher", "the same, median over the run's captures"
+    ),
+    Metric(
+        "trace_flops_utilization_lowest", "1", "higher", "the same, lowest of the run's captures"
+    ),
+    Metric(
+        "trace_bandwidth_utilization", "1", "higher", "traffic rate in a trace / specified peak"
+    ),
+    Metric(
+        "trace_arithmetic_intensity", "FLOP/B", None, "FLOPs / bytes moved, both counted by a trace"
+    ),
+    Metric("trace_bytes", "B", None, "memory traffic in the whole of a profiler trace"),
+    Metric(
+        "peak_flops_per_second.<precision>", "FLOP/s", None, "fastest product of a ceilings run"
+    ),
+    Metric(
+        "peak_flops_per_second_low.<precision>", "FLOP/s", None, "lower end of its 95% interval"
+    ),
+    Metric(
+        "peak_flops_per_second_high.<precision>", "FLOP/s", None, "upper end of its 95% interval"
+    ),
+    Metric(
+        "peak_bytes_per_second.<array>", "B/s", None, "measured bandwidth over arrays of one size"
+    ),
     *(Metric(cost.name, "currency", "lower", cost.description) for cost in COSTS),
     *(
         Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'")
@@ -113,7 +175,10 @@ _DECLARED = (
 #: and all others.
 FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _DECLARED if "<" in entry.name}
 METRICS = {
-    entry.name: entry for each in _DECLARED for entry in each.entries() if "<" not in entry.name
+    entry.name: entry
+    for each in _DECLARED
+    for entry in each.with_interval_ends()
+    if "<" not in entry.name
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.errors import UnavailableError
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
-from paradnn.core.metric import Metric, given, interval_metrics
+from paradnn.core.metric import Metric, interval_metrics, known_values
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import Workload
 from paradnn.session.run_records import RunRecords, has_valid_steps
@@ -29,13 +29,15 @@ Beside = Callable[[Any, Any], Callable[[Any], None]]
 #: What a run of any kind may hold: of the point, however it ended, and of its timed steps.
 METRICS = (
     # speed
-    Metric("examples_per_second", "1/s", "higher", "batch_size / median step time", ends=True),
+    Metric(
+        "examples_per_second", "1/s", "higher", "batch_size / median step time", has_interval=True
+    ),
     Metric(
         "step_time_ms",
         "ms",
         "lower",
         "median over a process' blocks, geometric mean over processes",
-        ends=True,
+        has_interval=True,
     ),
     Metric(
         "step_time_error", "1", "lower", "standard error of its logarithm, correlation allowed for"
@@ -64,9 +66,11 @@ METRICS = (
         "1/s",
         "higher",
         "at the machine's speed for its ceilings",
-        ends=True,
+        has_interval=True,
     ),
-    Metric("step_time_at_reference_ms", "ms", "lower", "step_time_ms at that speed", ends=True),
+    Metric(
+        "step_time_at_reference_ms", "ms", "lower", "step_time_ms at that speed", has_interval=True
+    ),
     Metric(
         "reference_speed",
         "1",
@@ -108,10 +112,10 @@ METRICS = (
         "ms",
         "lower",
         "median of a synchronised step, or of a query (inference)",
-        ends=True,
+        has_interval=True,
     ),
-    Metric("latency_p90_ms", "ms", "lower", "90th percentile of the same", ends=True),
-    Metric("latency_p99_ms", "ms", "lower", "99th percentile of the same", ends=True),
+    Metric("latency_p90_ms", "ms", "lower", "90th percentile of the same", has_interval=True),
+    Metric("latency_p99_ms", "ms", "lower", "99th percentile of the same", has_interval=True),
     Metric("latency_steps", "1", None, "synchronised steps behind the latency quantiles"),
     # work and limits
     Metric("parameters", "1", None, "trainable parameters"),
@@ -142,7 +146,7 @@ METRICS = (
         "B/s",
         None,
         "measured memory bandwidth used for the roofline",
-        ends=True,
+        has_interval=True,
     ),
     Metric("spec_flops_per_second", "FLOP/s", None, "the specification's peak in this precision"),
     Metric("spec_bytes_per_second", "B/s", None, "the specification's memory bandwidth"),
@@ -215,28 +219,28 @@ METRICS = (
         "1",
         "lower",
         "fed step time / step time with input free of charge, less 1",
-        ends=True,
+        has_interval=True,
     ),
     Metric(
         "input_free_examples_per_second",
         "1/s",
         "higher",
         "the step on a batch that stays, pipeline idle",
-        ends=True,
+        has_interval=True,
     ),
     Metric(
         "input_examples_per_second",
         "1/s",
         "higher",
         "the pipeline alone, without the step",
-        ends=True,
+        has_interval=True,
     ),
     Metric(
         "input_cpu_ms_per_example",
         "ms",
         "lower",
         "processor time of the pipeline alone for an example",
-        ends=True,
+        has_interval=True,
     ),
     Metric("input_threads", "1", None, "threads of the pipeline's pool"),
     # profile
@@ -369,9 +373,10 @@ def point_metrics(measured: Measured) -> dict[str, float]:
         if result.outcome != "ok" or not found[names[0]]:
             found[names[0]] = max(found[names[0]] or 0, result.peak_memory_bytes or 0) or None
         metrics |= {
-            name: max(value, metrics.get(name, value)) for name, value in given(found).items()
+            name: max(value, metrics.get(name, value))
+            for name, value in known_values(found).items()
         }
-    return metrics | given({"load_average": measured.load})
+    return metrics | known_values({"load_average": measured.load})
 
 
 def step_metrics(measured: Measured) -> dict[str, float]:
@@ -391,7 +396,7 @@ def step_metrics(measured: Measured) -> dict[str, float]:
     for share in (50, 90, 99) if each else ():
         if min(map(len, each)) >= (100 if share == 99 else 10):
             metrics |= quantile_metrics(f"latency_p{share}", share / 100, each, quantile, 1e3)
-    metrics |= given({"latency_steps": float(sum(map(len, each))) or None})
+    metrics |= known_values({"latency_steps": float(sum(map(len, each))) or None})
     compiling = [
         compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement
     ]
@@ -434,13 +439,14 @@ def _speed(measured: Measured) -> dict[str, float]:
     times = measured.step
     batch = measured.point.batch_size
     timings = [entry.timing for entry in measured.timed]
-    if times.low is None or times.high is None:
-        ends = ()
-    else:
-        ends = (times.low, times.high)
+    step_interval = None
+    rate_interval = None
+    if times.low is not None and times.high is not None:
+        step_interval = (1e3 * times.low, 1e3 * times.high)
+        rate_interval = (batch / times.high, batch / times.low)
     metrics = {
-        **interval_metrics("step_time_ms", *(1e3 * end for end in ends)),
-        **interval_metrics("examples_per_second", *(batch / end for end in reversed(ends))),
+        **interval_metrics("step_time_ms", step_interval),
+        **interval_metrics("examples_per_second", rate_interval),
         "step_time_ms": times.value * 1e3,
         "step_time_min_ms": times.minimum * 1e3,
         "step_time_max_ms": times.maximum * 1e3,
@@ -459,7 +465,7 @@ def _speed(measured: Measured) -> dict[str, float]:
         "repeated_seconds": sum(timing.repeated for timing in timings),
         "final_loss": timings[0].final_loss,
     }
-    return given(metrics)
+    return known_values(metrics)
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
@@ -489,7 +495,7 @@ def _contention(timed: Sequence[Measurement]) -> dict[str, float]:
             for name, value in vars(seen).items()
             if name not in ("cores", "reason", "stops")
         }
-        for name, value in given(shares).items():
+        for name, value in known_values(shares).items():
             found[name].append(value)
         if seen.own_cpu_fraction is not None:
             own.append(
@@ -551,9 +557,8 @@ def balance_metrics(
         "input_threads": float(measured.threads),
     }
     for name, values in estimates.items():
-        metrics |= {name: statistics.median(values)} | interval_metrics(
-            name, *median_interval(values) or ()
-        )
+        metrics[name] = statistics.median(values)
+        metrics |= interval_metrics(name, median_interval(values))
     if platform != "cpu":
         metrics["infeed_fraction"] = max(0.0, 1 - 1 / (1 + metrics["infeed_gain"]))
     return metrics

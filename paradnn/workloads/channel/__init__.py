@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.config.rules import PointRules
 from paradnn.core.errors import ConfigError, require_value
-from paradnn.core.metric import declared
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.workload import Workload
@@ -19,6 +18,7 @@ from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
 from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
+from paradnn.workloads.channel.metrics import METRICS
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -140,7 +140,7 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     order = 50
     unit = "exchange"
     conflict_reason = "trains nothing"
-    declared_metrics = declared(__file__)
+    declared_metrics = METRICS
     headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
 
     def open_devices(self, run: PointRun) -> None:

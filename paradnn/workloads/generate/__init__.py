@@ -17,7 +17,6 @@ from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.layers import Costs
 from paradnn.core.messages import Answer, Compilation, Timing, WorkloadMessage, messages_of_kind
-from paradnn.core.metric import declared
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option, read
 from paradnn.core.words import rounded
@@ -25,6 +24,7 @@ from paradnn.core.workload import Workload
 from paradnn.forecast.workload import PhaseForecast
 from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
+from paradnn.workloads.generate.metrics import METRICS
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -56,7 +56,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     mode = "generate"
     unit = "token of each example"
     step_ignores_keys = False
-    declared_metrics = declared(__file__)
+    declared_metrics = METRICS
     message_types = (Generation,)
     rates: ClassVar[Mapping[str, str]] = {"tokens_per_second": "tokens/s"}
     phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}

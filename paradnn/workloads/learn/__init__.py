@@ -12,7 +12,7 @@ from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.messages import WorkloadMessage
-from paradnn.core.metric import MetricSnapshot, declared
+from paradnn.core.metric import MetricSnapshot
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import counted
@@ -22,6 +22,7 @@ from paradnn.forecast.workload import PhaseForecast
 from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.learn.messages import Epoch, last_epoch
+from paradnn.workloads.learn.metrics import METRICS
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
     unit = "training step"
     conflict_reason = "trains"
     is_resumable = True
-    declared_metrics = declared(__file__)
+    declared_metrics = METRICS
     own_inputs = SETS
     message_types = (Epoch,)
     phases: ClassVar[Mapping[str, str]] = {"learn": "latency"}

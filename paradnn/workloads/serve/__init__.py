@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.config.rules import PointRules
 from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.messages import Answer, messages_of_kind
-from paradnn.core.metric import declared
 from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
@@ -36,6 +35,7 @@ from paradnn.workloads.serve.load import (
     serve_closed,
     verdict,
 )
+from paradnn.workloads.serve.metrics import METRICS
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
     key = "scenario"
     conflict_reason = "is for inference"
-    declared_metrics = declared(__file__)
+    declared_metrics = METRICS
     message_types = (Load,)
     headlines: ClassVar[Mapping[str, str]] = {
         "peak_queries_per_second": "queries/s",

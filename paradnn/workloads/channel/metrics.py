@@ -1,0 +1,41 @@
+"""The metrics of messages between processes."""
+
+from paradnn.core.metric import Metric
+
+METRICS = (
+    Metric(
+        "transfer_us",
+        "us",
+        "lower",
+        "time of one message one way, or of a collective",
+        has_interval=True,
+    ),
+    Metric(
+        "round_trip_us",
+        "us",
+        "lower",
+        "a message there and back (pattern=latency)",
+        has_interval=True,
+    ),
+    Metric(
+        "sent_bytes_per_second",
+        "B/s",
+        "higher",
+        "bytes of messages, or a collective / time",
+        has_interval=True,
+    ),
+    Metric(
+        "bus_bytes_per_second",
+        "B/s",
+        "higher",
+        "of a collective, on each process' link",
+        has_interval=True,
+    ),
+    Metric(
+        "messages_per_second",
+        "1/s",
+        "higher",
+        "messages of all senders, or collectives",
+        has_interval=True,
+    ),
+)
