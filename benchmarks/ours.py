@@ -6,7 +6,7 @@
 import argparse
 
 from benchmarks.turns import Step, take_part
-from paradnn.config.identity import request_of
+from paradnn.config.identity import point_request
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
 from paradnn.core.versions import FRAMEWORKS
@@ -50,7 +50,7 @@ def main() -> None:
     kept: list[Processes] = []  # the pipes to the other processes close when nothing refers to them
 
     def make(name: str) -> Step:
-        request = request_of(point(name, given.framework, given.platform))
+        request = point_request(point(name, given.framework, given.platform))
         if name not in POINTS:
             kept.append(Processes(request))
             step = kept[-1].step()

@@ -222,7 +222,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
     contended, and the step and every kernel, before the model was there and beside the blocks, as
     multiples of the medians beside none.
     """
-    from paradnn.config.identity import request_of
+    from paradnn.config.identity import point_request
     from paradnn.config.reading import read_point
     from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
@@ -257,7 +257,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
                     if could is not False:
                         result = pool.measure(
                             WorkerKey.of(point),
-                            request_of(point),
+                            point_request(point),
                             Limits(120, None),
                             lambda _: None,
                         )

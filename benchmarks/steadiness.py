@@ -4,7 +4,7 @@ alarms, coverage.
     python -m benchmarks.steadiness [--series 400]     # the tables of docs/explanation/method.md
     python -m benchmarks.steadiness --coverage         # the second of them alone
     python -m benchmarks.steadiness --stop 0.02        # coverage where the interval itself decides when to stop
-    python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.csv
+    python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
 
 Noise is Gaussian and AR(1) from block to block. `false`: a series without a change that is called
 unsteady; `missed`: one with a change that is called steady, with the reported step time beside the

@@ -19,7 +19,7 @@ from paradnn.cli.help import documented_keys, known_keys
 from paradnn.cli.overrides import chosen_option, keys_of
 from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
-from paradnn.config.groups import groups, options_of
+from paradnn.config.groups import group_names, option_names
 from paradnn.config.paths import PACKAGE
 from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES
@@ -70,7 +70,7 @@ def proposals(line: str) -> list[str]:
         found = _overrides(before[1:], current)
     elif before[0] == "list":
         if len(before) == 1:
-            found = [*KINDS, *groups()]
+            found = [*KINDS, *group_names()]
         else:
             found = [name.partition("=")[0] for name, _ in entries(before[1])]
     elif before[0] == "completion":
@@ -88,14 +88,14 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
     if not equals:
         own = {
             f"{group}.{name}"
-            for group in groups()
+            for group in group_names()
             for name in keys_of(group, chosen_option(group, before))
         }
         general = {name for name in known_keys() if name.partition(".")[0] not in ("model", "data")}
         hidden = ("sweep.plan", "sweep.grids")
-        keys = (own | general | set(groups())).difference(hidden)
+        keys = (own | general | set(group_names())).difference(hidden)
         holders = {name.rpartition(".")[0] for name in keys}.difference(
-            groups()
+            group_names()
         )  # of keys, and no key themselves
         return ["-m", "--help", *(f"{name}=" for name in keys - holders)]
     head, comma, _ = value.rpartition(",")
@@ -104,7 +104,7 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
 
 def _choices(key: str) -> Sequence[str]:
     """What a key can be, as far as it is one of several words."""
-    options = options_of(key)
+    options = option_names(key)
     if options:
         return options
     found = (

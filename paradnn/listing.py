@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from paradnn.cli.help import documented_keys
 from paradnn.cli.program import program
-from paradnn.config.groups import content_of, groups, options_of, words_of
+from paradnn.config.groups import describe_option, group_names, option_content, option_names
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.store.metrics import METRICS
@@ -40,17 +40,17 @@ def entries(kind: str) -> list[tuple[str, str]]:
     if kind == "keys":
         return [pair for pairs in documented_keys().values() for pair in pairs]
     group = KINDS.get(kind, kind)
-    if group == "hydra" or not options_of(group):
-        known = [*KINDS, *groups()]
+    if group == "hydra" or not option_names(group):
+        known = [*KINDS, *group_names()]
         raise ConfigError(
             "list",
             kind,
             "no such kind",
             f"{did_you_mean(kind, known)}choose one of {', '.join(known)}",
         )
-    found = {option: words_of(group, option) for option in options_of(group)}
+    found = {option: describe_option(group, option) for option in option_names(group)}
     for option in found if group == "model" else ():
-        content = content_of(group, option).items()
+        content = option_content(group, option).items()
         found[option] += " " + ", ".join(
             f"model.{key}={value}" for key, value in content if key != "name"
         )
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is asked for; 0, or 2 for a kind or a word that there is not."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help"):
-        print(f"{_USAGE}{', '.join(groups())}")
+        print(f"{_USAGE}{', '.join(group_names())}")
         return 0
     if len(given) > 2:
         raise ConfigError(

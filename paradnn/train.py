@@ -40,7 +40,7 @@ def _measure(config: DictConfig) -> int:
     from paradnn.session.progress import describe_point, describe_sweep
     from paradnn.session.session import measure_points
 
-    settings, points, sweep = read_task(config, searches=True)
+    settings, points, sweep = read_task(config, allows_search=True)
     if settings.elsewhere is not None:
         from paradnn.session.elsewhere import prepare
 
@@ -64,7 +64,7 @@ def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     """Measure a sweep in this process: every point, or those that its design chooses."""
     from paradnn.session.session import follow_design, measure_points
 
-    if sweep.largest:
+    if sweep.is_search:
         from paradnn.designs.largest import LargestBatch
 
         return follow_design(LargestBatch(points, settings), settings, sweep)

@@ -15,7 +15,7 @@ import analysis
 from analysis.claims.load import parse_claims
 from analysis.cli import COMMANDS, make_parser
 from paradnn.cli.help import known_keys
-from paradnn.config.groups import options_of
+from paradnn.config.groups import option_names
 from paradnn.config.paths import CONFIG
 from tests.conftest import ROOT
 
@@ -138,7 +138,7 @@ def test_documented_overrides_exist(line: str) -> None:
     ):
         group = override.key_or_group
         value = str(override.input_line).partition("=")[2]
-        options = options_of(group)
+        options = option_names(group)
         if options:
             assert set(value.split(",")) <= set(options), line
         elif not override.key_or_group.startswith(("hydra.", "plan.", "framework.env.")):

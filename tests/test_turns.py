@@ -15,7 +15,7 @@ from scipy import stats
 from benchmarks import channel, fidelity
 from benchmarks.ours import point
 from benchmarks.turns import COMPARED, Failed, Ready, Stage
-from paradnn.config.identity import request_of
+from paradnn.config.identity import point_request
 from paradnn.families import build
 from tests.conftest import ROOT, process
 from tests.processes import wait_for
@@ -121,7 +121,7 @@ def test_a_message_is_what_ours_records() -> None:
 def test_plain_models_have_the_weights_of_ours_in_their_order(name: str) -> None:
     from benchmarks.plain_models import MODELS, shapes
 
-    assert shapes(MODELS[name][0]()[0]) == shapes(build(request_of(point(name))["model"]).model)
+    assert shapes(MODELS[name][0]()[0]) == shapes(build(point_request(point(name))["model"]).model)
 
 
 def test_programs_that_compute_something_else_are_told_apart() -> None:

@@ -20,7 +20,7 @@ from paradnn.core.errors import HeterogeneousError, SchemaError
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
-from paradnn.store.runs import LATER_PARAMS, protocol_name
+from paradnn.store.runs import ADDED_PARAMS, protocol_name
 
 #: What runs must share to be one population: hardware and software, how they were timed, what a run
 #: holds, and whether it times a step or a training, whose steps wait for real batches.
@@ -87,9 +87,9 @@ def build_frame(records: stored.Records) -> pd.DataFrame:
     models = records.tags["source"].are("measured") & (records.params["model.name"].codes >= 0)
     for name in sorted({*params, *({_TASK} & tags.keys())}):
         values = records.params[name]
-        if name in LATER_PARAMS:  # what it meant by default where a measured run is older than it
+        if name in ADDED_PARAMS:  # what it meant by default where a measured run is older than it
             values = values.filled(
-                stored.Texts(np.where(models, 0, -1).astype("int32"), {LATER_PARAMS[name]: 0})
+                stored.Texts(np.where(models, 0, -1).astype("int32"), {ADDED_PARAMS[name]: 0})
             )
         if name in tags and name != _TASK:
             values = values.filled(tags[name])

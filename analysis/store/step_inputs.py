@@ -19,7 +19,7 @@ from paradnn.core.errors import ParadnnError
 from paradnn.families import Model
 from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
 from paradnn.platform.specifications import find_hardware
-from paradnn.store.runs import LATER_PARAMS
+from paradnn.store.runs import ADDED_PARAMS
 
 #: Keys of a point that identify what is computed, where and with what; how it is timed is none of
 #: it.
@@ -64,7 +64,7 @@ def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
     as one FLOP.
     """
     rows = [
-        {**LATER_PARAMS, **row}
+        {**ADDED_PARAMS, **row}
         for row in _texts(points, [str(name) for name in points if is_point_key(str(name))])
     ]
     environments, sweeps = (

@@ -23,8 +23,8 @@ from openpyxl import load_workbook
 
 from analysis.published.source import ImportedFolder, Publication, PublishedRun, digest
 from benchmarks.published.common import device_called, repeated, transfer
-from paradnn.config.identity import request_of, texts
-from paradnn.config.point import Point, costs_of
+from paradnn.config.identity import as_params, point_request
+from paradnn.config.point import Point, step_costs
 from paradnn.core.workload import requested_workload
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
@@ -256,7 +256,7 @@ def _kernel(timing: KernelTiming, device: str) -> tuple[str, dict[str, str], dic
         model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision
     )
     integers = timing.precision == "int8"
-    costs = costs_of(replace(point, precision="float32") if integers else point)
+    costs = step_costs(replace(point, precision="float32") if integers else point)
     metrics: dict[str, float] = {
         "step_time_ms": timing.seconds * 1e3,
         "examples_per_second": timing.batch_size / timing.seconds,
@@ -271,6 +271,6 @@ def _kernel(timing: KernelTiming, device: str) -> tuple[str, dict[str, str], dic
     peak = hardware.peak_flops.get(timing.precision) if hardware else None
     if peak:
         metrics["flops_utilization_spec"] = rate / peak
-    shared = texts(request_of(point)).items()
+    shared = as_params(point_request(point)).items()
     params = {key: text for key, text in shared if key in _SHARED or key.startswith(_SHARED_GROUPS)}
     return f"{timing.kernel} {model.size} b{timing.batch_size} {timing.precision}", params, metrics

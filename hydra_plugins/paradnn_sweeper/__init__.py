@@ -22,9 +22,9 @@ class ParadnnFamilies(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Register the families; Hydra calls this before it looks for a configuration."""
-        from paradnn.config.groups import store_options
+        from paradnn.config.groups import register_options
 
-        store_options()
+        register_options()
 
 
 class ParadnnSweeper(Sweeper):
@@ -65,5 +65,7 @@ class ParadnnSweeper(Sweeper):
                 "write hydra.sweeper.params={batch_size:'64,128'}",
             )
         loader = self._context.config_loader
-        plan = plan_sweep(loader, self._config, arguments, self._params, searches=self._searches)
+        plan = plan_sweep(
+            loader, self._config, arguments, self._params, allows_search=self._searches
+        )
         return self._task(plan)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paradnn.config import point as config
-from paradnn.config.groups import groups, options_of
+from paradnn.config.groups import group_names, option_names
 from paradnn.config.rules import input_types
 from paradnn.config.settings import Settings
 from paradnn.core.tables import rows
@@ -74,9 +74,9 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any
 
 
 def _groups() -> Iterator[str]:
-    for group in groups():
+    for group in group_names():
         yield from _entry(
-            group, f"{' | '.join(options_of(group))}: {_GROUPS.get(group, 'chosen with a model')}"
+            group, f"{' | '.join(option_names(group))}: {_GROUPS.get(group, 'chosen with a model')}"
         )
 
 

@@ -23,7 +23,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from paradnn.cli.help import known_keys
-from paradnn.config.groups import content_of, groups, options_of
+from paradnn.config.groups import group_names, option_content, option_names
 from paradnn.config.paths import CONFIG
 from paradnn.config.tags import KEY as TAGS_KEY
 from paradnn.core.errors import ConfigError, ParadnnError
@@ -178,7 +178,7 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
     key = name.lstrip("-")
     keys = known_keys()
-    if key in keys or key in groups():
+    if key in keys or key in group_names():
         return ParadnnError(
             f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}"
         )
@@ -194,7 +194,7 @@ def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
 
 def _check_options(override: Override) -> None:
     group = override.key_or_group
-    options = options_of(group)
+    options = option_names(group)
     if not options or override.is_delete():
         return
     values: list[object] = [override.value()]
@@ -277,7 +277,7 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
             return f"is a key of {work.key}={work.name} alone; give each {work.key} a command of its own"
         return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
     if name:
-        holders = [option for option in options_of(group) if name in keys_of(group, option)]
+        holders = [option for option in option_names(group) if name in keys_of(group, option)]
     else:
         holders = []
     chosen = chosen_option(group, arguments)
@@ -297,7 +297,7 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
 
 def keys_of(group: str, option: str) -> tuple[str, ...]:
     """The keys that an option of a group has, but for its name."""
-    return tuple(str(key) for key in content_of(group, option) if key != "name")
+    return tuple(str(key) for key in option_content(group, option) if key != "name")
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paradnn.compare.text import Paired, round_table
-from paradnn.config.identity import request_of, texts
+from paradnn.config.identity import as_params, point_request
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
@@ -53,7 +53,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
     if len(first) != len(second):
         problem = f"the sides have {len(first)} and {len(second)} points"
         raise ConfigError("sides", "", problem, "write axes after both sides")
-    params = [[texts(request_of(point)) for point in points] for points in (first, second)]
+    params = [[as_params(point_request(point)) for point in points] for points in (first, second)]
     swept = {
         key for row in params[0] for key in row if len({each.get(key) for each in params[0]}) > 1
     }

@@ -1,10 +1,10 @@
-"""What the groups of the configuration hold, such as `model` and `measure`: files of conf/,
-families, kinds of work.
+"""The options of each configuration group, such as `model` and `measure`.
 
-A family needs no file: `model=NAME` has the defaults of its options, and with it come the options
-of other groups that it chooses (`Family.chosen`). Nor does a kind of work: `task=NAME` or
-`scenario=NAME` has the defaults of its options, and with `measure=quick` comes what makes it short.
-A file of the same name takes precedence.
+Options are files in conf/, model families and kinds of work. A family needs no file: `model=NAME`
+has the defaults of its options, and brings the options of other groups that it chooses
+(`Family.chosen`). A kind of work needs no file either: `task=NAME` or `scenario=NAME` has the
+defaults of its options, and `measure=quick` brings its quick defaults. A file of the same name
+takes precedence.
 """
 
 import dataclasses
@@ -17,118 +17,138 @@ from paradnn.config.paths import CONFIG
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Family
 
-#: Where the keys of a group stand, where that is not below its name.
+#: The prefix of the keys of a group if it is not the name of the group.
 _PACKAGES = {
     "learning": "optimizer",
-    **dict.fromkeys(("step", "task", "scenario", "brief"), "_global_"),
+    "step": "_global_",
+    "task": "_global_",
+    "scenario": "_global_",
+    "brief": "_global_",
 }
 
 
-def groups() -> list[str]:
-    """The groups of the configuration: model, measure and so on."""
-    folders = {
-        folder.name for folder in CONFIG.iterdir() if folder.is_dir() and folder.name != "hydra"
-    }
-    return sorted(folders | {group for group, *_ in _brought()})
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """An option that a family or a kind of work brings: `group=name` sets the keys of `content`."""
+
+    group: str
+    name: str
+    content: Mapping[str, Any]
 
 
-def options_of(group: str) -> list[str]:
-    """The options of a group of the configuration, such as `model`; none where it is no group."""
-    if not re.fullmatch(r"[\w/-]{1,100}", group):  # none that leads out of the folder
+def group_names() -> list[str]:
+    """Return the names of all configuration groups."""
+    folders = {folder.name for folder in CONFIG.iterdir() if folder.is_dir()} - {"hydra"}
+    return sorted(folders | {option.group for option in _options_without_files()})
+
+
+def option_names(group: str) -> list[str]:
+    """Return the options of a configuration group; empty if there is no such group."""
+    if not re.fullmatch(r"[\w/-]{1,100}", group):  # a path that leads out of the folder
         return []
     files = {path.stem for path in (CONFIG / group).glob("*.yaml")}
-    return sorted(files | {name for own, name, _ in _brought() if own == group})
+    others = {option.name for option in _options_without_files() if option.group == group}
+    return sorted(files | others)
 
 
 @cache
-def content_of(group: str, option: str) -> Mapping[str, Any]:
-    """The keys that an option of a group has, with their values; empty for what is no option."""
-    text = _text(group, option)
+def option_content(group: str, name: str) -> Mapping[str, Any]:
+    """Return the keys and values of an option; empty if there is no such option."""
+    text = _file_text(group, name)
     if text:
         import yaml
 
         content = yaml.safe_load(text)
         return content if isinstance(content, dict) else {}
-    return next((content for *key, content in _brought() if key == [group, option]), {})
+    for option in _options_without_files():
+        if (option.group, option.name) == (group, name):
+            return option.content
+    return {}
 
 
-def words_of(group: str, option: str) -> str:
-    """What an option is: the words at the head of its file that are no command, or those of the
-    family.
+def describe_option(group: str, name: str) -> str:
+    """Return one sentence about an option.
+
+    It is the comment at the head of its file without commands, or the description of the family or
+    the kind of work.
     """
-    text = _text(group, option)
+    text = _file_text(group, name)
     if text:
         comments = [
             line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")
         ]
         return " ".join(line for line in comments if not line.startswith(("@", "python -m")))
     if group in ("task", "scenario"):
-        return (type(WORKLOADS[option]).__doc__ or "").strip().partition("\n")[0]
+        docstring = type(WORKLOADS[name]).__doc__ or ""
+        return docstring.strip().partition("\n")[0]
     if group == "model":
-        return FAMILIES[option].described
-    return f"Chosen with {option.replace('_', ' and ')}."
+        return FAMILIES[name].described
+    return f"Chosen with {name.replace('_', ' and ')}."
 
 
-def _brought() -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Group, option and content of what families and kinds of work bring."""
-    found: list[tuple[str, str, Mapping[str, Any]]] = [
-        (group, family.name, content)
-        for family in FAMILIES.values()
-        for group, content in {"model": _defaults(family), **family.chosen}.items()
-    ]
-    for work in WORKLOADS.values():
-        if work.key in ("task", "scenario"):
-            keys = {
-                key: value
-                for key, value in work.stored_keys().items()
-                if key in (work.key, work.group)
-            }
-            found.append((work.key, work.name, keys))
-            found += (
-                [("brief", f"quick_{work.name}", {work.group: work.quick_defaults})]
-                if work.quick_defaults
-                else []
-            )
-    return found
-
-
-def is_open(model: Any) -> bool:
-    """Whether the keys of a model may be others than its family's own."""
+def takes_further_keys(model: Any) -> bool:
+    """Return whether a model in a configuration takes keys other than the options of its family."""
     name = model.get("name") if isinstance(model, Mapping) else None
     return isinstance(name, str) and name in FAMILIES and FAMILIES[name].is_open
 
 
-def store_options() -> None:
-    """Let Hydra find what families and kinds of work bring."""
+def register_options() -> None:
+    """Register the options of families and kinds of work with Hydra."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
-    for group, name, content in _brought():
-        if not _text(group, name):
-            package = _PACKAGES.get(group)
-            node: Any = dict(content)
-            if (
-                group == "model" and FAMILIES[name].is_open
-            ):  # its further keys are checked as the point is read
-                node = OmegaConf.create(node, flags={"struct": False})
-            ConfigStore.instance().store(name=name, node=node, group=group, package=package)
+    for option in _options_without_files():
+        if _file_text(option.group, option.name):
+            continue
+        node: Any = dict(option.content)
+        if option.group == "model" and FAMILIES[option.name].is_open:
+            # Hydra accepts any further key; reading the point checks it.
+            node = OmegaConf.create(node, flags={"struct": False})
+        ConfigStore.instance().store(
+            name=option.name,
+            node=node,
+            group=option.group,
+            package=_PACKAGES.get(option.group),
+        )
 
 
-def _text(group: str, option: str) -> str:
-    path = CONFIG / group / f"{option}.yaml"
-    if re.fullmatch(r"[\w.-]+", option) and path.is_file():
+def _options_without_files() -> list[_Option]:
+    """Return the options that families and kinds of work bring."""
+    options = []
+    for family in FAMILIES.values():
+        options.append(_Option("model", family.name, _family_defaults(family)))
+        for group, content in family.chosen.items():
+            options.append(_Option(group, family.name, content))
+    for work in WORKLOADS.values():
+        if work.key not in ("task", "scenario"):
+            continue
+        stored_keys = work.stored_keys()
+        content = {key: stored_keys[key] for key in (work.key, work.group) if key in stored_keys}
+        options.append(_Option(work.key, work.name, content))
+        if work.quick_defaults:
+            quick_content = {work.group: work.quick_defaults}
+            options.append(_Option("brief", f"quick_{work.name}", quick_content))
+    return options
+
+
+def _file_text(group: str, name: str) -> str:
+    """Return the text of the file of an option; empty if it has none."""
+    path = CONFIG / group / f"{name}.yaml"
+    if re.fullmatch(r"[\w.-]+", name) and path.is_file():
         return path.read_text(encoding="utf-8")
     return ""
 
 
-def _defaults(family: Family) -> dict[str, Any]:
-    """The options of a family as a file would hold them; one number stands for several that are the
-    same.
+def _family_defaults(family: Family) -> dict[str, Any]:
+    """Return the default options of a family as a file would hold them.
+
+    A tuple of equal numbers becomes one number.
     """
-    values = {entry.name: entry.default for entry in dataclasses.fields(family.options)} | {
-        "name": family.name
-    }
-    for key, value in values.items():
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(family.options):
+        value = field.default
         if isinstance(value, tuple):
-            values[key] = value[0] if len(set(value)) == 1 else list(value)
-    return values
+            value = value[0] if len(set(value)) == 1 else list(value)
+        defaults[field.name] = value
+    defaults["name"] = family.name
+    return defaults

@@ -1,11 +1,10 @@
-"""What makes two runs the same measurement: hashes of the point, of its protocol and of its limits."""
+"""What makes two runs the same measurement: hashes of the point, its protocol and its limits."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 from paradnn.config.point import Measure, Point
@@ -13,29 +12,49 @@ from paradnn.core.workload import WORKLOADS
 
 #: Keys of `measure` that bound a point without changing what is measured.
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
-#: Keys of `measure` that ask for more than the timing, and leave that as it is.
+#: Keys of `measure` that add to the timing without changing it.
 EXTRA_KEYS = ("profile", "keep_trace")
-#: All that leave the times of the blocks as they are, and so are no part of a protocol: reference
-#: kernels run between the blocks and bias no step (docs/explanation/method.md), so that runs from before they
-#: did are runs of the same protocol.
+#: Keys of `measure` that leave the times of the blocks as they are, and so are not part of a
+#: protocol. Reference kernels run between the blocks and bias no step (docs/explanation/method.md),
+#: so runs from before they existed have the same protocol.
 UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
-#: What `measure=standard` said before it took half of the time.
+#: The values of `measure=standard` before its time was halved.
 FORMER_STANDARD: Mapping[str, Any] = {"min_seconds": 1.0, "block_seconds": 0.1}
-#: Keys of a point that came later, dotted, with the value that says what was always meant: a point
-#: that was stored before them is still the same, and its run is read as if it held them
-#: (`paradnn.store.runs`). The transport was local while there was another: devices of processes
-#: that met over grpc.
-_LATER_KEYS: Mapping[str, Any] = json.loads(
-    Path(__file__).with_name("later_keys.json").read_text(encoding="utf-8")
-)
-#: What `_written` wrote, by the key and the object's id.
-_seen: dict[tuple[str, int], tuple[str, Any]] = {}
-_MOST_SEEN = 2**14
+#: Dotted keys of a point that later versions added, with the value that earlier versions implied. A
+#: point that was stored without them keeps its identity, and its run is read as if it had them
+#: (`paradnn.store.runs`). The key `transport` no longer exists: its value was "local", unless the
+#: devices belonged to several processes that communicated over gRPC.
+_ADDED_DEFAULTS: Mapping[str, Any] = {
+    "devices": 1,
+    "transport": "local",
+    "hosts": 1,
+    "framework.compile": "default",
+    "model.experts": 1,
+    "model.active_experts": 2,
+    "model.capacity": 1.25,
+    "measure.relative_interval": None,
+    "measure.reference": False,
+    "measure.processes": 1,
+    "measure.max_processes": 30,
+    "platform.cores": None,
+    "platform.price_per_hour": None,
+    "scenario": "closed",
+    "task": "step",
+}
+#: The JSON of a part of a point and the part itself, by the key and the id of the part.
+_json_by_object: dict[tuple[str, int], tuple[str, Any]] = {}
+_MAX_CACHED_PARTS = 2**14
 
 
-@dataclass(frozen=True, slots=True)  # a plan has a million
+@dataclass(frozen=True, slots=True)  # a plan has up to a million of them
 class Identity:
-    """A measurement as resume knows it: what and how, on what, which repetition."""
+    """What resume compares: what was measured, where, and which repetition.
+
+    Attributes:
+        point_id: Hash of the point and its timing protocol.
+        environment_id: Hash of hardware and software.
+        replicate: Number of the repetition.
+    """
 
     point_id: str
     environment_id: str
@@ -43,13 +62,11 @@ class Identity:
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """A short hash of a JSON-able value, the same for equal values whatever the order of their
-    keys.
-    """
-    return _hash(_json(value), length)
+    """Return a short hash of a JSON value; the order of the keys of a mapping does not matter."""
+    return _hash(_as_json(value), length)
 
 
-def _json(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -58,57 +75,61 @@ def _hash(text: str, length: int = 16) -> str:
 
 
 def point_id(point: Point) -> str:
-    """Hash of what is measured and how; software and hardware are the environment's, limits and
-    prices no part.
+    """Return the hash of what is measured and how.
+
+    Software and hardware belong to the environment. Limits, extras and prices do not count.
     """
     parts = vars(point) | point.workload.stored_keys()
     names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
-    texts = ",".join(text for name in names if (text := _written(name, parts[name])))
-    return _hash(f"[{{{texts}}},{_protocol(point.measure)}]")
+    texts = [_part_as_json(name, parts[name]) for name in names]
+    present = ",".join(text for text in texts if text)
+    return _hash(f"[{{{present}}},{_protocol_as_json(point.measure)}]")
 
 
-def _written(name: str, part: Any) -> str:
-    """A part of a point as JSON, of an object that was seen before as it was: points of a sweep
-    share their parts.
+def _part_as_json(name: str, part: Any) -> str:
+    """Return a part of a point as JSON without the outer braces; empty if it is all defaults.
+
+    The points of a sweep share their parts, so the text of an object is computed once.
     """
-    known = _seen.get((name, id(part)))
-    if known is None:
-        if len(_seen) >= _MOST_SEEN:
-            _seen.clear()
-        values = {name: dict(vars(part)) if is_dataclass(part) else part}
-        if name == "platform":
-            values[name]["price_per_hour"] = None
-        known = _seen[name, id(part)] = (
-            _json(told(values))[1:-1],
-            part,
-        )  # kept, so that no other gets its id
-    return known[0]
+    known = _json_by_object.get((name, id(part)))
+    if known is not None:
+        return known[0]
+    if len(_json_by_object) >= _MAX_CACHED_PARTS:
+        _json_by_object.clear()
+    values = {name: dict(vars(part)) if is_dataclass(part) else part}
+    if name == "platform":
+        values[name]["price_per_hour"] = None
+    text = _as_json(without_added_defaults(values))[1:-1]
+    # The object is kept, so that no other object gets its id.
+    _json_by_object[name, id(part)] = (text, part)
+    return text
 
 
-def unpriced(point: Point) -> Point:
-    """The point without its price, which changes nothing that is measured."""
+def without_price(point: Point) -> Point:
+    """Return the point without its price, which changes nothing that is measured."""
     return replace(point, platform=replace(point.platform, price_per_hour=None))
 
 
 def protocol_id(measure: Measure) -> str:
-    """Hash of how a point is measured."""
-    return _hash(_protocol(measure))
+    """Return the hash of how a point is measured."""
+    return _hash(_protocol_as_json(measure))
 
 
 def limits_id(measure: Measure) -> str:
-    """Hash of what bounds a point: under other limits a timeout or an out of memory may end
-    otherwise.
+    """Return the hash of the limits of a point.
+
+    A point that ended with a timeout or out of memory may end otherwise under other limits.
     """
     return digest([getattr(measure, key) for key in LIMIT_KEYS])
 
 
-def request_of(point: Point) -> dict[str, Any]:
-    """The point as the worker receives it: plain nested mappings and lists."""
+def point_request(point: Point) -> dict[str, Any]:
+    """Return the point as the worker receives it: nested mappings and lists of plain values."""
     parts = vars(point) | point.workload.stored_keys()
     del parts["workload"]
-    request: dict[str, Any] = {
-        key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()
-    }
+    request: dict[str, Any] = {}
+    for key, part in parts.items():
+        request[key] = dict(vars(part)) if is_dataclass(part) else part
     model = request["model"] or {}
     request["model"] = {
         key: list(value) if isinstance(value, tuple) else value for key, value in model.items()
@@ -118,30 +139,40 @@ def request_of(point: Point) -> dict[str, Any]:
 
 
 @cache
-def later_keys() -> Mapping[str, Any]:
-    """Keys of a point that came later, dotted, with what was always meant."""
-    return {
-        **_LATER_KEYS,
-        **{key: value for work in WORKLOADS.values() for key, value in work.added_defaults.items()},
-    }
+def added_defaults() -> Mapping[str, Any]:
+    """Return the dotted keys that later versions added, with the value that was implied before."""
+    defaults = dict(_ADDED_DEFAULTS)
+    for work in WORKLOADS.values():
+        defaults.update(work.added_defaults)
+    return defaults
 
 
-def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys; lists stay values."""
-    if not isinstance(values, dict):
-        return {prefix: values}
-    found: dict[str, Any] = {}
+def without_added_defaults(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings without the keys that have the value of `added_defaults`.
+
+    Args:
+        values: Keys of a point.
+        prefix: What precedes the keys in `added_defaults`, such as "measure.".
+    """
+    defaults = added_defaults()
+    kept: dict[str, Any] = {}
     for key, value in values.items():
-        found.update(_flatten(value, f"{prefix}.{key}" if prefix else str(key)))
-    return found
+        dotted_key = f"{prefix}{key}"
+        if dotted_key in defaults and value == defaults[dotted_key]:
+            continue
+        if isinstance(value, dict):
+            kept[key] = without_added_defaults(value, f"{dotted_key}.")
+        else:
+            kept[key] = value
+    return kept
 
 
-def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Nested mappings as a run's params: dotted keys, and values as Hydra writes them."""
-    return {key: _text(value) for key, value in _flatten(values).items()}
+def as_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return nested mappings as params of a run: dotted keys, and values as Hydra writes them."""
+    return {key: _as_param(value) for key, value in _flatten(values).items()}
 
 
-def _text(value: Any) -> str:
+def _as_param(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -149,20 +180,18 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-@lru_cache
-def _protocol(measure: Measure) -> str:
-    values = {key: value for key, value in vars(measure).items() if key not in UNTIMED_KEYS}
-    return _json(told(values, "measure."))
-
-
-def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings without the keys that came later and say what was always meant; these stand
-    below `prefix`.
-    """
-    later = later_keys()
-    found = {}
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one mapping with dotted keys; lists are values."""
+    if not isinstance(values, dict):
+        return {prefix: values}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
-        dotted = f"{prefix}{key}"
-        if dotted not in later or value != later[dotted]:
-            found[key] = told(value, f"{dotted}.") if isinstance(value, dict) else value
-    return found
+        dotted_key = f"{prefix}.{key}" if prefix else str(key)
+        flat.update(_flatten(value, dotted_key))
+    return flat
+
+
+@lru_cache
+def _protocol_as_json(measure: Measure) -> str:
+    values = {key: value for key, value in vars(measure).items() if key not in UNTIMED_KEYS}
+    return _as_json(without_added_defaults(values, "measure."))

@@ -1,22 +1,36 @@
 """How a point can end, and which ending is which outcome.
 
-Out of memory is a result, not an accident: the paper's heat maps need it. What the child says of
-itself is believed; what ended its process is judged here from the outside.
+Running out of memory is a result, not an accident: the heat maps of the paper show it. The child's
+own answer is believed. If its process ended without an answer, the driver classifies the ending
+from outside.
 """
 
 import signal
 from dataclasses import dataclass, field
 
 from paradnn.core.messages import Answer, WorkloadMessage
-from paradnn.core.tables import rows
 
-#: Every outcome, with what it means.
-OUTCOMES = {row["outcome"]: row["means"] for row in rows(__file__)}
+#: Every outcome with its meaning.
+OUTCOMES = {
+    "ok": "measured",
+    "oom_host": "host memory exceeded",
+    "oom_device": "device memory exceeded",
+    "oom_predicted": (
+        "not tried: the analytic memory bound, or a smaller point, shows that the limit is exceeded"
+    ),
+    "timeout": "longer than measure.timeout, or learn.epochs without the target",
+    "compile_error": "the framework could not trace or compile the step",
+    "nan": "the loss became NaN or infinite",
+    "crash": "the process died, or an unexpected error occurred",
+    "unavailable": "the device, software or input does not exist here",
+    "overload": "the requested load could not be issued or served",
+}
 
-#: Outcomes that another setting of the limits could change.
+#: Outcomes that other limits could change.
 LIMIT_OUTCOMES = ("oom_host", "oom_predicted", "timeout")
 
-#: What ends a point's own process when another one of it is gone (`paradnn.worker.process_group`).
+#: The signal that ends a process of a point when another process of the point is gone
+#: (`paradnn.worker.process_group`).
 _PEER_GONE = signal.SIGIO
 
 _ALLOCATION_FAILED = (
@@ -26,12 +40,21 @@ _ALLOCATION_FAILED = (
     "cannot allocate memory",
     "OOM when allocating",
 )
+#: Share of the memory limit beyond which a killed process is assumed to be out of memory.
+_NEARLY_FULL = 0.8
+_MAX_STDERR_CHARS = 300
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child's process ended. stopped: by the driver, why; has_eager: what it compiled could
-    run without that.
+    """How the process of a child ended.
+
+    Attributes:
+        exit_code: The exit code; None if a signal ended the process.
+        signal: The signal that ended the process; None if it exited.
+        stopped: Why the driver stopped it: "timeout", "memory" or "worker"; None if it did not.
+        phase: The phase in which it ended.
+        has_eager: Whether the compiled step could also run eagerly.
     """
 
     exit_code: int | None
@@ -43,12 +66,17 @@ class Ending:
 
 @dataclass(frozen=True)
 class PointResult:
-    """How a process of a point ended as the driver saw it; `answer` is the child's own, None where
-    there is none.
+    """How one process of a point ended, as the driver saw it.
 
-    `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one
-    seen from outside; `begun` is in Unix seconds, `news` are what the point's kind of work sent
-    while it was measured.
+    Attributes:
+        outcome: One of `OUTCOMES`.
+        reason: One line; None if the outcome needs none.
+        answer: The answer of the child; None if it sent none.
+        phases: Seconds by phase.
+        stderr: The end of what the child wrote to standard error.
+        peak_memory_bytes: The peak that was seen from outside.
+        begun: Unix time of the start in seconds.
+        news: What the kind of work sent while the point was measured.
     """
 
     outcome: str
@@ -65,55 +93,60 @@ def classify(
     ending: Ending,
     answer: Answer | None,
     stderr: str,
+    *,
     timeout: float,
     memory_limit: int | None,
     peak: int,
 ) -> tuple[str, str | None]:
-    """Outcome and one-line reason of a child that exited so.
+    """Return the outcome of a child and a one-line reason.
 
-    `timeout` is in seconds, `memory_limit` and `peak` in bytes; `stderr` is the end of what the
-    child wrote.
+    Args:
+        ending: How its process ended.
+        answer: What it answered; None if it sent no answer.
+        stderr: The end of what it wrote to standard error.
+        timeout: The time limit in seconds.
+        memory_limit: The memory limit in bytes.
+        peak: The peak memory that was seen from outside, in bytes.
     """
     if answer:
         return answer.outcome, answer.reason
+    phase = f"in phase {ending.phase}"
     if ending.stopped == "timeout":
+        reason = f"over {timeout:g} s, {phase}: raise measure.timeout"
         if ending.phase == "compile" and ending.has_eager:
-            other = ", or set compile=eager"
-        else:
-            other = ""
-        return (
-            "timeout",
-            f"over {timeout:g} s, in phase {ending.phase}: raise measure.timeout{other}",
-        )
+            reason += ", or set compile=eager"
+        return "timeout", reason
     if ending.stopped == "memory":
-        return (
-            "oom_host",
-            f"took {_gib(peak)} in phase {ending.phase}, the limit is {_gib(memory_limit or 0)}",
-        )
-    last = next(
-        (line.strip() for line in reversed(stderr.splitlines()) if line.strip()),
-        "nothing on standard error",
-    )[:300]
+        return "oom_host", f"took {_gib(peak)} {phase}, the limit is {_gib(memory_limit or 0)}"
+    last_line = _last_line(stderr)
     if any(word in stderr for word in _ALLOCATION_FAILED):
-        return "oom_host", f"an allocation failed in phase {ending.phase}: {last}"
-    if ending.signal in (signal.SIGKILL, _PEER_GONE) and memory_limit and peak > 0.8 * memory_limit:
-        return "oom_host", f"killed by the system in phase {ending.phase} when it held {_gib(peak)}"
+        return "oom_host", f"an allocation failed {phase}: {last_line}"
+    is_nearly_full = memory_limit is not None and peak > _NEARLY_FULL * memory_limit
+    if ending.signal in (signal.SIGKILL, _PEER_GONE) and is_nearly_full:
+        return "oom_host", f"killed by the system {phase} when it held {_gib(peak)}"
     if ending.stopped == "worker":
-        return "crash", f"the worker died in phase {ending.phase}"
+        return "crash", f"the worker died {phase}"
     if ending.signal == _PEER_GONE:
-        return "crash", f"another process of the point exited in phase {ending.phase}: {last}"
+        return "crash", f"another process of the point exited {phase}: {last_line}"
     if ending.signal is not None:
-        return "crash", f"{signal_name(ending.signal)} in phase {ending.phase}: {last}"
-    return "crash", f"exit code {ending.exit_code} in phase {ending.phase}: {last}"
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
+        return "crash", f"{signal_name(ending.signal)} {phase}: {last_line}"
+    return "crash", f"exit code {ending.exit_code} {phase}: {last_line}"
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called."""
+    """Return the name of a signal, such as SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _last_line(stderr: str) -> str:
+    for line in reversed(stderr.splitlines()):
+        if line.strip():
+            return line.strip()[:_MAX_STDERR_CHARS]
+    return "nothing on standard error"
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

@@ -1,5 +1,6 @@
-"""Where this package, its configuration and its results are: in a checkout, and installed from a
-wheel.
+"""Where this package, its configuration and its results are.
+
+The package is in a checkout, or installed from a wheel.
 """
 
 import os
@@ -7,15 +8,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _PARENT = PACKAGE.parent
-#: The checkout that the package is in; None where it is installed from a wheel.
+#: The checkout that contains the package; None if it is installed from a wheel.
 if (_PARENT / "conf" / "config.yaml").is_file() and (_PARENT / "pyproject.toml").is_file():
     CHECKOUT = _PARENT
 else:
     CHECKOUT = None
-#: Hydra's configuration. A wheel carries it inside the package.
+#: The folder of Hydra's configuration files, which a wheel has inside the package.
 CONFIG = (CHECKOUT or PACKAGE) / "conf"
-#: Results are kept in `mlruns` below it: the checkout, or the folder in which an installed command
-#: is run.
+#: The folder that contains `mlruns` with the results: the checkout, or the working directory of an
+#: installed command.
 HOME = CHECKOUT or Path.cwd()
 
 

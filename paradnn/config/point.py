@@ -1,8 +1,7 @@
-"""The configuration, typed and checked once.
+"""A point: everything that decides what a run measures, as frozen dataclasses.
 
-Hydra composes plain nested mappings; here they become frozen dataclasses. Every field carries its
-help text and its bounds, so that the checks, `--help` and the documentation speak of the same
-thing. An error names the dotted key, the value and the remedy (`paradnn.core.errors.ConfigError`).
+Hydra composes plain nested mappings, and `paradnn.config.reading` turns them into a `Point`. Every
+field has its help text and its bounds, so that the checks, `--help` and the documentation agree.
 """
 
 from collections.abc import Mapping
@@ -23,27 +22,28 @@ from paradnn.core.workload import (
 )
 from paradnn.families import Model
 
-# Variables that frameworks read when they are imported. An allow-list, since what is set here is
-# also recorded.
+#: Prefixes of the variables that frameworks read when they are imported. This is an allow-list,
+#: because the values are recorded.
 ENV_PREFIXES = (
-    *(
-        "TF_",
-        "XLA_",
-        "OMP_",
-        "KMP_",
-        "ONEDNN_",
-        "DNNL_",
-        "MKL_",
-        "OPENBLAS_",
-        "CUDA_",
-        "NVIDIA_TF32",
-        "JAX_",
-    ),
-    *("TORCH", "PYTORCH_", "MALLOC_", "GLIBC_TUNABLES"),
+    "TF_",
+    "XLA_",
+    "OMP_",
+    "KMP_",
+    "ONEDNN_",
+    "DNNL_",
+    "MKL_",
+    "OPENBLAS_",
+    "CUDA_",
+    "NVIDIA_TF32",
+    "JAX_",
+    "TORCH",
+    "PYTORCH_",
+    "MALLOC_",
+    "GLIBC_TUNABLES",
 )
 
-# What a requirement may be: a name, extras, versions, a marker. Never an option of the installer or
-# an address, which may hold a password, and what is written here is recorded.
+#: A requirement has a name, extras, versions and a marker. Options of the installer and addresses
+#: are not allowed: requirements are recorded, and an address may contain a password.
 REQUIREMENT = r"[A-Za-z0-9][\w.-]*(\[[\w,. -]+\])? *([<>=!~]=?[^@/;]+)?(;[^@/]+)?"
 _CORES = (
     r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*",
@@ -54,7 +54,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer, by default with the constants of the paper's published programs."""
+    """The optimizer; the defaults are the constants of the paper's published programs."""
 
     name: str = option("rmsprop", "the update rule", choices=("rmsprop", "momentum", "sgd", "adam"))
     learning_rate: float = option(0.1, "step size", low=0.0)
@@ -74,20 +74,20 @@ class Platform:
     name: str = option("cpu", "kind of device", choices=("cpu", "gpu", "tpu"))
     threads: int | None = option(
         None,
-        "threads within an operation, of each device; null: every core, shared by the devices",
+        "threads within an operation, per device; null: all cores, shared by the devices",
         low=1,
         high=4096,
     )
-    index: int = option(0, "which device of that kind", low=0, high=1023)
+    index: int = option(0, "number of the device among those of its kind", low=0, high=1023)
     cores: str | int | None = option(
         None,
-        "cores that a point on one device is bound to, as in '0-3,6'; null: all",
+        "cores to which a point on one device is bound, as in '0-3,6'; null: all",
         low=0,
         pattern=_CORES,
     )
     price_per_hour: float | None = option(
         None,
-        "what an hour of it costs, recorded and no part of the point; null: as price= says",
+        "price of an hour, which is recorded and not part of the point; null: see price=",
         low=1e-9,
         high=1e9,
     )
@@ -95,7 +95,7 @@ class Platform:
 
 @dataclass(frozen=True)
 class FrameworkOptions:
-    """The framework below Keras, with the variables it reads when it is imported."""
+    """The framework below Keras, with the variables that it reads when it is imported."""
 
     name: str = option(
         "tensorflow",
@@ -109,20 +109,18 @@ class FrameworkOptions:
     )
     compile: str = option(
         "default",
-        "how hard torch.compile works (framework=torch compile=graph)",
+        "effort of torch.compile (framework=torch compile=graph)",
         choices=("default", "reduce-overhead", "max-autotune"),
     )
 
 
 @dataclass(frozen=True)
 class Software:
-    """The interpreter under test: this one, one that the user made, or a stack that is made on
-    first use.
-    """
+    """The interpreter under test: this one, another one, or a stack that is made on first use."""
 
     name: str = option("current", "name of the software stack")
     python: str | None = option(
-        None, "path of the interpreter that has the framework; null: this one"
+        None, "path of an interpreter that has the framework; null: this one"
     )
     requirements: tuple[str, ...] = option(
         (),
@@ -131,50 +129,51 @@ class Software:
     )
     python_version: str | None = option(
         None,
-        "Python of such a stack; null: the driver's",
+        "Python version of such a stack; null: that of the driver",
         pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
     )
 
 
 @dataclass(frozen=True)
 class Measure:
-    """The protocol of one point.
+    """The timing protocol of one point.
 
     Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not
     change what is timed.
     """
 
-    min_seconds: float = option(0.5, "measure at least this long", low=0.0, high=_DAY)
-    min_blocks: int = option(10, "and at least so many blocks", low=1, high=100_000)
+    min_seconds: float = option(0.5, "measure for at least this long", low=0.0, high=_DAY)
+    min_blocks: int = option(10, "and at least this many blocks", low=1, high=100_000)
     max_seconds: float = option(
-        120.0, "measure no longer than this, however few the blocks", low=0.0, high=10 * _DAY
+        120.0, "measure no longer than this, even with fewer blocks", low=0.0, high=10 * _DAY
     )
     block_seconds: float = option(
-        0.05, "shortest block of steps between two synchronisations", low=0.0, high=3600.0
+        0.05, "shortest block of steps between two synchronizations", low=0.0, high=3600.0
     )
     warmup_seconds: float = option(
         10.0, "stop warming up after this long, steady or not", low=0.0, high=_DAY
     )
     relative_interval: float | None = option(
         None,
-        "measure on until half the 95% interval is below this share, within max_seconds or max_processes; null: do not",
+        "continue until half the 95% interval is below this share of the value, within max_seconds "
+        "or max_processes; null: do not",
         low=0.0001,
         high=1.0,
     )
     reference: bool | float = option(
         False,
-        "share of the time in which fixed kernels tell the machine's speed; true: a fifth",
+        "share of the time for fixed kernels that track the speed of the machine; true: a fifth",
         low=0.0,
         high=0.2,
     )
     processes: int = option(
-        1, "processes of a point, whose spread the interval holds", low=1, high=1000
+        1, "processes of a point; the interval covers their spread", low=1, high=1000
     )
     max_processes: int = option(
-        30, "with relative_interval: in up to so many processes", low=1, high=1000
+        30, "with relative_interval: use at most this many processes", low=1, high=1000
     )
     timeout: float = option(
-        600.0, "seconds for a process; longer is outcome timeout", low=0.001, high=10 * _DAY
+        600.0, "time limit of a process in seconds (outcome timeout)", low=0.001, high=10 * _DAY
     )
     memory_limit: str | int = option(
         "auto", "host memory of a point: 8GiB, 500MB, or auto (90% of what is free)"
@@ -183,7 +182,7 @@ class Measure:
         True, "skip a point whose analytic memory bound alone exceeds the limit"
     )
     profile: bool = option(
-        False, "after timing, profile some steps: a table of operations and a figure on the run"
+        False, "after timing, profile some steps: the run gets a table and a figure of operations"
     )
     keep_trace: bool = option(
         False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)"
@@ -192,21 +191,19 @@ class Measure:
 
 @dataclass(frozen=True)
 class Point:
-    """One model at one kind of work, measured once in one way: everything that decides what a run
-    measures.
-    """
+    """One model at one kind of work, measured once in one way."""
 
     model: Model
     workload: Workload = field(default_factory=lambda: next(iter(WORKLOADS.values())))
     batch_size: int = option(
         256,
-        "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search",
+        "examples per step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search",
         low=1,
         high=2**40,
     )
     precision: str = option(
         "float32",
-        "16-bit types are Keras mixed policies; int8 types are engines'",
+        "16-bit types are Keras mixed policies; int8 types need an engine",
         choices=tuple(COMPUTE_BYTES),
     )
     compile: str = option(
@@ -215,10 +212,10 @@ class Point:
         choices=("graph", "xla", "eager"),
     )
     devices: int = option(
-        1, "devices that share each step's examples, data parallel", low=1, high=4096
+        1, "devices that share the examples of each step (data parallel)", low=1, high=4096
     )
     hosts: int = option(
-        1, "hosts with as many of its processes each, of model=channel", low=1, high=4096
+        1, "hosts that share the processes of model=channel equally", low=1, high=4096
     )
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
@@ -226,19 +223,20 @@ class Point:
     software: Software = field(default_factory=Software)
     data: Input = field(default_factory=Synthetic)
     measure: Measure = field(default_factory=Measure)
-    replicate: int = option(0, "repetition of the same point", low=0, high=2**31)
+    replicate: int = option(0, "number of the repetition of a point", low=0, high=2**31)
     seed: int = option(0, "random seed of weights and data", low=0, high=2**31 - 1)
 
 
 _SELECTOR_HELP = {
     "mode": (
-        "a training step, a forward pass alone, or tokens one after the other (docs/how-to/generation.md)"
+        "a training step, a forward pass alone, or tokens one after the other "
+        "(docs/how-to/generation.md)"
     ),
     "task": (
         "what is measured: a step, training to an accuracy, "
         "or the accuracy of a trained model (docs/how-to/engines.md)"
     ),
-    "scenario": "how inference requests arrive, as MLPerf defines it (docs/how-to/serving.md)",
+    "scenario": ("how inference requests arrive, as MLPerf defines it (docs/how-to/serving.md)"),
 }
 
 
@@ -259,7 +257,7 @@ def point_keys() -> tuple[str, ...]:
     return (*fields, *DEFAULT_KEYS, *workloads_by_group())
 
 
-def costs_of(point: Point) -> Costs:
+def step_costs(point: Point) -> Costs:
     """Return the analytic costs of one step."""
     return point.model.costs(
         batch_size=point.batch_size,
@@ -272,7 +270,7 @@ def costs_of(point: Point) -> Costs:
     )
 
 
-def prefill_costs_of(point: Point) -> Costs:
+def prefill_costs(point: Point) -> Costs:
     """Return the analytic costs of reading the prompts of a point with mode=generate."""
     return point.model.prefill_costs(
         batch_size=point.batch_size,

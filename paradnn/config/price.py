@@ -1,5 +1,6 @@
-"""What an hour of a device or of a host costs: a table that the user keeps, as a file of
-`conf/price` or anywhere.
+"""Prices per hour of devices and hosts.
+
+The user keeps them in a table, which is a file in `conf/price` or anywhere else.
 """
 
 import math
@@ -13,54 +14,74 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
 from paradnn.core.words import did_you_mean
 
+_EXAMPLE = "see conf/price/example.yaml"
+
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of an hour, by the name of a device or of a host, in one currency."""
+    """Prices per hour by the name of a device or a host, in one currency."""
 
-    currency: str | None = option(None, "what prices are in, such as USD", longest=40)
-    date: str | None = option(None, "of when they are", longest=40)
-    source: str | None = option(None, "where they are from", longest=400)
-    per_hour: Mapping[str, str] = option(
-        {}, "device or host -> what an hour of it costs", prefixes=("",)
-    )
+    currency: str | None = option(None, "currency of the prices, such as USD", longest=40)
+    date: str | None = option(None, "date of the prices", longest=40)
+    source: str | None = option(None, "source of the prices", longest=400)
+    per_hour: Mapping[str, str] = option({}, "price of an hour by device or host", prefixes=("",))
 
-    def of(self, device: str, host: str, count: int) -> float | None:
-        """The price of so many devices, else of their host with all it has; None where neither is
-        known.
+    def hourly_price(self, device: str, host: str, count: int) -> float | None:
+        """Return the price of an hour of `count` devices; None if no price is known.
+
+        The price of a device takes precedence over that of its host, which includes all devices.
         """
         if device in self.per_hour:
             return count * float(self.per_hour[device])
-        return float(self.per_hour[host]) if host in self.per_hour else None
+        if host in self.per_hour:
+            return float(self.per_hour[host])
+        return None
 
     @property
     def origin(self) -> str:
-        """Where and of when the prices are, as far as that is known."""
-        return ", ".join(filter(None, (self.source, self.date)))
+        """Source and date of the prices, as far as they are known."""
+        return ", ".join(text for text in (self.source, self.date) if text)
 
 
 def positive_price(key: str, shown: str, price: str, example: str = "V100=2") -> float:
-    """A price that was written; ConfigError for what is none, with an `example` of how it is
-    written.
+    """Return a price that the user wrote.
+
+    Args:
+        key: The key that an error names.
+        shown: The value that an error shows.
+        price: The price as text.
+        example: A correct value of the key.
+
+    Raises:
+        ConfigError: The price is not a positive number.
     """
     try:
         number = float(price)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise ConfigError(key, shown, "is no price", f"write for example '{example}', an hour")
+        remedy = f"write for example '{example}', the price of an hour"
+        raise ConfigError(key, shown, "is not a positive price", remedy)
     return number
 
 
 def check_prices(prices: Prices, key: str = "price") -> None:
-    """ConfigError for the first price of a table that is none."""
+    """Raise ConfigError for the first price of a table that is not a positive number.
+
+    Args:
+        prices: The table.
+        key: The key of the table, empty for a file.
+    """
+    dotted_key = f"{key}.per_hour".lstrip(".")
     for name, price in prices.per_hour.items():
-        positive_price(f"{key}.per_hour".lstrip("."), f"{name}={price}", price, f"{name}: 2")
+        positive_price(dotted_key, f"{name}={price}", price, f"{name}: 2")
 
 
 def load_prices(name: str, key: str) -> Prices:
-    """The table `name` of `conf/price`, or of a YAML file; ConfigError, naming `key`, where it is
-    missing or wrong.
+    """Return the table `name` of `conf/price`, or the table in the YAML file `name`.
+
+    Raises:
+        ConfigError: The table does not exist or is invalid; names `key`.
     """
     import yaml
 
@@ -71,21 +92,13 @@ def load_prices(name: str, key: str) -> Prices:
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError:
-        known = sorted(
-            path.stem for path in (CONFIG / "price").glob("*.yaml") if path.stem != "none"
-        )
-        hint = (
-            did_you_mean(name, known).strip()
-            or f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
-        )
-        raise ConfigError(key, name, "is neither a price nor a table of prices", hint) from None
+        reason = "is neither a price nor a table of prices"
+        raise ConfigError(key, name, reason, _missing_table_remedy(name)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            key, name, f"is no YAML file ({reason})", "see conf/price/example.yaml"
-        ) from None
+        problem = str(error).splitlines()[0]
+        raise ConfigError(key, name, f"is not a YAML file ({problem})", _EXAMPLE) from None
     if not isinstance(content, Mapping):
-        raise ConfigError(key, name, "holds no table of prices", "see conf/price/example.yaml")
+        raise ConfigError(key, name, "does not hold a table of prices", _EXAMPLE)
     try:
         prices = read(Prices, content, "")
         check_prices(prices, "")
@@ -93,3 +106,10 @@ def load_prices(name: str, key: str) -> Prices:
         problem, _, remedy = str(error).rpartition("; ")
         raise ConfigError(key, name, problem, remedy) from None
     return prices
+
+
+def _missing_table_remedy(name: str) -> str:
+    tables = sorted(path.stem for path in (CONFIG / "price").glob("*.yaml"))
+    tables.remove("none")
+    suggestion = did_you_mean(name, tables).strip()
+    return suggestion or f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(tables)}"

@@ -22,7 +22,7 @@ class Tracking:
 
     name: str = option(
         "mlflow",
-        "mlflow: a tracking store; offline: one file a point",
+        "mlflow: a tracking store; offline: one file per point",
         choices=("mlflow", "offline"),
     )
     uri: str | None = option(
@@ -37,9 +37,11 @@ class Tracking:
         "analysis --tag team=vision selects them",
         prefixes=("",),
     )
-    folder: str | None = option(None, "files of points that no store took; null: mlruns/offline")
+    folder: str | None = option(
+        None, "folder for points that the store did not accept; null: mlruns/offline"
+    )
     patience: float = option(
-        120.0, "seconds to wait for a store that went away", low=0.0, high=_DAY
+        120.0, "seconds to wait for a store that does not answer", low=0.0, high=_DAY
     )
 
     @property
@@ -50,38 +52,41 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Sweep:
-    """How a multirun is laid out."""
+    """How the points of a multirun are chosen and ordered."""
 
     grids: tuple[Mapping[str, Any], ...] = option(
-        (), "axes of a preset: a list of grids, their union is swept"
+        (), "axes of a preset: a list of grids, whose union is swept"
     )
     design: str = option(
         "grid",
-        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/how-to/adaptive.md)",
+        "grid: measure every point; adaptive: measure the most informative points for their time, "
+        "and predict the others (docs/how-to/adaptive.md)",
         choices=("grid", "adaptive"),
     )
-    points: int | None = option(None, "adaptive: end once so many points are measured", low=1)
+    points: int | None = option(None, "adaptive: stop after this many points", low=1)
     minutes: float | None = option(
-        None, "adaptive: end after so many minutes", low=0.01, high=525_600.0
+        None, "adaptive: stop after this many minutes", low=0.01, high=525_600.0
     )
     error: float | None = option(
         None,
-        "adaptive: end at such a median relative error expected of unmeasured step times; 0.05 where no end is given",
+        "adaptive: stop at this expected median relative error of unmeasured step times; 0.05 "
+        "without any stopping rule",
         low=0.001,
         high=10.0,
     )
     zip: tuple[tuple[str, ...], ...] = option(
         (),
-        "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]",
+        "axes that advance together, value by value: [model.nodes,batch_size], or several groups "
+        "[[a,b],[c,d]]",
     )
     order: str = option(
         "random",
         "random: drift does not look like an effect; given: as written",
         choices=("random", "given"),
     )
-    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
+    seed: int = option(0, "seed of the random order and of the sample", low=0, high=2**31 - 1)
     sample: int | None = option(
-        None, "measure only so many points, drawn evenly over the space; null: all", low=1
+        None, "measure only this many points, drawn evenly over the space; null: all", low=1
     )
     name: str | None = option(None, "name of the parent run; null: the date and the families")
     plan: str | None = option(None, "internal: the id of a planned sweep")
@@ -89,52 +94,60 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Largest:
-    """What `batch_size=largest` searches, or `largest.of=model.nodes`."""
+    """What `batch_size=largest`, or `largest.of=model.nodes`, searches for."""
 
     of: str = option(
         "batch_size",
-        "batch_size, or a size of the model, such as model.nodes, from the point's own up",
+        "batch_size, or a size of the model such as model.nodes; the search begins at its value",
     )
     step_ms: float | None = option(
         None,
-        "the largest of such a step time; null: the largest that fits the memory",
+        "the largest with at most this step time; null: the largest that fits into memory",
         low=1e-6,
         high=1e9,
     )
     latency_ms: float | None = option(
         None,
-        "the largest whose latency is such in nine of ten cases, with its 95% interval",
+        "the largest whose 90th percentile of the latency is at most this, with its 95% interval",
         low=1e-6,
         high=1e9,
     )
     within: float = option(
-        0.05, "share by which what does not fit may be larger", low=1e-6, high=1.0
+        0.05,
+        "stop once a size that fails is larger than one that fits by at most this share",
+        low=1e-6,
+        high=1.0,
     )
 
     @property
-    def limited(self) -> bool:
-        """Whether a time ends the search, and not the memory alone."""
+    def has_time_limit(self) -> bool:
+        """Whether a time ends the search, and not only the memory."""
         return self.step_ms is not None or self.latency_ms is not None
 
     def fits(self, metrics: Mapping[str, float]) -> bool:
-        """Whether what was measured is within the limits."""
-        p90 = metrics.get("latency_p90_high_ms", metrics.get("latency_p90_ms", math.inf))
-        found = ((self.step_ms, metrics.get("step_time_ms", 0.0)), (self.latency_ms, p90))
-        return all(limit is None or value <= limit for limit, value in found)
+        """Return whether a measured point is within the limits."""
+        step_ms = metrics.get("step_time_ms", 0.0)
+        latency_ms = metrics.get("latency_p90_ms", math.inf)
+        latency_ms = metrics.get("latency_p90_high_ms", latency_ms)
+        if self.step_ms is not None and step_ms > self.step_ms:
+            return False
+        return self.latency_ms is None or latency_ms <= self.latency_ms
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the driver needs beside the points themselves."""
+    """What the driver needs in addition to the points."""
 
     resume: bool | str = option(
         True,
-        "skip what has an outcome; re-measure everything; or re-measure the outcomes named in retry",
+        "true: skip points that have an outcome; false: measure everything again; retry: measure "
+        "the outcomes named in retry again",
         choices=("retry",),
     )
     ceilings: bool = option(
         True,
-        "state utilisation against this machine's measured ceilings; measured once where there are none",
+        "record utilization of the peak rates of this machine, which are measured once if they are "
+        "unknown",
     )
     retry: tuple[str, ...] = option(
         ("crash", "timeout", "unavailable"),
@@ -146,7 +159,7 @@ class Settings:
     largest: Largest = field(default_factory=Largest)
     price: Prices = field(default_factory=Prices)
     elsewhere: str | None = option(
-        None, "a folder to make, that measures on a machine with an engine alone"
+        None, "folder to create; it measures the points on a machine that has only an engine"
     )
 
 

@@ -1,13 +1,13 @@
-"""The design space: from Hydra's override grammar to a list of points, fast.
+"""The design space: from overrides in Hydra's grammar to a list of points.
 
-Hydra composes a configuration in some 60 ms; ten thousand points would take ten minutes before the
-first is measured. Only overrides that choose a file (`model=fc`) need its composition, so each
-combination of those is composed once and the values (`model.nodes=64`) are set in copies of it.
-Both ways give the same point (tested).
+Hydra composes a configuration in about 60 ms, so ten thousand points would take ten minutes before
+the first is measured. Only overrides that choose a file (`model=fc`) need composition. Each
+combination of those is composed once, and values (`model.nodes=64`) are set in copies of it. Both
+ways give the same point, which tests assert.
 
-A sweep is a union of grids: the command line's axes alone, or those of a preset's `sweep.grids`,
-each with the command line's axes on top. Axes that `sweep.zip` names together go together, value by
-value: a dimension of several axes.
+A sweep is a union of grids: the axes of the command line alone, or the `sweep.grids` of a preset,
+each combined with the axes of the command line. The axes of a group of `sweep.zip` advance
+together, value by value, and form one dimension of a grid.
 """
 
 import bisect
@@ -23,48 +23,60 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
-from paradnn.config.groups import is_open
+from paradnn.config.groups import takes_further_keys
 from paradnn.config.settings import SETTINGS_KEYS, read_settings
 from paradnn.core.errors import ConfigError
 
-#: More points than any machine measures in a year: a slip of the keyboard.
+#: No machine measures more points in a year, so more of them are a typing error.
 MAX_POINTS = 1_000_000
+_GOLDEN_RATIO = 0.618034
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Composed configurations, and for each point which of them it is and what is set in it (dotted
-    key -> value).
+    """The points of a sweep.
+
+    Attributes:
+        bases: Composed configurations.
+        points: Per point the index of its base, and the values that are set in it by dotted key.
     """
 
     bases: list[dict[str, Any]] = field(default_factory=list)
     points: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
     def configs(self) -> Iterator[dict[str, Any]]:
-        """The configuration of each point, as plain nested mappings."""
-        return (self.config(base, values) for base, values in self.points)
+        """Yield the configuration of each point as nested mappings of plain values."""
+        for base, values in self.points:
+            yield self.config(base, values)
 
     def config(self, base: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """That of one of its points."""
+        """Return the configuration of one of the points."""
         return _with_values(self.bases[base], values)
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """The choices of one key: as override strings for Hydra's composition, and as values."""
+    """The choices of one key.
+
+    Attributes:
+        key: The dotted key.
+        overrides: The choices as overrides, such as "model=fc".
+        values: The choices as values.
+        needs_composition: Whether only Hydra can apply the overrides.
+    """
 
     key: str
-    strings: tuple[str, ...]
+    overrides: tuple[str, ...]
     values: tuple[Any, ...]
-    composed: bool  # whether only Hydra can apply it
+    needs_composition: bool
 
 
-#: Axes that go together, of equal length; mostly one alone.
+#: Axes of equal length that advance together; usually a single one.
 _Dimension = tuple[_Axis, ...]
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """A composed configuration as plain nested mappings, without Hydra's own node."""
+    """Return a composed configuration as nested mappings of plain values, without Hydra's node."""
     content = OmegaConf.to_container(config, resolve=True)
     assert isinstance(content, dict)
     content.pop("hydra", None)
@@ -74,34 +86,31 @@ def plain(config: DictConfig) -> dict[str, Any]:
 def expand(
     loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]
 ) -> Plan:
-    """Every point of a multirun, in the order asked for by `sweep.order`.
+    """Return every point of a multirun, in the order that `sweep.order` sets.
 
-    `arguments` are the command line's overrides, `params` those of `hydra.sweeper.params`; the
-    command line wins. Raises ConfigError, or Hydra's own errors for overrides that cannot be
-    composed.
+    Args:
+        loader: Loader of configuration files.
+        master: The configuration without the axes of the sweep.
+        arguments: Overrides of the command line, which take precedence.
+        params: Overrides of `hydra.sweeper.params`.
+
+    Raises:
+        ConfigError: An axis is invalid, or there are too many points. Hydra raises its own errors
+            for overrides that cannot be composed.
     """
     sweep = read_settings(plain(master)).sweep
     builder = _Builder(loader, master)
-    plan = Plan(builder.bases, [])
-    rest = [entry for entry in arguments if not (sweep.grids and entry.startswith("model="))]
-    every = [
-        builder.axes([*_strings(params), *_strings(grid), *rest])
-        for grid in builder.of_families(sweep.grids, arguments) or [{}]
+    preset_grids = builder.restrict_families(sweep.grids, arguments) or [{}]
+    own_overrides = list(arguments)
+    if sweep.grids:  # `model=` has chosen among the grids
+        own_overrides = [entry for entry in arguments if not entry.startswith("model=")]
+    axes_by_grid = [
+        builder.axes([*_as_overrides(params), *_as_overrides(grid), *own_overrides])
+        for grid in preset_grids
     ]
-    grids = _zipped(every, sweep.zip)
-    lengths = [[len(axes[0].strings) for axes in dimensions] for dimensions in grids]
-    sizes = [*map(math.prod, lengths)]
-    total = sum(sizes)
-    if total > MAX_POINTS:
-        remedy = "name fewer values, or set sweep.sample"
-        raise ConfigError("sweep", f"{total:,} points", f"is more than {MAX_POINTS:,}", remedy)
-    chosen = _spread(sizes, min(sweep.sample or total, total), sweep.seed)
-    place = itertools.count()
-    for dimensions, counts in zip(grids, lengths, strict=True):
-        combinations = itertools.product(*map(range, counts))
-        plan.points.extend(
-            builder.point(dimensions, choice) for choice in combinations if next(place) in chosen
-        )
+    grids = _zip_axes(axes_by_grid, sweep.zip)
+    plan = Plan(builder.bases, [])
+    plan.points.extend(_chosen_points(builder, grids, sweep.sample, sweep.seed))
     if sweep.order == "random":
         random.Random(sweep.seed).shuffle(plan.points)
     return plan
@@ -114,148 +123,194 @@ class _Builder:
         self._loader = loader
         self._master = master
         self._parser = OverridesParser.create(config_loader=loader)
-        self._index: dict[tuple[str, ...], int] = {}
+        #: Index in `bases` by the composed overrides.
+        self._base_index: dict[tuple[str, ...], int] = {}
+        #: Axis by override; None for settings of the sweep.
         self._parsed: dict[str, _Axis | None] = {}
-        self._there: dict[int, set[str]] = {}  # by base, keys that it has
+        #: Keys that are known to exist, by the index of the base.
+        self._checked_keys: dict[int, set[str]] = {}
         self.bases: list[dict[str, Any]] = []
 
-    def axes(self, strings: Sequence[str]) -> list[_Axis]:
-        """One axis for each key; where a key comes twice, the later one counts."""
+    def axes(self, overrides: Sequence[str]) -> list[_Axis]:
+        """Return one axis per key; the last override of a key counts."""
         axes: dict[str, _Axis] = {}
-        for string in strings:
-            # Hundreds of grids say mostly the same, and Hydra takes a millisecond or two for each
-            # string.
-            if string not in self._parsed:
-                self._parsed[string] = self._parse(string)
-            axis = self._parsed[string]
+        for override in overrides:
+            # Hundreds of grids have mostly the same overrides, and Hydra parses each in 1 to 2 ms.
+            if override not in self._parsed:
+                self._parsed[override] = self._parse(override)
+            axis = self._parsed[override]
             if axis:
                 axes[axis.key] = axis
         return list(axes.values())
 
-    def _parse(self, string: str) -> _Axis | None:
-        """The axis that an override is; None for a setting of the sweep."""
-        [override] = self._parser.parse_overrides([string])
-        key = override.get_key_element()
-        if key.lstrip("+~").split(".")[0] not in SETTINGS_KEYS:
-            return self._axis(key, override)
-        if override.is_sweep_override():
-            raise ConfigError(
-                key.lstrip("+~"),
-                string.partition("=")[2],
-                "is no axis of a point",
-                "give it one value",
-            )
-        return None
-
-    def of_families(
+    def restrict_families(
         self, grids: Sequence[Mapping[str, Any]], arguments: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """The grids of the families that the command line asks for: `experiment=quick model=fc` is
-        quick's fc part.
+        """Return the grids restricted to the families that the command line chooses.
+
+        `experiment=quick model=fc` measures the grids of quick that have family fc.
         """
-        asked = [axis for axis in self.axes(arguments) if axis.key == "model"]
-        if not grids or not asked:
+        model_axes = [axis for axis in self.axes(arguments) if axis.key == "model"]
+        if not grids or not model_axes:
             return [dict(grid) for grid in grids]
-        wanted = {str(value) for value in asked[0].values}
-        families = [
-            [name.strip() for name in str(grid.get("model", "")).split(",")] for grid in grids
-        ]
-        kept = [",".join(name for name in names if name in wanted) for names in families]
-        if not any(kept):
-            named = ",".join(sorted(wanted))
-            raise ConfigError(
-                "model", named, "is no family of this experiment", "choose another experiment"
-            )
-        return [{**grid, "model": names} for grid, names in zip(grids, kept, strict=True) if names]
+        wanted = {str(value) for value in model_axes[0].values}
+        restricted = []
+        for grid in grids:
+            families = [name.strip() for name in str(grid.get("model", "")).split(",")]
+            kept = ",".join(name for name in families if name in wanted)
+            if kept:
+                restricted.append({**grid, "model": kept})
+        if not restricted:
+            reason = "is no family of this experiment"
+            names = ",".join(sorted(wanted))
+            raise ConfigError("model", names, reason, "choose another experiment")
+        return restricted
 
     def point(
         self, dimensions: Sequence[_Dimension], choice: Sequence[int]
     ) -> tuple[int, dict[str, Any]]:
-        """The base and the values of one combination."""
-        pairs = [
-            (axis, index) for axes, index in zip(dimensions, choice, strict=True) for axis in axes
-        ]
-        composed = tuple(axis.strings[index] for axis, index in pairs if axis.composed)
-        values = {axis.key: axis.values[index] for axis, index in pairs if not axis.composed}
-        if composed not in self._index:
-            config = self._loader.load_sweep_config(self._master, list(composed))
-            self._index[composed] = len(self.bases)
-            self.bases.append(plain(config))
-        base = self._index[composed]
-        for key in values.keys() - self._there.setdefault(base, set()):
+        """Return the index of the base and the values of one combination.
+
+        Args:
+            dimensions: The dimensions of a grid.
+            choice: The index of the chosen value in each dimension.
+        """
+        composed: list[str] = []
+        values: dict[str, Any] = {}
+        for axes, index in zip(dimensions, choice, strict=True):
+            for axis in axes:
+                if axis.needs_composition:
+                    composed.append(axis.overrides[index])
+                else:
+                    values[axis.key] = axis.values[index]
+        base = self._base(tuple(composed))
+        checked_keys = self._checked_keys.setdefault(base, set())
+        for key in values.keys() - checked_keys:
             _require_key(self.bases[base], key, values[key])
-            self._there[base].add(key)
+            checked_keys.add(key)
         return base, values
 
-    def _axis(self, key: str, override: Override) -> _Axis:
-        is_group = bool(self._loader.get_group_options(override.key_or_group))
+    def _base(self, overrides: tuple[str, ...]) -> int:
+        """Return the index of the configuration with these overrides, which is composed once."""
+        if overrides not in self._base_index:
+            config = self._loader.load_sweep_config(self._master, list(overrides))
+            self._base_index[overrides] = len(self.bases)
+            self.bases.append(plain(config))
+        return self._base_index[overrides]
+
+    def _parse(self, text: str) -> _Axis | None:
+        """Return the axis of an override; None if it is a setting of the sweep."""
+        [override] = self._parser.parse_overrides([text])
+        key = override.get_key_element()
+        if key.lstrip("+~").split(".")[0] not in SETTINGS_KEYS:
+            return self._axis(key, override)
         if override.is_sweep_override():
-            typed = str(override.input_line).partition("=")[2]
-            if not override.is_discrete_sweep():
-                remedy = f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)"
-                raise ConfigError(key, typed, "is a continuous range", remedy)
-            texts = itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1)
-            strings = tuple(f"{key}={value}" for value in texts)
-            if len(strings) > MAX_POINTS:
-                raise ConfigError(key, typed, "has too many values", "name fewer")
-            values = tuple(entry.value() for entry in self._parser.parse_overrides(list(strings)))
+            value = text.partition("=")[2]
+            raise ConfigError(
+                key.lstrip("+~"), value, "is no axis of a point", "give it one value"
+            )
+        return None
+
+    def _axis(self, key: str, override: Override) -> _Axis:
+        """Return the axis of an override of a key of points."""
+        if override.is_sweep_override():
+            overrides = self._sweep_overrides(key, override)
+            parsed = self._parser.parse_overrides(list(overrides))
+            values = tuple(entry.value() for entry in parsed)
         else:
-            strings = (str(override.input_line),)
+            overrides = (str(override.input_line),)
             values = (override.value(),)
-        if not strings:
+        if not overrides:
             raise ConfigError(key, "", "has no values", f"name at least one, as in {key}=64")
-        simple = override.type == OverrideType.CHANGE and not any(
-            isinstance(value, dict) for value in values
-        )
-        return _Axis(key, strings, values, composed=is_group or not simple)
+        is_group = bool(self._loader.get_group_options(override.key_or_group))
+        sets_value = override.type == OverrideType.CHANGE
+        has_mapping = any(isinstance(value, dict) for value in values)
+        needs_composition = is_group or has_mapping or not sets_value
+        return _Axis(key, overrides, values, needs_composition)
+
+    def _sweep_overrides(self, key: str, override: Override) -> tuple[str, ...]:
+        """Return one override per value of a sweep such as model.nodes=64,128."""
+        typed = str(override.input_line).partition("=")[2]
+        if not override.is_discrete_sweep():
+            remedy = f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)"
+            raise ConfigError(key, typed, "is a continuous range", remedy)
+        texts = itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1)
+        overrides = tuple(f"{key}={text}" for text in texts)
+        if len(overrides) > MAX_POINTS:
+            raise ConfigError(key, typed, "has too many values", "name fewer")
+        return overrides
 
 
-def _strings(axes: Mapping[str, Any]) -> list[str]:
+def _as_overrides(axes: Mapping[str, Any]) -> list[str]:
     return [f"{key}={'null' if value is None else value}" for key, value in axes.items()]
 
 
-def _zipped(
+def _chosen_points(
+    builder: _Builder, grids: Sequence[Sequence[_Dimension]], sample: int | None, seed: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the points of all grids, or an even sample of them."""
+    lengths_by_grid = [[len(axes[0].overrides) for axes in dimensions] for dimensions in grids]
+    sizes = [math.prod(lengths) for lengths in lengths_by_grid]
+    total = sum(sizes)
+    if total > MAX_POINTS:
+        remedy = "name fewer values, or set sweep.sample"
+        raise ConfigError("sweep", f"{total:,} points", f"is more than {MAX_POINTS:,}", remedy)
+    chosen = _even_sample(sizes, min(sample or total, total), seed)
+    position = itertools.count()
+    for dimensions, lengths in zip(grids, lengths_by_grid, strict=True):
+        for choice in itertools.product(*(range(length) for length in lengths)):
+            if next(position) in chosen:
+                yield builder.point(dimensions, choice)
+
+
+def _zip_axes(
     grids: Sequence[Sequence[_Axis]], groups: Sequence[Sequence[str]]
 ) -> list[list[_Dimension]]:
-    """The dimensions of each grid: axes of a group of `sweep.zip` are one, at the place of the
-    first of them.
+    """Return the dimensions of each grid, in which the axes of a group of `sweep.zip` are one.
 
-    A grid of a preset that lacks one of a group's axes is left as it is. Raises ConfigError for a
-    group that no grid has, and for axes that cannot go together.
+    A grid of a preset that lacks an axis of a group keeps its axes apart.
+
+    Raises:
+        ConfigError: No grid has all axes of a group, or the axes of a group differ in length.
     """
-    named = [key for group in groups for key in group]
-    for key in named:
-        if named.count(key) > 1:
+    names = [key for group in groups for key in group]
+    for key in names:
+        if names.count(key) > 1:
             raise ConfigError("sweep.zip", key, "is named twice", "name an axis in one group, once")
-    known = [{axis.key: axis for axis in axes} for axes in grids]
+    axes_by_grid = [{axis.key: axis for axis in axes} for axes in grids]
     for group in groups:
-        if not any(axes.keys() >= set(group) for axes in known):
-            lacking = next(
-                (key for key in group if not any(key in axes for axes in known)), ",".join(group)
-            )
-            several = dict.fromkeys(
-                key for axes in known for key, axis in axes.items() if len(axis.strings) > 1
-            )
-            raise ConfigError(
-                "sweep.zip",
-                lacking,
-                "is no axis of this sweep",
-                f"its axes are {', '.join(several)}",
-            )
-    return [_dimensions(axes, groups) for axes in known]
+        if not any(axes.keys() >= set(group) for axes in axes_by_grid):
+            raise _missing_axis_error(axes_by_grid, group)
+    return [_dimensions(axes, groups) for axes in axes_by_grid]
+
+
+def _missing_axis_error(
+    axes_by_grid: Sequence[Mapping[str, _Axis]], group: Sequence[str]
+) -> ConfigError:
+    """Return the error for a group of `sweep.zip` that no grid has in full."""
+    missing = ",".join(group)
+    for key in group:
+        if not any(key in axes for axes in axes_by_grid):
+            missing = key
+            break
+    sweep_axes = dict.fromkeys(
+        key for axes in axes_by_grid for key, axis in axes.items() if len(axis.overrides) > 1
+    )
+    remedy = f"its axes are {', '.join(sweep_axes)}"
+    return ConfigError("sweep.zip", missing, "is no axis of this sweep", remedy)
 
 
 def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
-    """The dimensions of one grid."""
+    """Return the dimensions of one grid; a group takes the position of its first axis."""
     dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in axes.items()}
     for group in groups:
         if not axes.keys() >= set(group):
             continue
-        lengths = ", ".join(f"{key} has {len(axes[key].strings)}" for key in group)
-        if len({len(axes[key].strings) for key in group}) > 1:
-            raise ConfigError(
-                "sweep.zip", ",".join(group), f"{lengths} values", "give each as many"
-            )
+        lengths = {key: len(axes[key].overrides) for key in group}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            remedy = "give each the same number of values"
+            raise ConfigError("sweep.zip", ",".join(group), f"{counts} values", remedy)
         first, *others = sorted(group, key=list(axes).index)
         dimensions[first] = tuple(axes[key] for key in group)
         for key in others:
@@ -263,63 +318,64 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
     return list(dimensions.values())
 
 
-def _spread(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
-    """`count` places of grids of these sizes, one after the other, evenly: by steps of the golden
-    ratio that meet every place before one comes again, and so every value of an axis about as often
-    as any other. The first place that is met in a grid comes before all others: a family of few
-    points is in the sample too.
+def _even_sample(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
+    """Return `count` evenly spread positions in grids that follow each other.
+
+    Steps of the golden ratio visit every position once, and so every value of an axis about equally
+    often. The first visited position of each grid comes before all others, so that a family with
+    few points is in the sample, too.
+
+    Args:
+        sizes: Number of points of each grid.
+        count: Number of positions.
+        seed: Decides where the walk begins.
     """
     total = sum(sizes)
     if count == total:
         return range(total)
-    step = next(
-        step for step in itertools.count(round(0.618034 * total) or 1) if math.gcd(step, total) == 1
-    )
-    first = random.Random(seed).randrange(total)
-    walk = [(first + step * number) % total for number in range(total)]
+    step = round(_GOLDEN_RATIO * total) or 1
+    while math.gcd(step, total) != 1:
+        step += 1
+    start = random.Random(seed).randrange(total)
+    walk = [(start + step * number) % total for number in range(total)]
     ends = list(itertools.accumulate(sizes))
-    met = dict[int, int]()
-    for place in walk:
-        met.setdefault(bisect.bisect(ends, place), place)
-    return set(itertools.islice(dict.fromkeys([*met.values(), *walk]), count))
+    first_of_grid: dict[int, int] = {}
+    for position in walk:
+        first_of_grid.setdefault(bisect.bisect(ends, position), position)
+    ordered = dict.fromkeys([*first_of_grid.values(), *walk])
+    return set(itertools.islice(ordered, count))
 
 
 def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
-    """A value may only replace one that is there: a key of another family is a mistake worth a
-    word.
-    """
-    node: Any = config
+    """Raise ConfigError unless a configuration has the key, such as a key of another family."""
     parts = key.split(".")
-    if parts[0] == "model" and len(parts) == 2 and is_open(config.get("model")):
+    if parts[0] == "model" and len(parts) == 2 and takes_further_keys(config.get("model")):
         return
+    node: Any = config
     for depth, part in enumerate(parts):
-        if not isinstance(node, Mapping) or part not in node:
-            where = ".".join(parts[:depth])
-            if isinstance(node, Mapping):
-                known = ", ".join(str(name) for name in node)
-            else:
-                known = "none"
-            if where and isinstance(node, Mapping) and "name" in node:
-                name = f" of {where}={node['name']}"
-            else:
-                name = ""
-            raise ConfigError(key, value, "no such key", f"keys{name} are {known}")
+        if not isinstance(node, Mapping):
+            raise ConfigError(key, value, "no such key", "keys are none")
+        if part not in node:
+            group = ".".join(parts[:depth])
+            owner = f" of {group}={node['name']}" if group and "name" in node else ""
+            known = ", ".join(str(name) for name in node)
+            raise ConfigError(key, value, "no such key", f"keys{owner} are {known}")
         node = node[part]
 
 
 def _with_values(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with values set; only the mappings on the way are copied."""
+    """Return a configuration with other values; only the mappings that change are copied."""
     config = dict(base)
     copied: set[str] = set()
     for key, value in values.items():
         *path, last = key.split(".")
         node = config
-        where = ""
+        location = ""
         for part in path:
-            where += f".{part}"
-            if where not in copied:
+            location += f".{part}"
+            if location not in copied:
                 node[part] = dict(node[part])
-                copied.add(where)
+                copied.add(location)
             node = node[part]
         node[last] = value
     return config

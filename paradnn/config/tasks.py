@@ -1,4 +1,4 @@
-"""A sweep: every point composed and checked before the first is measured."""
+"""The points of a command. All points of a sweep are checked before the first is measured."""
 
 import copy
 import os
@@ -25,18 +25,23 @@ from paradnn.core.words import counted
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What the parent run says of a sweep. largest: each point's largest batch, or model, is
-    searched.
+    """What the parent run records about a sweep.
+
+    Attributes:
+        sweep_id: Unique over hosts, and sortable by time.
+        name: The name of the parent run.
+        command: The command line.
+        is_search: Whether the largest batch, or model, of each point is searched.
     """
 
     sweep_id: str
     name: str
     command: str
-    largest: bool = False
+    is_search: bool = False
 
 
-#: By the id of each sweep that this process will measure: its points and what is said of it.
-_held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
+#: The points of the sweeps that this process has planned and not yet read, by the id of the sweep.
+_planned_sweeps: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
 def plan_sweep(
@@ -44,124 +49,132 @@ def plan_sweep(
     master: DictConfig,
     arguments: Sequence[str],
     params: Mapping[str, Any],
-    searches: bool = False,
+    allows_search: bool = False,
 ) -> DictConfig:
-    """Plan a multirun: the configuration with which `read_task` gives its points, once; raises
-    ConfigError for any of them before one is measured. searches: whether batch_size=largest can be
-    meant.
+    """Plan a multirun, and return the configuration for which `read_task` returns its points once.
+
+    Args:
+        loader: Loader of configuration files.
+        master: The configuration without the axes of the sweep.
+        arguments: Overrides of the command line.
+        params: Overrides of `hydra.sweeper.params`.
+        allows_search: Whether the command accepts batch_size=largest.
+
+    Raises:
+        ConfigError: A point of the sweep is invalid.
     """
     plan = expand(loader, master, arguments, params)
     if not plan.points:
-        raise ConfigError(
-            "sweep",
-            "no points",
-            "there is nothing to measure",
-            "name at least one value for each key",
-        )
-    sizes = (
-        values.get("batch_size", plan.bases[base].get("batch_size")) for base, values in plan.points
-    )
+        reason = "there is nothing to measure"
+        raise ConfigError("sweep", "no points", reason, "name at least one value for each key")
     settings = read_settings(plain(master))
-    largest = searches and (LARGEST in sizes or settings.largest.of != "batch_size")
-    points = tuple(
-        (_smallest(one, settings.largest) for one in plan.configs()) if largest else _points(plan)
-    )
+    is_search = allows_search and _is_search(plan, settings.largest)
+    if is_search:
+        points = tuple(_smallest_point(config, settings.largest) for config in plan.configs())
+    else:
+        points = tuple(_points(plan))
     read_settings(next(plan.configs()))
-    if largest and settings.sweep.design != "grid":
-        raise ConfigError(
-            "batch_size", LARGEST, "is no axis of an adaptive sweep", "leave sweep.design out"
-        )
-    name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    searched = f"largest {settings.largest.of} of " if largest else ""
-    info = _info(f"{name}, {searched}{counted(len(points), 'point')}", largest)
-    _held[info.sweep_id] = points, info
+    if is_search and settings.sweep.design != "grid":
+        reason = "is no axis of an adaptive sweep"
+        raise ConfigError("batch_size", LARGEST, reason, "omit sweep.design")
+    families = dict.fromkeys(point.model.name for point in points)
+    name = settings.sweep.name or "+".join(families)
+    searched = f"largest {settings.largest.of} of " if is_search else ""
+    info = _sweep_info(f"{name}, {searched}{counted(len(points), 'point')}", is_search)
+    _planned_sweeps[info.sweep_id] = (points, info)
     config = copy.deepcopy(master)
     config.sweep.plan = info.sweep_id
     return config
 
 
-def _points(plan: Plan) -> Iterator[Point]:
-    """Every point of a plan; of those that differ in their batches alone, everything else is read
-    once.
-    """
-    read_before: dict[Any, dict[str, Any]] = {}
-    for base, values in plan.points:
-        kind = (base, *((key, id(value)) for key, value in values.items() if key != "batch_size"))
-        if isinstance(size := values.get("batch_size"), int) and kind in read_before:
-            point = read(Point, {"batch_size": size}, "", given=read_before[kind])
-        else:
-            point = parse_point(plan.config(base, values))
-            if size is not None:
-                read_before[kind] = {
-                    key: value for key, value in vars(point).items() if key != "batch_size"
-                }
-        yield canonical_point(point)
-
-
 def read_task(
-    config: DictConfig, searches: bool = False
+    config: DictConfig, allows_search: bool = False
 ) -> tuple[Settings, Sequence[Point], SweepInfo | None]:
-    """Settings, points, and the sweep of a composed configuration: None for a single point. Raises
-    ConfigError.
+    """Return the settings and the points of a composed configuration.
+
+    The third value describes the sweep; it is None for a single point.
+
+    Raises:
+        ConfigError: A setting or a point is invalid.
     """
     content = plain(config)
     settings = read_settings(content)
     if settings.sweep.plan:
-        return settings, *_held.pop(settings.sweep.plan)
+        points, info = _planned_sweeps.pop(settings.sweep.plan)
+        return settings, points, info
     if settings.sweep.grids:
         raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
     if settings.sweep.design == "adaptive":
         raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
-    if searches and (content.get("batch_size") == LARGEST or settings.largest.of != "batch_size"):
-        point = _smallest(content, settings.largest)
-        return (
-            settings,
-            [point],
-            _info(f"{point.model.name}, largest {settings.largest.of}", largest=True),
-        )
+    searches_model = settings.largest.of != "batch_size"
+    if allows_search and (content.get("batch_size") == LARGEST or searches_model):
+        point = _smallest_point(content, settings.largest)
+        name = f"{point.model.name}, largest {settings.largest.of}"
+        return settings, [point], _sweep_info(name, is_search=True)
     return settings, [read_point(content)], None
 
 
-def _smallest(config: Mapping[str, Any], asked: Largest) -> Point:
-    """The point whose largest batch, or model, is searched, with the smallest that it can have."""
-    size = config.get("batch_size")
-    of = asked.of
-    if asked.latency_ms is not None and config.get("mode") != "inference":
-        reason = "single steps are timed where nothing is trained"
-        raise ConfigError(
-            "largest.latency_ms", asked.latency_ms, reason, "set mode=inference, or largest.step_ms"
-        )
-    if of != "batch_size":
-        point = read_point(config)  # which refuses batch_size=largest
-        key = of.removeprefix("model.")
-        if not of.startswith("model.") or type(getattr(point.model, key, None)) is not int:
-            known = ", ".join(
-                f"model.{name}" for name, value in vars(point.model).items() if type(value) is int
-            )
-            raise ConfigError(
-                "largest.of",
-                of,
-                f"is no size of model={point.model.name}",
-                f"choose one of {known}",
-            )
+def _is_search(plan: Plan, largest: Largest) -> bool:
+    """Return whether a plan searches for the largest batch, or for the largest model."""
+    if largest.of != "batch_size":
+        return True
+    return any(
+        values.get("batch_size", plan.bases[base].get("batch_size")) == LARGEST
+        for base, values in plan.points
+    )
+
+
+def _points(plan: Plan) -> Iterator[Point]:
+    """Yield every point of a plan.
+
+    If points differ only in their batch sizes, everything else is parsed once.
+    """
+    parsed_parts: dict[Any, dict[str, Any]] = {}
+    for base, values in plan.points:
+        other_values = [(key, id(value)) for key, value in values.items() if key != "batch_size"]
+        kind = (base, *other_values)
+        batch_size = values.get("batch_size")
+        if isinstance(batch_size, int) and kind in parsed_parts:
+            point = read(Point, {"batch_size": batch_size}, "", given=parsed_parts[kind])
+        else:
+            point = parse_point(plan.config(base, values))
+            if batch_size is not None:
+                parts = dict(vars(point))
+                del parts["batch_size"]
+                parsed_parts[kind] = parts
+        yield canonical_point(point)
+
+
+def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
+    """Return the point at which the search for the largest batch, or model, begins."""
+    if largest.latency_ms is not None and config.get("mode") != "inference":
+        reason = "single steps are timed only in inference"
+        remedy = "set mode=inference, or largest.step_ms"
+        raise ConfigError("largest.latency_ms", largest.latency_ms, reason, remedy)
+    if largest.of != "batch_size":
+        point = read_point(config)  # rejects batch_size=largest
+        sizes = [f"model.{key}" for key, value in vars(point.model).items() if type(value) is int]
+        if largest.of not in sizes:
+            reason = f"is no size of model={point.model.name}"
+            raise ConfigError("largest.of", largest.of, reason, f"choose one of {', '.join(sizes)}")
         return point
-    if size != LARGEST:
-        raise ConfigError(
-            "batch_size", f"{LARGEST},{size}", "is a search and a number", "give one of them"
-        )
+    batch_size = config.get("batch_size")
+    if batch_size != LARGEST:
+        value = f"{LARGEST},{batch_size}"
+        raise ConfigError("batch_size", value, "is a search and a number", "give one of them")
     return read_point({**config, "batch_size": config.get("devices", 1)})
 
 
-def _info(name: str, largest: bool) -> SweepInfo:
-    """An id that is sortable by time, and unique over hosts."""
-    sweep_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}"
-    return SweepInfo(sweep_id, name, _command(), largest)
+def _sweep_info(name: str, is_search: bool) -> SweepInfo:
+    now = time.strftime("%Y%m%d-%H%M%S")
+    sweep_id = f"{now}-{os.getpid()}-{secrets.token_hex(3)}"
+    return SweepInfo(sweep_id, name, _command_line(), is_search)
 
 
-def _command() -> str:
-    """The command line as it was typed: `python -m paradnn.train ...`, or the program `paradnn
-    train ...`.
-    """
+def _command_line() -> str:
+    """Return the command as it was typed: `python -m paradnn.train ...` or `paradnn train ...`."""
     words = sys.orig_argv[1:]
-    named = words[:1] == [sys.argv[0]] and Path(sys.argv[0]).name == "paradnn"
-    return shlex.join(["paradnn", *words[1:]] if named else ["python", *words])
+    is_program = words[:1] == [sys.argv[0]] and Path(sys.argv[0]).name == "paradnn"
+    if is_program:
+        return shlex.join(["paradnn", *words[1:]])
+    return shlex.join(["python", *words])

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Point, costs_of
+from paradnn.config.point import Point, step_costs
 from paradnn.config.settings import Settings
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import rounded
@@ -101,7 +101,7 @@ class LargestBatch(SweepDesign):
                 least = point.batch_size
             else:
                 least = getattr(point.model, self._key)
-            if self._limits.limited or self._key != "batch_size":
+            if self._limits.has_time_limit or self._key != "batch_size":
                 begin = least
             else:
                 begin = _begin(point)
@@ -254,13 +254,13 @@ class LargestBatch(SweepDesign):
 def _begin(point: Point) -> int:
     """The batch that is tried first: a power of two times the least one."""
     least = point.batch_size
-    if point.platform.name != "cpu" or not costs_of(point).memory_lower_bound_bytes:
+    if point.platform.name != "cpu" or not step_costs(point).memory_lower_bound_bytes:
         return least * max(1, _USUAL // least)
     size = least
     room = _SHARE * memory_limit(point)
     while (
         size < _END
-        and costs_of(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room
+        and step_costs(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room
     ):
         size *= 2
     return size

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from paradnn.config.identity import request_of, texts
-from paradnn.config.point import Point, costs_of
+from paradnn.config.identity import as_params, point_request
+from paradnn.config.point import Point, step_costs
 from paradnn.core.errors import ConfigError
 from paradnn.core.layers import Costs
 from paradnn.core.workload import WORKLOADS
@@ -22,7 +22,7 @@ from paradnn.forecast.history import CompletedRun
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import read_json
 from paradnn.store.metrics import PHASES
-from paradnn.store.runs import LATER_PARAMS
+from paradnn.store.runs import ADDED_PARAMS
 
 #: FLOP/s and B/s that one of these devices can do at most, and cores of its host: of a device,
 #: framework and precision.
@@ -137,9 +137,9 @@ class Table:
     @cached_property
     def words(self) -> list[frozenset[tuple[str, str]]]:
         """What may change a step's time and is not at its default, as (key, value)."""
-        point = texts(request_of(Point(model=None)))  # type: ignore[arg-type]
+        point = as_params(point_request(Point(model=None)))  # type: ignore[arg-type]
         usual = {
-            **LATER_PARAMS,
+            **ADDED_PARAMS,
             **{key: value for key, value in point.items() if key != "model"},
         }.items()
         return [
@@ -214,13 +214,13 @@ def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
     """Every field of the points' `Costs`, (n,) each."""
     found = np.empty((len(points), len(fields(Costs))))
     for index, point in enumerate(points):
-        found[index] = tuple(vars(costs_of(point)).values())
+        found[index] = tuple(vars(step_costs(point)).values())
     return dict(zip((entry.name for entry in fields(Costs)), found.T, strict=True))
 
 
 def row_of(point: Point) -> dict[str, str]:
     """The keys of `point` as the store keeps them."""
-    return texts(request_of(point))
+    return as_params(point_request(point))
 
 
 def table_of_points(
@@ -232,7 +232,7 @@ def table_of_points(
     load = np.full(len(points), np.nan)
     # As past runs have them, with keys that points no longer have: else nothing planned is like
     # anything measured.
-    rows = [{**LATER_PARAMS, **row_of(point)} for point in points]
+    rows = [{**ADDED_PARAMS, **row_of(point)} for point in points]
     peaks = _peaks(rows, devices, rates)
     return Table(rows, environments, [PLANNED] * len(points), _known(costs, rows), peaks, load)
 
@@ -277,7 +277,7 @@ class RunHistory:
             return np.array([run.metrics.get(name, np.nan) for run in usable], dtype=float)
 
         # A key that came later than a run counts as what it had.
-        rows = [{**LATER_PARAMS, **run.params} for run in usable]
+        rows = [{**ADDED_PARAMS, **run.params} for run in usable]
         table = Table(
             rows,
             environments=[run.tags.get("environment_id", "") for run in usable],

@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from paradnn.config.groups import content_of, options_of
+from paradnn.config.groups import option_content, option_names
 from paradnn.config.identity import digest
 from paradnn.config.point import Software
 from paradnn.core.errors import ConfigError, WorkerError
@@ -249,9 +249,9 @@ def _slug(name: str) -> str:
 
 def named_stack(name: str) -> Stack:
     """The stack of conf/software/NAME.yaml."""
-    if name not in (names := options_of("software")):
+    if name not in (names := option_names("software")):
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
-    stack = Stack.of(read(Software, content_of("software", name), "software"))
+    stack = Stack.of(read(Software, option_content("software", name), "software"))
     if stack is None:
         raise ConfigError(
             "software", name, "is no stack", "it is an interpreter that is there already"
@@ -262,7 +262,7 @@ def named_stack(name: str) -> Stack:
 def list_stacks() -> Iterator[str]:
     """A line for every stack that conf/software names or that was made."""
     known = set()
-    for name in options_of("software"):
+    for name in option_names("software"):
         with contextlib.suppress(ConfigError):
             stack = named_stack(name)
             known.add(stack.key)

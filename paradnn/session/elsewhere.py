@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paradnn.config.identity import point_id, request_of
+from paradnn.config.identity import point_id, point_request
 from paradnn.config.paths import PACKAGE
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
@@ -53,7 +53,7 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
     made = 0
     with WorkerEnvironments(points, say) as environments, WorkerPool() as pool:
         for point in points:
-            request = request_of(
+            request = point_request(
                 replace(point, measure=replace(point.measure, profile=False, keep_trace=False))
             )
             asked = folder / f"asked-{point_id(point)}.json"

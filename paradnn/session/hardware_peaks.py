@@ -14,7 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from paradnn.config.identity import Identity, digest, texts, told, unpriced
+from paradnn.config.identity import (
+    Identity,
+    as_params,
+    digest,
+    without_added_defaults,
+    without_price,
+)
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.channel import plain
@@ -103,13 +109,13 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework
     settings alone.
     """
-    point = single_device(unpriced(point), environment)
+    point = single_device(without_price(point), environment)
     parts = {
         "ceilings": _VERSION,
         "platform": asdict(point.platform),
         "framework": asdict(point.framework),
     }
-    return Identity(digest(told(parts)), environment.environment_id, 0)
+    return Identity(digest(without_added_defaults(parts)), environment.environment_id, 0)
 
 
 def single_device(point: Point, environment: Environment) -> Point:
@@ -337,7 +343,7 @@ def make_ceilings_record(
         memory = f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s."
     else:
         memory = ""
-    params = texts({"platform": asdict(point.platform), "framework": asdict(point.framework)})
+    params = as_params({"platform": asdict(point.platform), "framework": asdict(point.framework)})
     said = f"Ceilings of {environment.device}, measured in the framework. Matrix products: {rates}.{memory}"
     times = claim.start_time, int(time.time() * 1000)
     return Record(

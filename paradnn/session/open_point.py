@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paradnn.config.identity import request_of
+from paradnn.config.identity import point_request
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
 from paradnn.core.layers import Costs
@@ -106,7 +106,7 @@ class OpenPoint:
         if self.results:
             measure = replace(measure, profile=False, keep_trace=False)
         work = self.point.workload.for_process(self.point.replicate, len(self.results))
-        return request_of(replace(self.point, measure=measure, workload=work))
+        return point_request(replace(self.point, measure=measure, workload=work))
 
     def record(self) -> Record:
         """All that the run is to hold."""

@@ -106,7 +106,7 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
     tags = {"price_currency": prices.currency or ""}
     if price is None:
         chips = point.hosts if point.platform.name == "cpu" else point.devices
-        price = prices.of(environment.device, str(environment.host["host"]), chips)
+        price = prices.hourly_price(environment.device, str(environment.host["host"]), chips)
         tags["price_source"] = prices.origin
     if price is None:
         return point, {}
@@ -157,7 +157,7 @@ def make_record(measured: Measured) -> Record:
         metric(name)  # a metric without a unit is a fault of this tool
     times = measured.start_time, measured.end_time
     own = (
-        identity.texts(identity.request_of(point)),
+        identity.as_params(identity.point_request(point)),
         metrics,
         tags,
         _artifacts(measured),
@@ -283,7 +283,7 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
     results = measured.results
     artifacts: dict[str, Any] = {
         "environment.json": environment.as_dict(),
-        "config.json": identity.request_of(point),
+        "config.json": identity.point_request(point),
     }
     if environment.packages:
         artifacts["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)

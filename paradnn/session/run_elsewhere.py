@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Software, costs_of
+from paradnn.config.point import Software, step_costs
 from paradnn.config.reading import read_point
 from paradnn.core.versions import versions
 from paradnn.platform.environment import describe_environment
@@ -37,7 +37,7 @@ def main() -> None:
             identity = Identity(point_id(point), environment.environment_id, point.replicate)
             claim = Claim("", identity, int(time.time() * 1000))
             tags = point_tags(point, environment)
-            entry = OpenPoint(point, environment, None, claim, tags, costs_of(point))
+            entry = OpenPoint(point, environment, None, claim, tags, step_costs(point))
             key = WorkerKey.of(
                 replace(point, software=Software())
             )  # this interpreter, whatever converted the model

@@ -21,7 +21,7 @@ from functools import partial
 
 from paradnn.config.identity import FORMER_STANDARD, Identity, point_id
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, costs_of
+from paradnn.config.point import Point, step_costs
 from paradnn.config.scheduler import job_tags, start_seconds
 from paradnn.config.settings import Settings
 from paradnn.config.tasks import SweepInfo
@@ -332,7 +332,7 @@ class _Session:
             return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
         with_price, price_tags = priced(point, self.settings.price, environment)
-        costs = costs_of(point)
+        costs = step_costs(point)
         kept = self._kept(point, claim)
         asked = (longest, chosen.excluded, chosen.turns, kept)
         self._open.append(
@@ -358,7 +358,7 @@ class _Session:
         other.
         """
         usable = self.settings.ceilings and not self.environments.problem(point)
-        if not usable or not below_ceilings(point, costs_of(point).flops_per_step):
+        if not usable or not below_ceilings(point, step_costs(point).flops_per_step):
             return None
         begin = time.perf_counter()
         found = self.ceilings.of(point, environment)

@@ -398,7 +398,12 @@ class Worker:
             shutil.rmtree(folder, ignore_errors=True)
         answer = None if watch.fault else watch.answer
         outcome, reason = classify(
-            ending, answer, tail, limits.timeout, limits.memory_bytes, watch.peak
+            ending,
+            answer,
+            tail,
+            timeout=limits.timeout,
+            memory_limit=limits.memory_bytes,
+            peak=watch.peak,
         )
         shown = tail if outcome != "ok" else ""
         if limits.memory_bytes is None:

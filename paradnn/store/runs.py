@@ -13,10 +13,10 @@ from paradnn.config.identity import (
     EXTRA_KEYS,
     FORMER_STANDARD,
     Identity,
-    later_keys,
+    added_defaults,
+    as_params,
     limits_id,
     protocol_id,
-    texts,
 )
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.paths import CONFIG
@@ -35,7 +35,7 @@ EXPIRES = "mlflow.paradnn.claim_expires"
 
 #: Params that came later, with the value that every run measured before them had, written as the
 #: store writes it.
-LATER_PARAMS: Mapping[str, str] = texts(later_keys())
+ADDED_PARAMS: Mapping[str, str] = as_params(added_defaults())
 
 #: How runs that are no points say their end: under names of their own, so that who counts outcomes
 #: counts points.

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from paradnn.core.messages import Timing
-from paradnn.core.tables import rows
 from paradnn.worker.chance import quantile_ranks
 
 #: Fewer values than this carry neither verdict nor interval; so few have one of their extremes
@@ -29,14 +28,24 @@ _UNSURE = range(20, 80)
 #: A change of less than this share of the median does not matter, however clear it is.
 SMALLEST_CHANGE = 0.02
 
-#: Share of the variance that the best line or jump explains by chance in one of ten steady series:
-#: rows by their length, columns by the lag-one correlation of the residuals. Drawn by `python -m
-#: benchmarks.steadiness --table` from AR(1) series whose coefficient is 0, 0.5, 0.7 or 0.9, equally
-#: often.
-_TABLE = rows(__file__)
-_LENGTHS = [int(row.pop("length")) for row in _TABLE]
-_CORRELATIONS = list(map(float, _TABLE[0]))
-_CRITICAL = [list(map(float, row.values())) for row in _TABLE]
+#: Share of the variance that the best line or jump explains by chance in one of ten steady series,
+#: by the length of the series. The columns are the lag-one correlations of the residuals. Drawn by
+#: `python -m benchmarks.steadiness --table` from AR(1) series whose coefficient is 0, 0.5, 0.7 or
+#: 0.9, equally often.
+_CRITICAL_SHARES = {
+    6: (0.87, 0.89, 0.89, 0.86, 0.86),
+    8: (0.83, 0.84, 0.82, 0.82, 0.81),
+    10: (0.78, 0.80, 0.80, 0.80, 0.66),
+    14: (0.71, 0.75, 0.77, 0.72, 0.65),
+    20: (0.47, 0.69, 0.73, 0.72, 0.62),
+    30: (0.23, 0.41, 0.60, 0.68, 0.66),
+    40: (0.16, 0.22, 0.44, 0.60, 0.65),
+    60: (0.10, 0.12, 0.27, 0.37, 0.58),
+    80: (0.08, 0.09, 0.20, 0.26, 0.51),
+    160: (0.04, 0.05, 0.09, 0.12, 0.36),
+    320: (0.02, 0.02, 0.03, 0.06, 0.22),
+}
+_CORRELATIONS = (-0.2, 0.0, 0.2, 0.4, 0.6)
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,10 @@ def find_change(values: Sequence[float]) -> Change:
     correlation = _lag_one(rest)
     explained = 1 - rest @ rest / whole if whole else 0.0
     # What chance explains, interpolated in the logarithm of n and in the correlation.
-    usual = [np.interp(correlation, _CORRELATIONS, row) for row in _CRITICAL]
-    chance = np.interp(math.log(n), np.log(_LENGTHS), usual)
+    by_length = [
+        np.interp(correlation, _CORRELATIONS, shares) for shares in _CRITICAL_SHARES.values()
+    ]
+    chance = np.interp(math.log(n), np.log(list(_CRITICAL_SHARES)), by_length)
     return Change(float(size / np.median(values)), at, float(explained), correlation, float(chance))
 
 

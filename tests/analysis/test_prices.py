@@ -35,21 +35,21 @@ def test_a_table_gives_way_to_a_price_and_both_to_what_comes_last(tmp_path: Path
     for text, message in (
         (
             "per_hour: {box: -1}\n",
-            "per_hour=box=-1: is no price; write for example 'box: 2', an hour",
+            "per_hour=box=-1: is not a positive price; write for example 'box: 2', the price of an hour",
         ),
         (
             "per_hours: {box: 1}\n",
             "per_hours={'box': 1}: no such key; did you mean per_hour? keys: currency, date",
         ),
-        ("", "holds no table of prices; see conf/price/example.yaml"),
-        ("- 1\n", "holds no table of prices; see conf/price/example.yaml"),
+        ("", "does not hold a table of prices; see conf/price/example.yaml"),
+        ("- 1\n", "does not hold a table of prices; see conf/price/example.yaml"),
     ):
         own.write_text(text)
         with pytest.raises(ConfigError) as told:
             read_prices([str(own)], run())
         assert str(told.value).startswith(f"--price={own}: {message}"), told.value
     own.write_text("per_hour: [")
-    with pytest.raises(ConfigError, match="is no YAML file"):
+    with pytest.raises(ConfigError, match="is not a YAML file"):
         read_prices([str(own)], run())
 
 

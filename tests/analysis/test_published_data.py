@@ -23,7 +23,7 @@ from analysis.published.source import (
 from analysis.roofs import place_models
 from analysis.store.load import load, load_tables
 from benchmarks.published import archive, layers
-from paradnn.config.identity import point_id, request_of, texts
+from paradnn.config.identity import as_params, point_id, point_request
 from paradnn.config.point import Point
 from paradnn.core.errors import StoreError
 from paradnn.families import FAMILIES
@@ -312,7 +312,7 @@ def test_the_users_run_of_a_published_point_is_compared_and_placed(
     for size in ((1760, 16, 1760), (64, 64, 64)):
         model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
         own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
-        params = texts(request_of(own))
+        params = as_params(point_request(own))
         writer.run(
             params,
             {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3},

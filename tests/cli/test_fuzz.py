@@ -14,7 +14,7 @@ from paradnn import completion, listing, train
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import help_text, known_keys
 from paradnn.cli.program import program
-from paradnn.config.identity import point_id, request_of
+from paradnn.config.identity import point_id, point_request
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
 from paradnn.config.settings import read_settings
@@ -49,7 +49,7 @@ def check(point: Point) -> None:
     of_step = {
         "batch_size": point.batch_size,
         "precision": point.precision,
-        "mode": request_of(point)["mode"],
+        "mode": point_request(point)["mode"],
     }
     point.model.costs(**of_step, optimizer=point.optimizer.name)
     assert point_id(point)

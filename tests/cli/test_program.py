@@ -21,7 +21,7 @@ from paradnn.cli.console import SafeConsole, Ticker, say, visible
 from paradnn.cli.help import known_keys
 from paradnn.cli.overrides import keys_of
 from paradnn.cli.program import program
-from paradnn.config.groups import options_of
+from paradnn.config.groups import option_names
 from paradnn.config.settings import Tracking
 from paradnn.core.errors import ParadnnError
 from paradnn.platform.findings import Finding
@@ -122,7 +122,7 @@ def test_help_explains_every_key_and_group() -> None:
     names = [key for key in known_keys() if not key.endswith(".name") and key not in groups]
     keys = [key for key in names if not any(other.startswith(f"{key}.") for other in names)]
     assert [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", text, re.M)] == []
-    of_models = {f"model.{key}" for name in options_of("model") for key in keys_of("model", name)}
+    of_models = {f"model.{key}" for name in option_names("model") for key in keys_of("model", name)}
     assert of_models <= set(known_keys())
     options = [
         path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from paradnn.config.groups import store_options
-from paradnn.config.identity import digest, point_id, protocol_id, request_of, texts
+from paradnn.config.groups import register_options
+from paradnn.config.identity import as_params, digest, point_id, point_request, protocol_id
 from paradnn.config.paths import CONFIG
-from paradnn.config.point import Measure, Point, costs_of
+from paradnn.config.point import Measure, Point, step_costs
 from paradnn.config.price import load_prices
 from paradnn.config.reading import read_point
 from paradnn.config.settings import read_settings
@@ -67,10 +67,12 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="speed=3: no such key"):
         read_settings({"speed": 3})
     for price in ("0", "-1", "nan", "inf", "cheap"):
-        with pytest.raises(ConfigError, match="is no price; write for example"):
+        with pytest.raises(ConfigError, match="is not a positive price; write for example"):
             read_settings({"price": {"per_hour": {"V100": price}}})
         (table := tmp_path / "prices.yaml").write_text(f"per_hour: {{V100: '{price}'}}")
-        with pytest.raises(ConfigError, match=f"^price={table}: .* is no price; write for example"):
+        with pytest.raises(
+            ConfigError, match=f"^price={table}: .* is not a positive price; write for example"
+        ):
             load_prices(str(table), "price")
 
 
@@ -87,7 +89,7 @@ def test_points_are_those_of_before(words: str, identity: str) -> None:
         point_id(point(f"{meant(words)} measure.min_seconds=1.0 measure.block_seconds=0.1"))
         == identity
     )
-    assert not {"generate", "learn"} & set(request_of(point(meant(words))))
+    assert not {"generate", "learn"} & set(point_request(point(meant(words))))
 
 
 @pytest.mark.parametrize(("words", "more"), TABLES["same"])
@@ -125,7 +127,7 @@ def test_configurations_have_the_defaults_of_the_keys() -> None:
 @pytest.mark.parametrize(("words", "key", "value", "name"), TABLES["names"])
 def test_a_run_names_what_was_asked_for(words: str, key: str, value: str, name: str) -> None:
     found = point(meant(words))
-    assert texts(request_of(found))[key] == value
+    assert as_params(point_request(found))[key] == value
     assert name in run_name(found)
     assert run_name(found).endswith(name) or name.endswith(" ")
 
@@ -146,7 +148,7 @@ def test_a_transport_of_a_framework_brings_it() -> None:
 
 def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_time() -> None:
     """By hand: a step of 2 ms, between 1.6 and 2.5."""
-    costs = costs_of(point(f"{CHANNEL} model.bytes=12345"))
+    costs = step_costs(point(f"{CHANNEL} model.bytes=12345"))
     assert (costs.flops_per_step, costs.parameters, costs.memory_lower_bound_bytes) == (0, 0, 12345)
     times = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
     latency = transfer_metrics(point(f"{CHANNEL} model.bytes=1000").model, times)
@@ -178,7 +180,7 @@ def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_
 
 def test_a_quick_measurement_of_a_scenario_is_short() -> None:
     with initialize_config_dir(str(CONFIG), version_base=None):
-        store_options()
+        register_options()
         for words, seconds in (
             (["measure=quick"], 15),
             (["measure=quick", "server.min_seconds=40"], 40),

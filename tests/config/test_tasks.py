@@ -123,7 +123,7 @@ def test_the_command_is_kept_as_typed(
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", typed.split())
     monkeypatch.setattr(sys, "argv", [program])
-    assert tasks._command() == command
+    assert tasks._command_line() == command
 
 
 @pytest.mark.framework

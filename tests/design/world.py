@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Measure, Point, costs_of
+from paradnn.config.point import Measure, Point, step_costs
 from paradnn.config.settings import Settings, Sweep, Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep
@@ -87,7 +87,7 @@ class World:
 
     def peak(self, point: Point) -> float:
         """Bytes that the point takes."""
-        return BASE + FACTOR * costs_of(point).memory_lower_bound_bytes
+        return BASE + FACTOR * step_costs(point).memory_lower_bound_bytes
 
     def claim(self, tracker: Journal, point: Point) -> Claim | None:
         """The claim of a point; None where another has it, or it is measured."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paradnn.config.identity import point_id, request_of
+from paradnn.config.identity import point_id, point_request
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError, UnavailableError
@@ -70,11 +70,11 @@ def point(path: Path, function: str = "net", **keys: Any) -> Point:
 
 
 def test_parameters_are_keys_with_their_types_and_defaults(file: Path) -> None:
-    held = request_of(point(file, width=32))["model"]
+    held = point_request(point(file, width=32))["model"]
     assert [held[key] for key in ("width", "rate", "kind", "more")] == [32, 0.5, "relu", None]
     assert (held["build"], len(held["source"])) == (f"{file}:net", 16)
     assert model_of(held).size == "net width=32 rate=0.5 kind=relu more=None"
-    assert request_of(point(file, "Net", depth=2, sizes=[5]))["model"]["sizes"] == [5]
+    assert point_request(point(file, "Net", depth=2, sizes=[5]))["model"]["sizes"] == [5]
 
 
 def test_a_changed_file_is_another_point_and_a_spelt_out_default_is_the_same(file: Path) -> None:

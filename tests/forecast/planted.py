@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paradnn.config.point import Measure, Optimizer, Point, costs_of
+from paradnn.config.point import Measure, Optimizer, Point, step_costs
 from paradnn.families import FAMILIES
 from paradnn.families.fc import FullyConnected
 from paradnn.families.rnn import Recurrent
@@ -70,7 +70,7 @@ class Machine:
 
     def law(self, point: Point) -> float:
         """Seconds of a step where no session slows it and no noise blurs it."""
-        costs = costs_of(point)
+        costs = step_costs(point)
         layers = int(getattr(point.model, "layers", 1))
         work = costs.flops_per_step / (self.efficiency * FLOPS) + costs.bytes_per_step / (
             self.traffic * BANDWIDTH
@@ -87,7 +87,7 @@ class Machine:
 
     def run(self, point: Point, number: int) -> CompletedRun:
         """What the store holds of the point, measured `number`-th in this session."""
-        costs = costs_of(point)
+        costs = step_costs(point)
         step = self.step(point)
         spent = {
             "schedule": 0.03,

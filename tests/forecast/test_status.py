@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.config.point import Point, costs_of
+from paradnn.config.point import Point, step_costs
 from paradnn.config.reading import read_point
 from paradnn.config.settings import Settings
 from paradnn.forecast.forecast import forecast, wall_seconds
@@ -36,7 +36,7 @@ def test_a_sweep_over_devices_knows_each_points_own_costs(
 ) -> None:
     """Four devices hold the weights four times: only they pass a limit that lies between the two."""
     points = {count: fc(4, 2048, 64, devices=count) for count in order}
-    bounds = {count: costs_of(point).memory_lower_bound_bytes for count, point in points.items()}
+    bounds = {count: step_costs(point).memory_lower_bound_bytes for count, point in points.items()}
     assert bounds[4] > 3 * bounds[1]
     limited = [
         replace(points[count], measure=replace(points[count].measure, memory_limit=2 * bounds[1]))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, costs_of
+from paradnn.config.point import Point, step_costs
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.platform.environment import Environment
 from paradnn.session.measured import Measured
@@ -33,5 +33,5 @@ def recorded(
     point: Point, *results: PointResult, peaks: Mapping[str, float] | None = None
 ) -> Record:
     environment = Environment("a processor", {}, {}, {})
-    costs = costs_of(point)
+    costs = step_costs(point)
     return make_record(Measured(point, environment, costs, results, {}, peaks or {}, None, 0, 1))

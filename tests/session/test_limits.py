@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software, costs_of
+from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software, step_costs
 from paradnn.config.reading import read_point
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
@@ -343,7 +343,7 @@ def test_devices_are_held_against_what_they_can_do_together() -> None:
         return read_point({"model": model, "batch_size": 64} | changes)
 
     whole, half, both = (
-        costs_of(point(**asked)) for asked in ({}, {"batch_size": 32}, {"devices": 2})
+        step_costs(point(**asked)) for asked in ({}, {"batch_size": 32}, {"devices": 2})
     )
     assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
     assert both.bytes_per_step == 2 * half.bytes_per_step > whole.bytes_per_step

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.config.point import Point, costs_of, prefill_costs_of
+from paradnn.config.point import Point, prefill_costs, step_costs
 from paradnn.config.reading import read_point
 from paradnn.core.messages import Compilation, Timing
 from paradnn.session.measured import quantile_metrics
@@ -56,7 +56,7 @@ def planted(seed: int, count: int = 2_000) -> QueryLog:
 def record(
     point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None
 ) -> Record:
-    measured = {"parameters": costs_of(point).parameters}
+    measured = {"parameters": step_costs(point).parameters}
     results = [
         answered(timing([0.1] * 6), measured, outcome=outcome, reason=reason, work=load)
         for load in loads
@@ -319,7 +319,7 @@ def thirty(step: float, steps: int) -> Timing:
 
 
 def generated(point: Point, cache_bytes: int | None = None) -> Record:
-    costs = costs_of(point)
+    costs = step_costs(point)
     compilation = Compilation([0.5, 0.1], [1, 0], None)
     generation = Generation(
         thirty(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes
@@ -333,8 +333,8 @@ def generated(point: Point, cache_bytes: int | None = None) -> Record:
 def test_a_step_is_a_token_of_each_example() -> None:
     point = generator()
     record = generated(point)
-    costs = costs_of(point)
-    first = prefill_costs_of(point)
+    costs = step_costs(point)
+    first = prefill_costs(point)
     expected = {
         "time_to_first_token_ms": 200.0,
         "time_per_output_token_ms": 5.0,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
-from paradnn.config.identity import Identity, point_id, request_of
-from paradnn.config.point import Measure, Platform, Point, costs_of
+from paradnn.config.identity import Identity, point_id, point_request
+from paradnn.config.point import Measure, Platform, Point, step_costs
 from paradnn.config.price import Prices, load_prices
 from paradnn.config.reading import read_point
 from paradnn.core.messages import (
@@ -118,7 +118,7 @@ CHECKS = TABLES["contradictions"]
 def test_what_contradicts_itself_is_said(
     words: str, metrics: dict[str, float], said: str | None
 ) -> None:
-    costs = costs_of(asked(words))
+    costs = step_costs(asked(words))
     answer = answered(
         timing([0.5] * 6), {"parameters": metrics.get("parameters", costs.parameters)}
     ).answer
@@ -276,7 +276,7 @@ def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_swee
     ]
     entry.environment, entry.costs = (
         Environment("a processor", {"cores": 2}, {}, {}),
-        costs_of(entry.point),
+        step_costs(entry.point),
     )
     entry.claim = Claim("run", Identity("point", "environment", 0), 0)
     record = entry.record()
@@ -323,7 +323,7 @@ def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
     former = {"min_seconds": 1.0, "block_seconds": 0.1}
     assert point_id(read_point({"model": {"name": "fc"}, "measure": former})) == "57f7f9f40bab5f25"
     assert ceilings_identity(dear, ENVIRONMENT) == ceilings_identity(on_gpu(), ENVIRONMENT)
-    assert request_of(dear)["platform"]["price_per_hour"] == 3.0
+    assert point_request(dear)["platform"]["price_per_hour"] == 3.0
 
 
 TWO = replace(on_gpu(), devices=2)

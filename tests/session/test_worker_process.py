@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 
-from paradnn.config.identity import limits_id, request_of
+from paradnn.config.identity import limits_id, point_request
 from paradnn.config.outcome import Ending, classify
 from paradnn.config.reading import read_point
 from paradnn.core.errors import WorkerError
@@ -59,7 +59,7 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
     limits = Limits(60, None)
     phases = []
     files = set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*"))
-    first = pool.measure(key, request_of(POINT), limits, phases.append)
+    first = pool.measure(key, point_request(POINT), limits, phases.append)
     assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
     # TensorFlow's AutoGraph writes one for each function that it converts.
     assert set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*")) <= files
@@ -68,7 +68,7 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
     assert worker in known
     worker.kill()
     assert wait_for(lambda: worker.status() == psutil.STATUS_ZOMBIE)
-    assert pool.measure(key, request_of(POINT), limits, phases.append).outcome == "ok"
+    assert pool.measure(key, point_request(POINT), limits, phases.append).outcome == "ok"
     assert worker not in workers()
     assert len(workers()) == len(known)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.identity import point_id, request_of
+from paradnn.config.identity import point_id, point_request
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
@@ -186,7 +186,9 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
     pytest.importorskip(framework)
     core = max(os.sched_getaffinity(0))
     bound = point(core, framework={"name": framework})
-    result = pool.measure(WorkerKey.of(bound), request_of(bound), Limits(200, None), lambda _: None)
+    result = pool.measure(
+        WorkerKey.of(bound), point_request(bound), Limits(200, None), lambda _: None
+    )
     assert result.outcome == "ok", result.reason
     assert result.answer.measurement.contention.cores == 1
     masks: set[str] = set()
@@ -202,7 +204,9 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
         core, {**PROTOCOL, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework}
     )
     assert (
-        pool.measure(WorkerKey.of(long), request_of(long), Limits(200, None), look_and_end).outcome
+        pool.measure(
+            WorkerKey.of(long), point_request(long), Limits(200, None), look_and_end
+        ).outcome
         != "ok"
     )
     assert masks == {str(core)}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.config.identity import request_of
+from paradnn.config.identity import point_request
 from paradnn.config.reading import read_point
 from paradnn.core.errors import UnavailableError
 from paradnn.families import build
@@ -47,7 +47,7 @@ def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, An
     measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
     config = {"model": cnn, "mode": mode, "batch_size": batch_size, "seed": 3, "measure": measure}
     fed = {"data": {"name": "images", "threads": 2, **data}, "optimizer": {"learning_rate": 0.001}}
-    return request_of(read_point(config | fed))
+    return point_request(read_point(config | fed))
 
 
 def feed(request: dict[str, Any], *targets: ArraySpec) -> Feed:

@@ -171,10 +171,10 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         self, point: Point, given: Sequence[Generation], known: Mapping[str, float]
     ) -> dict[str, float]:
         """Time to the first token with its interval, and what reading the prompts comes to."""
-        from paradnn.config.point import prefill_costs_of
+        from paradnn.config.point import prefill_costs
         from paradnn.session.measured import summarise
 
-        costs = prefill_costs_of(point)
+        costs = prefill_costs(point)
         timings = [entry.prefill for entry in given]
         times = summarise([timing.step_times for timing in timings])
         found = {
