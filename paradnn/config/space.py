@@ -206,9 +206,7 @@ class _Builder:
             return self._axis(key, override)
         if override.is_sweep_override():
             value = text.partition("=")[2]
-            raise ConfigError(
-                key.lstrip("+~"), value, "is no axis of a point", "give it one value"
-            )
+            raise ConfigError(key.lstrip("+~"), value, "is no axis of a point", "give it one value")
         return None
 
     def _axis(self, key: str, override: Override) -> _Axis:
