@@ -204,3 +204,38 @@ def test_one_run_that_needed_a_second_epoch_is_no_bound() -> None:
 
     assert not row["is_upper_bound"]
     assert row["epochs_low"] > 0
+
+
+def test_platforms_whose_times_are_upper_bounds_get_no_verdict() -> None:
+    rows = [
+        trained(seconds, seed, device=device, epochs_to_target=1.0)
+        for device, seconds in (("A", 2.0), ("B", 20.0))
+        for seed in range(5)
+    ]
+
+    text = summarise(frame(rows)).text()
+
+    assert "A and B: no verdict, the target was reached in the first epoch" in text
+    assert "raise learn.target" in text
+    assert "as fast" not in text
+
+
+def test_an_upper_bound_has_no_speedup_over_another() -> None:
+    rows = [
+        trained(seconds, seed, batch_size, epochs_to_target=epochs)
+        for batch_size, seconds, epochs in ((32, 2.0, 1.0), (64, 1.0, 2.0), (128, 4.0, 3.0))
+        for seed in range(4)
+    ]
+
+    speedups = scored(rows)["speedup"].tolist()
+
+    assert speedups == pytest.approx([math.nan, 1.0, 0.25], nan_ok=True)
+
+
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_equal_times_have_no_interval_of_zero_width(count: int) -> None:
+    score = olympic_mean([3.0] * count)
+
+    assert score.value == 3.0
+    assert math.isnan(score.low)
+    assert math.isnan(score.high)
