@@ -41,7 +41,7 @@ def test_sentences_state_points_models_and_the_rest_of_the_step() -> None:
     text = breakdown(profiled(SHARES)).text()
     assert "fc, 8 profiled points of 2 models: matmul 55% (middle half 38% to 72%)" in text
     assert "matmul 55% (middle half 38% to 72%), everything else 45%." in text
-    assert "MatMul 27% (middle half 19% to 36%), everything else 73%." in text
+    assert "Leading types: MatMul 28% (middle half 19% to 36%), everything else 72%." in text
 
 
 def test_the_legend_says_which_interval_the_bars_are() -> None:
