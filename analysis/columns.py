@@ -210,8 +210,14 @@ def settings(frame: pd.DataFrame) -> list[str]:
     return [name for name in names if frame[name].nunique(dropna=False) > 1]
 
 
-def split_by_settings(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def split_by_settings(
+    rows: pd.DataFrame, ignore: Collection[str] = ()
+) -> list[tuple[str, pd.DataFrame]]:
     """Split runs by the settings that change the operations of a step.
+
+    Args:
+        rows: one row per run or point.
+        ignore: settings that do not split.
 
     Returns:
         For each combination of `OPERATION_SETTINGS`, the values of the settings that vary among

@@ -1,83 +1,99 @@
-"""`beside`: examples per second of every measured model beside published platforms: what was
-published of the very step, else a prediction with its interval; and what is not known of them.
+"""`beside`: examples per second of every measured model, compared with published platforms.
+
+The number of a platform is what was published for the same step, else a prediction with its
+interval. Measured points that differ in a setting which changes their operations, such as the
+precision or the compile mode, are never pooled. Eager runs are omitted if the same model was also
+measured compiled, since published platforms ran compiled graphs. A number of another precision is
+used only if the platform has none of the same precision, and is summarized separately.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from analysis.columns import split_by_settings
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Highlight, Result, pooled_within, require_runs
-from paradnn.core.errors import NotEnoughData
+from analysis.store.frame import aggregate_replicates, is_ok
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
-#: Precisions in which a platform may have been published where the run's own is not there, the
-#: likeliest first.
+#: Precisions in which a platform may have been published, most likely first.
 _PRECISIONS = ("float16", "bfloat16", "float32")
-#: Models that are looked at: each prediction takes some 50 ms.
-_MOST = 40
+#: Precisions of the same width, whose arithmetic has the same peak on most devices.
+_HALF_PRECISIONS = frozenset({"float16", "bfloat16"})
+#: Points that are looked up at most: each prediction takes some 50 ms.
+_MAX_POINTS = 40
+#: Columns that may hold several compile modes of one model.
+_COMPILE = "compile"
+_EAGER = "eager"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BesideOptions(Options):
-    """Which platforms."""
+    """Options of `beside`: the platforms."""
 
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
-        "a device of the atlas, repeatable: paradnn ask --list (default: those of the paper, V100 and TPU v2)",
+        "a device of the atlas, repeatable; paradnn ask --list names them",
         metavar="DEVICE",
+        several="repeat",
     )
 
 
 @analysis(
     BesideOptions,
-    summary="this machine beside published platforms (V100, TPU v2 and others), model by model",
+    summary="this machine and published platforms (V100, TPU v2 and others), model by model",
     example="python -m analysis beside --platform-of V100 --platform-of H200 --figure beside.png",
     section="system",
     order=15,
-    title="Beside published platforms",
-    reading="Marks further right are faster. Bars are 95% intervals; of published steps there is none.",
+    title="Compared with published platforms",
+    reading="Marks further right are faster. Bars are 95% intervals; published steps have none.",
 )
 def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
-    """A row for each measured model and platform.
+    """Compare the measured models with published platforms.
 
-    Columns: family, point, device, here and there (examples per second) with _low and _high, source
-    (published: that very step; predicted), precision (of the platform), ratio (there / here),
-    missing (why there is no number). NotEnoughData without a measured run of a model, ConfigError
-    for a device that the atlas lacks, HeterogeneousError for heterogeneous runs.
+    Replicates of a point count once, with their median.
+
+    Returns:
+        A row for each measured point and platform: family, point, settings (those that vary among
+        the points), here_precision; here and there (examples per second) with _low and _high;
+        device, source ("published" for the same step, else "predicted"), precision (of the
+        platform), is_floor (whether the predicted step time is a lower bound, so that `there` is
+        an upper bound), ratio (there / here), missing (why there is no number), notes.
+
+    Raises:
+        ConfigError: the atlas lacks a device.
+        NotEnoughData: no model was measured.
+        HeterogeneousError: runs of a device are heterogeneous.
     """
     from analysis.atlas import load
 
     require_runs(frame)
-    for name in options.platform_of:
-        load().device_name(name)
-    if "examples_per_second" not in frame:
-        raise NotEnoughData("no step was measured here")
-    own = frame["source"].ne("published") if "source" in frame else True
-    runs = frame[frame["outcome"].eq("ok") & own & frame["examples_per_second"].gt(0)]
-    if runs.empty:
-        raise NotEnoughData("no model was measured here; every run is published")
-    runs = runs[runs["family"].isin(list(FAMILIES))]
+    devices = [load().device_name(name, "--platform-of") for name in options.platform_of]
+    runs = _own_runs(frame)
     pooled = pooled_within(runs, ["device"], options.pool)
-    points = runs.drop_duplicates("point_id", keep="last")
-    chosen = points.loc[
-        points.groupby("family").cumcount().sort_values(kind="stable").index[:_MOST]
-    ]
-    rows = [row for run in chosen.to_dict("records") for row in _rows(run, options)]
+    points = aggregate_replicates(runs)
+    compiled = _without_eager_duplicates(points)
+    chosen = _sample_points(compiled)
+    rows = []
+    for settings, part in split_by_settings(chosen, ignore=["precision", "mode", "task"]):
+        for point in part.to_dict("records"):
+            rows += _point_rows(point, settings, devices)
     if not rows:
         raise NotEnoughData("no model with layers was measured here, such as model=fc")
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
-    here = " and ".join(runs["device"].astype(str).unique())
+    here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
     return Result(
         numbers=table,
-        sentences=[*_sentences(table, here, len(points))],
+        sentences=[*_sentences(table, here, points=points, compiled=compiled)],
         picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,
         stands_out=_headline(table),
         sources=tuple(runs["run_id"]),
@@ -85,134 +101,281 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     )
 
 
-def _headline(table: pd.DataFrame) -> Highlight | None:
-    """Of each platform what was published of it, else what is predicted."""
-    found = []
-    for device, rows in table[table["there"].notna()].groupby("device", sort=False):
-        source = min(rows["source"], key=("published", "predicted").index)
-        ratios = rows.loc[rows["source"].eq(source), "ratio"]
-        ends = dict.fromkeys(short(end, digits=2) for end in (ratios.min(), ratios.max()))
-        verb, note = ("ran", " (published)") if source == "published" else ("would run", "")
-        found.append(
-            f"{device} {verb} {counted(len(ratios), 'model')} {' to '.join(ends)} times as fast{note}"
-        )
-    if found:
-        return Highlight("Beside published platforms", f"{'; '.join(found)}.")
-    return None
+def _own_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured runs of models of known families that have a rate."""
+    if "examples_per_second" not in frame:
+        raise NotEnoughData("no step was measured here")
+    is_measured = is_ok(frame) & frame["examples_per_second"].gt(0)
+    if "source" in frame:
+        is_measured &= frame["source"].ne("published")
+    runs = frame[is_measured]
+    if runs.empty:
+        raise NotEnoughData("no model was measured here; every run is published")
+    runs = runs[runs["family"].isin(list(FAMILIES))]
+    if runs.empty:
+        raise NotEnoughData("no model with layers was measured here, such as model=fc")
+    return runs
 
 
-def _sentences(table: pd.DataFrame, here: str, points: int) -> Iterator[str]:
-    for device, rows in table.groupby("device", sort=False):
-        for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
-            span = [short(end, digits=3) for end in (known["ratio"].min(), known["ratio"].max())]
-            mean = short(math.exp(np.log(known["ratio"]).mean()), digits=3)
-            if source == "predicted":
-                how = "predicted from published timings of kernels or other models"
-            else:
-                how = "published"
-            numbers = ", ".join(dict.fromkeys(known["precision"]))
-            ends = " to ".join(dict.fromkeys(span))
-            yield (
-                f"{device} ({numbers}) runs {counted(len(known), 'model')} {ends} times as fast as "
-                f"{here}, {mean} times in the geometric mean; {how}."
-            )
-        lacking = rows[rows["there"].isna()]
-        if len(lacking):
-            names = ", ".join(dict.fromkeys(lacking["family"]))
-            yield f"Not known of {device}: {names}; {lacking['missing'].iloc[0]}."
-    yield "Published numbers are of other software and years: they say what was reached, not what is possible."
-    if points > _MOST:
-        yield f"Of {points:,} models {_MOST} were looked at, of every family as many; --where narrows the choice."
+def _without_eager_duplicates(points: pd.DataFrame) -> pd.DataFrame:
+    """Drop eager points of models that were also measured compiled."""
+    if _COMPILE not in points:
+        return points
+    keys = [
+        name
+        for name in points
+        if str(name).startswith("model.")
+        or name in ("family", "device", "batch_size", "precision", "mode", "framework.name")
+    ]
+    is_eager = points[_COMPILE].eq(_EAGER).fillna(False).astype(bool)
+    group = points.groupby(keys, dropna=False, sort=False).ngroup()
+    has_compiled = (~is_eager).groupby(group).transform("any")
+    return points[~(is_eager & has_compiled)]
 
 
-def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
-    """Examples per second, a row for each model, a mark for each platform."""
-    points = sorted(set(table["point"]))
-    drawn, (axes,) = drawing.panels(1, 6.4, 1.2 + 0.24 * len(points))
-    parts = {f"{here}, measured": table.drop_duplicates("point")}
-    parts |= {
-        f"{name}, published or predicted": table[table["device"] == name]
-        for name in table["device"].unique()
-    }
-    groups = {}
-    for side, (name, rows) in zip(["here", *["there"] * len(parts)], parts.items(), strict=False):
-        named = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
-        groups[name] = (
-            rows.set_index("point")[[*named]].rename(columns=named).dropna(subset="value")
-        )
-    looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
-    drawing.forest(axes, {point: point for point in points}, groups, looks)
-    drawing.finish(axes, "Beside published platforms", "examples/s", logs={"x": short})
-    drawing.legend(drawn)
-    return drawn
+def _sample_points(points: pd.DataFrame) -> pd.DataFrame:
+    """Return at most `_MAX_POINTS` points, the same number of each family as far as possible."""
+    position = points.groupby("family").cumcount()
+    order = position.sort_values(kind="stable").index
+    return points.loc[order[:_MAX_POINTS]]
 
 
-def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, Any]]:
-    """The rows of a measured run; none of what is no model with layers."""
-    from analysis.atlas import load
+class _PlatformRate(NamedTuple):
+    """Examples per second of a step on a platform; NaN if unknown, with the reason in `missing`."""
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    source: str = "predicted"
+    precision: str = ""
+    is_floor: bool = False
+    missing: str = ""
+    notes: str = ""
+
+
+def _point_rows(
+    point: Mapping[Any, Any], settings: str, devices: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a measured point; none if it is not a model with layers."""
     from analysis.atlas.points import format_point, model_from_row
 
-    model = model_from_row(run)
-    if not FAMILIES[str(run["family"])].has_layers or model.is_kernel or model.is_communication:
+    model = model_from_row(point)
+    has_layers = FAMILIES[str(point["family"])].has_layers
+    if not has_layers or model.is_kernel or model.is_communication:
         return
-    here = {
-        f"here{end}": float(run.get(f"examples_per_second{end}", math.nan))
-        for end in ("", "_low", "_high")
-    }
-    for device in map(load().device_name, options.platform_of):
-        there = _there(run, device)
-        ratio = there["there"] / here["here"]
-        last = {"ratio": ratio, "missing": there.pop("missing")}
+    here = float(point["examples_per_second"])
+    name = format_point(point, model)
+    for device in devices:
+        there = _find_rate(point, device)
         yield {
-            "family": run["family"],
-            "point": format_point(run, model),
-            **here,
+            "family": point["family"],
+            "point": f"{name}, {settings}" if settings else name,
+            "settings": settings,
+            "here_precision": str(point["precision"]),
+            "here": here,
+            "here_low": float(point.get("examples_per_second_low", math.nan)),
+            "here_high": float(point.get("examples_per_second_high", math.nan)),
             "device": device,
-            **there,
-            **last,
+            "there": there.value,
+            "there_low": there.low,
+            "there_high": there.high,
+            "source": there.source,
+            "precision": there.precision,
+            "is_floor": there.is_floor,
+            "ratio": there.value / here,
+            "missing": there.missing,
+            "notes": there.notes,
         }
 
 
-def _there(run: Mapping[Any, Any], device: str) -> dict[str, Any]:
-    """What is known of a run's step on a device: published, else predicted, in the first precision
-    that it has.
-    """
-    from analysis.atlas import load
-    from analysis.atlas.estimate import estimate_step_time
-    from analysis.atlas.whole_steps import published_seconds
+def _find_rate(point: Mapping[Any, Any], device: str) -> _PlatformRate:
+    """Find the rate of a step on a device, in the most similar precision with a number.
 
-    numbers = list(dict.fromkeys((str(run["precision"]), *_PRECISIONS)))
-    if run["family"] == "fc":  # whole steps come first
-        numbers.sort(key=lambda name: load().find_group(device, "fc", name) is None)
-    row, *others = [{**run, "precision": precision} for precision in numbers]
-    batch = float(run["batch_size"])
-    source = "published"
-    missing = ""
-    times = (math.nan,) * 3
-    exact = next(
-        (
-            (each, seconds)
-            for each in (row, *others)
-            if (seconds := published_seconds(each, device))
-        ),
-        None,
+    The precision of the point comes first, then precisions of the same width, then others. Within
+    a precision, a published step precedes a prediction.
+    """
+    own = str(point["precision"])
+    similar = [name for name in _PRECISIONS if _is_similar_precision(own, name)]
+    first = None
+    for precision in dict.fromkeys([own, *similar, *_PRECISIONS]):
+        rate = _rate_in_precision({**point, "precision": precision}, device)
+        if not math.isnan(rate.value):
+            return rate
+        first = first or rate
+    assert first is not None
+    return first
+
+
+def _is_similar_precision(one: str, other: str) -> bool:
+    return one == other or {one, other} <= _HALF_PRECISIONS
+
+
+def _rate_in_precision(point: Mapping[Any, Any], device: str) -> _PlatformRate:
+    from analysis.atlas.estimate import estimate_step_time
+    from analysis.atlas.whole_steps import published_overhead_note, published_seconds
+
+    precision = str(point["precision"])
+    batch = float(point["batch_size"])
+    try:
+        seconds = published_seconds(point, device)
+        if seconds is not None:
+            note = published_overhead_note(point, device)
+            return _PlatformRate(
+                batch / seconds, source="published", precision=precision, notes=note
+            )
+        estimate = estimate_step_time(point, device)
+    except (ConfigError, NotEnoughData) as error:
+        return _PlatformRate(precision=precision, missing=str(error))
+    if estimate.seconds is None or estimate.low is None or estimate.high is None:
+        return _PlatformRate(precision=precision, missing=estimate.why)
+    return _PlatformRate(
+        value=batch / estimate.seconds,
+        low=batch / estimate.high,
+        high=batch / estimate.low,
+        precision=precision,
+        is_floor=estimate.is_dispatch_floor,
+        notes="; ".join(estimate.notes),
     )
-    if exact:
-        row = exact[0]
-        times = (exact[1], math.nan, math.nan)
+
+
+def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
+    similar = [
+        _is_similar_precision(here, there)
+        for here, there in zip(rows["here_precision"], rows["precision"], strict=True)
+    ]
+    return pd.Series(similar, index=rows.index, dtype=bool)
+
+
+def _headline(table: pd.DataFrame) -> Highlight | None:
+    """State the ratios of each platform: published ones before predicted ones.
+
+    Floors are not among them. Ratios between precisions of different width are used, and called
+    so, only for a platform that has no others.
+    """
+    texts = []
+    known = table[table["there"].notna() & ~table["is_floor"]]
+    for device, all_rows in known.groupby("device", sort=False):
+        is_similar = _has_similar_precisions(all_rows)
+        rows = all_rows[is_similar] if is_similar.any() else all_rows
+        if (rows["source"] == "published").any():
+            rows = rows[rows["source"] == "published"]
+            verb = "ran"
+            notes = ["published"]
+        else:
+            verb = "would run"
+            notes = ["predicted"]
+        if not is_similar.any():
+            notes.append(_format_precisions(rows))
+        texts.append(
+            f"{device} {verb} {counted(len(rows), 'point')} {_format_ratios(rows)} times as fast "
+            f"({', '.join(notes)})"
+        )
+    if not texts:
+        return None
+    return Highlight("Compared with published platforms", f"{'; '.join(texts)}.")
+
+
+def _format_ratios(rows: pd.DataFrame) -> str:
+    ends = (short(rows["ratio"].min(), digits=3), short(rows["ratio"].max(), digits=3))
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _format_precisions(rows: pd.DataFrame) -> str:
+    """Return the precisions of a group, such as "float32 here, float16 there"."""
+    here = ", ".join(dict.fromkeys(rows["here_precision"]))
+    there = ", ".join(dict.fromkeys(rows["precision"]))
+    return here if here == there else f"{here} here, {there} there"
+
+
+def _sentences(
+    table: pd.DataFrame, here: str, *, points: pd.DataFrame, compiled: pd.DataFrame
+) -> Iterator[str]:
+    keys = ["device", "source", "here_precision", "precision", "settings"]
+    known = table[table["there"].notna()]
+    for _, rows in known[~known["is_floor"]].groupby(keys, sort=False):
+        yield _group_sentence(rows, here)
+    for _, rows in known[known["is_floor"]].groupby(keys, sort=False):
+        yield _floor_sentence(rows, here)
+    for device, rows in table[table["there"].isna()].groupby("device", sort=False):
+        names = ", ".join(dict.fromkeys(rows["family"]))
+        yield f"{device}: no number for {names}; {rows['missing'].iloc[0]}."
+    for device, rows in known[known["notes"].ne("")].groupby("device", sort=False):
+        example = rows.sort_values("ratio", ascending=False, kind="stable").iloc[0]
+        yield (
+            f"{device}: {counted(len(rows), 'number')} with a note in the column notes, such as "
+            f"that of {example['point']}: {example['notes']}."
+        )
+    yield (
+        "Published numbers are of other software and years: they state what was reached, not what "
+        "is possible."
+    )
+    omitted = len(points) - len(compiled)
+    if omitted:
+        yield (
+            f"Omitted: {counted(omitted, 'eager point')} whose model was also measured compiled, "
+            "since published platforms ran compiled graphs."
+        )
+    if len(compiled) > _MAX_POINTS:
+        yield (
+            f"Of {len(compiled):,} points, {_MAX_POINTS} were compared, taken evenly from all "
+            "families. --where narrows the choice."
+        )
+
+
+def _group_sentence(rows: pd.DataFrame, here: str) -> str:
+    """State the ratios of points that share platform, source, precisions and settings."""
+    first = rows.iloc[0]
+    if first["source"] == "published":
+        source = "published"
     else:
-        answer = estimate_step_time(row, device)
-        for other in others:
-            if (
-                answer.seconds is None
-                and (found := estimate_step_time(other, device)).seconds is not None
-            ):
-                row = other
-                answer = found
-        source = "predicted"
-        missing = answer.why
-        times = (answer.seconds or math.nan, answer.high or math.nan, answer.low or math.nan)
-    rates = dict(
-        zip(("there", "there_low", "there_high"), (batch / each for each in times), strict=True)
+        source = "predicted from published timings of kernels or other models"
+    mean = short(math.exp(np.log(rows["ratio"]).mean()), digits=3)
+    return (
+        f"{first['device']} against {_format_side(first, here)} ({_format_precisions(rows)}; "
+        f"{source}): {_format_ratios(rows)} times as fast on {counted(len(rows), 'point')}, "
+        f"geometric mean {mean}."
     )
-    return rates | {"source": source, "precision": row["precision"], "missing": missing}
+
+
+def _floor_sentence(rows: pd.DataFrame, here: str) -> str:
+    first = rows.iloc[0]
+    return (
+        f"{first['device']} against {_format_side(first, here)} ({_format_precisions(rows)}): at "
+        f"most {_format_ratios(rows)} times as fast on {counted(len(rows), 'point')}. The "
+        "predicted step time there is a floor, the cost of dispatching its operations, which "
+        "hardly depends on the model's sizes."
+    )
+
+
+def _format_side(row: Mapping[Any, Any], here: str) -> str:
+    """Return the name of this side, with the settings of a group."""
+    return f"{here}, {row['settings']}" if row["settings"] else here
+
+
+def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
+    """Draw examples per second, with a row for each point and a mark for each platform.
+
+    Args:
+        table: the table of `beside`.
+        here: name of the measured device.
+    """
+    points = sorted(set(table["point"]))
+    figure, (axes,) = drawing.panels(1, 6.4, 1.2 + 0.24 * len(points))
+    groups = {f"{here}, measured": _ends(table.drop_duplicates("point"), "here")}
+    known = table[table["there"].notna()]
+    keys = ["device", "source", "precision", "is_floor"]
+    for (device, source, precision, is_floor), rows in known.groupby(keys, sort=True):
+        how = "at most (dispatch floor)" if is_floor else source
+        groups[f"{device} in {precision}, {how}"] = _ends(rows, "there")
+    looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
+    drawing.forest(axes, {point: point for point in points}, groups, looks)
+    title = "Compared with published platforms"
+    drawing.finish(axes, title, "examples/s", logs={"x": short})
+    drawing.legend(figure)
+    return figure
+
+
+def _ends(rows: pd.DataFrame, side: str) -> pd.DataFrame:
+    """Return the rates of a side and their intervals by point, as `drawing.forest` takes them."""
+    names = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
+    return rows.set_index("point")[[*names]].rename(columns=names).dropna(subset="value")
