@@ -189,3 +189,97 @@ def test_convolutions_by_hand() -> None:
 )
 def test_a_kernel_that_converts_types_is_no_convolution(name: str, category: str) -> None:
     assert categorise("kernel", name) == category
+
+
+TRANSPOSED = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "flops"),
+    [
+        pytest.param([6, 8, 3, 3], 2 * 4 * 6 * 16 * 16 * 8 * 9, id="one-group"),
+        pytest.param([6, 4, 3, 3], 2 * 4 * 6 * 16 * 16 * 4 * 9, id="two-groups"),
+    ],
+)
+def test_a_transposed_convolution_spreads_every_input(weight: list[int], flops: int) -> None:
+    shapes = [[4, 6, 16, 16], weight, *[[]] * 7]
+    kinds = [F, F, "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"]
+
+    cost = aten_cost("aten::convolution", arguments(shapes, kinds, TRANSPOSED))
+
+    assert cost.product_flops == flops
+
+
+def test_gradients_of_a_transposed_convolution() -> None:
+    shapes = [[4, 8, 33, 33], [4, 3, 16, 16], [3, 8, 3, 3], *[[]] * 8]
+    kinds = [F, F, F, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", "ScalarList"]
+    values = ["", "", "", "[0]", *TRANSPOSED[3:], "[True, True, False]"]
+
+    cost = aten_cost("aten::convolution_backward", arguments(shapes, kinds, values))
+
+    assert cost.product_flops == 2 * (2 * 4 * 3 * 16 * 16 * 8 * 9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "flops"),
+    [
+        pytest.param(
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
+            [[1, 12, 64, 64]] * 3,
+            12_582_912,
+            id="attention",
+        ),
+        pytest.param(
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
+            [[1, 12, 64, 64], [1, 4, 32, 64], [1, 4, 32, 16]],
+            2 * 12 * 64 * 32 * (64 + 16),
+            id="attention-with-other-value-width",
+        ),
+        pytest.param(
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+            [[1, 12, 64, 64]] * 5,
+            2 * 12_582_912,
+            id="attention-backward",
+        ),
+        pytest.param(
+            "aten::_efficient_attention_forward",
+            [[2, 10, 4, 16], [2, 20, 4, 16], [2, 20, 4, 16]],
+            2 * 2 * 4 * 10 * 20 * 32,
+            id="attention-with-tokens-first",
+        ),
+        pytest.param(
+            "aten::mkldnn_rnn_layer",
+            [[7, 4, 10], [80, 10], [80, 20], [80], [80]],
+            2 * 28 * 80 * 30,
+            id="recurrence",
+        ),
+        pytest.param(
+            "aten::addbmm", [[4, 6], [3, 4, 5], [3, 5, 6]], 2 * 3 * 4 * 5 * 6, id="addbmm"
+        ),
+        pytest.param("aten::_int_mm", [[32, 16], [16, 8]], 2 * 32 * 16 * 8, id="int8"),
+    ],
+)
+def test_products_by_hand(kind: str, shapes: list[list[int]], flops: int) -> None:
+    cost = aten_cost(kind, arguments(shapes, [F] * len(shapes), [""] * len(shapes)))
+
+    assert (cost.category, cost.product_flops) == ("matmul", flops)
+
+
+def test_a_fused_recurrence_multiplies_the_matrices_of_its_list() -> None:
+    weights = [[80, 10], [80, 20], [80], [80]]
+    recorded = arguments([[7, 4, 10], weights, []], [F, "TensorList", ""], ["", "", ""])
+
+    forward_cost = aten_cost("aten::_cudnn_rnn", recorded)
+    backward_cost = aten_cost("aten::_cudnn_rnn_backward", recorded)
+
+    assert forward_cost.product_flops == 2 * 28 * 80 * 30
+    assert backward_cost.product_flops == 2 * forward_cost.product_flops
+
+
+def test_an_embedding_bag_sums_the_rows_of_its_indices() -> None:
+    recorded = arguments([[100, 16], [40], [8]], [F, "long int", "long int"], ["", "", ""])
+
+    cost = aten_cost("aten::_embedding_bag", recorded)
+
+    assert (cost.category, cost.flops) == ("reduction", 40 * 16)
+    assert cost.bytes == 4 * 16 * (40 + 8) + 8 * (40 + 8)

@@ -1,5 +1,6 @@
 """FLOPs and bytes of operations: shapes, graphs and compiled programs against hand counts."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,31 @@ PROGRAMS = {
     "else": (_other, (*ONES, tf.constant(-1)), 2 * 48 * 48 * 16),
     "functions": (_called, ONES, 2 * 16 * 16 * 48 + 2 * 48 * 48 * 16),
     "transpose": (lambda a, b: tf.einsum("ij->ji", a), ONES, 0),
+    "einsum": (
+        lambda a, b: tf.einsum("abc,cd->abd", a, b),
+        (tf.ones([4, 5, 6]), tf.ones([6, 7])),
+        2 * 4 * 5 * 6 * 7,
+    ),
+    "einsum with an ellipsis": (
+        lambda a, b: tf.einsum("...qd,...kd->...qk", a, b),
+        (tf.ones([2, 3, 4, 5]), tf.ones([3, 6, 5])),
+        2 * 2 * 3 * 4 * 6 * 5,
+    ),
+    "einsum that sums before it multiplies": (
+        lambda a, b: tf.einsum("abc,cd->ad", a, b),
+        (tf.ones([4, 5, 6]), tf.ones([6, 7])),
+        2 * 4 * 6 * 7,
+    ),
+    "transposed convolution": (
+        lambda x, k: tf.nn.conv2d_transpose(x, k, [4, 33, 33, 8], 2, "VALID"),
+        (tf.ones([4, 16, 16, 3]), tf.ones([3, 3, 8, 3])),
+        2 * 4 * 16 * 16 * 3 * 9 * 8,
+    ),
+    "depthwise convolution": (
+        lambda x, k: tf.nn.depthwise_conv2d(x, k, [1] * 4, "SAME"),
+        (tf.ones([2, 8, 8, 6]), tf.ones([3, 3, 6, 2])),
+        2 * 2 * 8 * 8 * 12 * 9,
+    ),
     "conv3d": (
         lambda x, k: tf.nn.conv3d(x, k, [1] * 5, "SAME"),
         (tf.ones([2, 4, 4, 4, 3]), tf.ones([3, 3, 3, 3, 5])),
@@ -199,3 +225,58 @@ def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> Non
     convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
     module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
     assert _products(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "output"),
+    [
+        pytest.param([8, 5], [5, 3], [8, 3], id="plain"),
+        pytest.param([5, 8], [5, 3], [8, 3], id="transposed-left"),
+        pytest.param([8, 5], [3, 5], [8, 3], id="transposed-right"),
+        pytest.param([2, 8, 5], [2, 5, 3], [2, 8, 3], id="batch"),
+        pytest.param([2, 8, 5], [5, 3], [2, 8, 3], id="one-matrix-for-all"),
+    ],
+)
+def test_a_library_call_multiplies_whatever_is_transposed(
+    left: list[int], right: list[int], output: list[int]
+) -> None:
+    module = protos.HloProto().hlo_module
+    module.name = "step"
+    computation = module.computations.add(id=1)
+    for number, dimensions in ((1, left), (2, right)):
+        entry = computation.instructions.add(name=f"p.{number}", opcode="parameter", id=number)
+        entry.shape.element_type = 11
+        entry.shape.dimensions.extend(dimensions)
+    call = computation.instructions.add(name="call.3", opcode="custom-call", id=3)
+    call.custom_call_target = "__cublas$gemm"
+    call.operand_ids.extend([1, 2])
+    call.shape.element_type = 11
+    call.shape.dimensions.extend(output)
+
+    cost = HloCosts([module]).cost("call.3", "step")
+
+    assert cost.product_flops == 2 * math.prod(output) * 5
+
+
+def test_an_embedding_bag_sums_the_rows_of_its_indices() -> None:
+    with tf.Graph().as_default() as graph:
+        tf.raw_ops.SparseSegmentSum(
+            data=tf.ones([100, 16]),
+            indices=tf.zeros([40], tf.int32),
+            segment_ids=tf.zeros([40], tf.int32),
+            name="bag",
+        )
+        tf.raw_ops.SparseTensorDenseMatMul(
+            a_indices=tf.zeros([7, 2], tf.int64),
+            a_values=tf.ones([7]),
+            a_shape=tf.constant([16, 16], tf.int64),
+            b=tf.ones([16, 5]),
+            name="sparse",
+        )
+    costs = GraphCosts(graph.as_graph_def(add_shapes=True))
+
+    bag = costs.cost("bag", "SparseSegmentSum")
+    sparse = costs.cost("sparse", "SparseTensorDenseMatMul")
+
+    assert (bag.category, bag.flops) == ("reduction", 40 * 16)
+    assert (sparse.category, sparse.product_flops) == ("matmul", 2 * 7 * 5)

@@ -1,1 +1,1 @@
-"""Where the time of a step goes: from a profiler's trace to a table of operations (`run`)."""
+"""Profiles: from a trace of steps to tables of where their time goes (`run`)."""

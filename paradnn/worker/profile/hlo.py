@@ -1,12 +1,12 @@
 """What the instructions of a compiled program cost, from its HLO.
 
-A fusion costs what the instructions within it compute; what it moves are its own inputs and
-outputs, since what lies between stays in registers. Of a fusion that reads or updates slices of a
-larger buffer nobody knows what it moves.
+A fusion costs what the instructions within it compute. It moves only its own inputs and outputs,
+since the values in between stay in registers. What a fusion moves that reads or updates slices of a
+larger buffer is unknown.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paradnn.worker.profile.categories import PRODUCTS, categorise
@@ -20,161 +20,210 @@ from paradnn.worker.profile.shapes import (
     total_bytes,
 )
 
-#: HLO's numbers of element types.
-_NUMBERED = "pred int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
-_DTYPES = dict(enumerate(_NUMBERED.split(), 1)) | {
+#: Element types by their numbers in HLO.
+_DTYPES = {
+    1: "pred",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "uint8",
+    7: "uint16",
+    8: "uint32",
+    9: "uint64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
     15: "complex64",
     16: "bfloat16",
     18: "complex128",
 }
 
 _SLICES = {"slice", "dynamic-slice", "gather", "dynamic-update-slice"}
+#: What a library call computes, by a part of its target's name.
+_LIBRARY_CALLS = (
+    ("conv", "convolution"),
+    ("fmha", "attention"),
+    ("matmul", "dot"),
+    ("gemm", "dot"),
+    ("dot", "dot"),
+)
+#: The operation that a fusion is named after, the most expensive first.
+_FUSION_KINDS = ("convolution", "dot", "reduce-window", "reduce", "scatter", "gather")
 
 
 class HloCosts:
-    """Costs of the instructions of some modules, by the names of instruction and module."""
+    """Costs of the instructions of compiled modules."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
-        # The instructions of each computation by their numbers.
+        #: For (module, computation number), the instructions by their numbers.
         self._computations = {
             (module.name, computation.id): {entry.id: entry for entry in computation.instructions}
             for module in modules
             for computation in module.computations
         }
-        self._home = {
+        #: For (module, instruction name), the instruction and those of its computation.
+        self._instructions = {
             (module, entry.name): (entry, entries)
             for (module, _), entries in self._computations.items()
             for entry in entries.values()
         }
 
     def cost(self, name: str, module: str) -> Cost:
-        """The cost of one execution of an instruction; of unknown kind where no module has it."""
-        if (module, name) in self._home:
-            return self._cost(module, *self._home[module, name])
-        return Cost("unknown", "other")
+        """Return the cost of one execution of an instruction, of unknown kind if it is unknown."""
+        found = self._instructions.get((module, name))
+        if found is None:
+            return Cost("unknown", "other")
+        instruction, by_id = found
+        return self._cost(module, instruction, by_id)
 
     def products(self) -> list[Cost]:
-        """Costs of all products of the programs; the body of a loop counts once."""
-        # What is in a fusion is counted there.
-        plain = (_cost(*each) for each in self._home.values() if each[0].opcode != "fusion")
-        return [cost for cost in plain if cost.product_flops]
+        """Return the costs of all products of the programs; the body of a loop counts once."""
+        # Instructions within a fusion are instructions of another computation.
+        costs = [
+            _instruction_cost(instruction, by_id)
+            for instruction, by_id in self._instructions.values()
+            if instruction.opcode != "fusion"
+        ]
+        return [cost for cost in costs if cost.product_flops]
 
-    def _cost(self, module: str, instruction: Any, by_id: dict[int, Any]) -> Cost:
+    def _cost(self, module: str, instruction: Any, by_id: Mapping[int, Any]) -> Cost:
         if instruction.opcode != "fusion":
-            return _cost(instruction, by_id)
-        called = [
-            self._computations[module, number] for number in instruction.called_computation_ids
+            return _instruction_cost(instruction, by_id)
+        parts = [
+            self._cost(module, entry, entries)
+            for number in instruction.called_computation_ids
+            for entries in [self._computations[module, number]]
+            for entry in entries.values()
         ]
-        inner = [
-            self._cost(module, entry, entries) for entries in called for entry in entries.values()
-        ]
-        kinds = [cost.kind for cost in inner]
-        dtype = next((cost.dtype for cost in inner if cost.dtype), None)
-        flops = sum(cost.flops or 0.0 for cost in inner)
-        products = sum(cost.product_flops for cost in inner)
-        shapes = _operands(instruction, by_id) + _shapes(instruction.shape)
-        moved = None if _SLICES & set(kinds) else float(total_bytes(shapes))
-        for wanted in ("convolution", "dot", "reduce-window", "reduce", "scatter", "gather"):
-            if wanted in kinds:
-                return Cost(
-                    f"fusion with {wanted}",
-                    categorise("hlo", wanted),
-                    flops,
-                    moved,
-                    products,
-                    dtype,
-                )
-        if all(cost.category in ("data movement", "control") for cost in inner):
-            return Cost("fusion moving data", "data movement", flops, moved)
-        return Cost("fusion elementwise", "elementwise", flops, moved)
+        return _fusion_cost(parts, _operands(instruction, by_id) + _shapes(instruction.shape))
 
 
-def _cost(instruction: Any, by_id: dict[int, Any]) -> Cost:
-    """The cost of an instruction that is no fusion."""
+def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
+    """Return the cost of a fusion of `parts` with inputs and outputs of these shapes."""
+    kinds = {cost.kind for cost in parts}
+    flops = sum(cost.flops or 0.0 for cost in parts)
+    moved = None if _SLICES & kinds else float(total_bytes(shapes))
+    for kind in _FUSION_KINDS:
+        if kind in kinds:
+            return Cost(
+                f"fusion with {kind}",
+                categorise("hlo", kind),
+                flops=flops,
+                bytes=moved,
+                product_flops=sum(cost.product_flops for cost in parts),
+                dtype=next((cost.dtype for cost in parts if cost.dtype), None),
+            )
+    if all(cost.category in ("data movement", "control") for cost in parts):
+        return Cost("fusion moving data", "data movement", flops=flops, bytes=moved)
+    return Cost("fusion elementwise", "elementwise", flops=flops, bytes=moved)
+
+
+def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
+    """Return the cost of an instruction that is no fusion."""
     opcode = instruction.opcode
     target = instruction.custom_call_target
     inputs = _operands(instruction, by_id)
     outputs = _shapes(instruction.shape)
-    names = {
-        "conv": "convolution",
-        "fmha": "attention",
-        "matmul": "dot",
-        "gemm": "dot",
-        "dot": "dot",
-    }
-    library = next(
-        (kind for word, kind in names.items() if word in target.lower()), None
-    )  # what its call computes
+    called = (kind for part, kind in _LIBRARY_CALLS if part in target.lower())
+    operation = next(called, opcode)
     kind = f"{opcode} {target}".strip()
-    category = categorise("hlo", library or opcode)
+    category = categorise("hlo", operation)
     moved = float(total_bytes(inputs + outputs))
     if category in PRODUCTS:
-        flops = _products(library or opcode, instruction, inputs, outputs)
-        operands = tuple(shape.elements for shape in (*inputs[:2], *outputs[:1]))
+        flops = _product_flops(operation, instruction, inputs, outputs)
         return Cost(
             kind,
             category,
-            flops,
-            moved,
-            flops or 0.0,
-            inputs[0].dtype if inputs else None,
-            operands,
+            flops=flops,
+            bytes=moved,
+            product_flops=flops or 0.0,
+            dtype=inputs[0].dtype if inputs else None,
+            operands=tuple(shape.elements for shape in (*inputs[:2], *outputs[:1])),
         )
     if category == "other":
-        return Cost(kind, category, None, moved)
-    if opcode == "dynamic-update-slice":  # in place
-        return Cost(kind, category, 0.0, 2.0 * inputs[1].bytes)
+        return Cost(kind, category, bytes=moved)
+    if opcode == "dynamic-update-slice":
+        # The update is in place: it reads and writes the slice alone.
+        return Cost(kind, category, flops=0.0, bytes=2.0 * inputs[1].bytes)
     if opcode in ("reduce-window", "select-and-scatter"):
         window = math.prod(dimension.size for dimension in instruction.window.dimensions)
-        return Cost(kind, category, float(outputs[0].elements * window), moved)
+        return Cost(kind, category, flops=float(outputs[0].elements * window), bytes=moved)
     return plain_cost(kind, category, inputs, outputs)
 
 
-def _products(
-    kind: str, instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]
+def _product_flops(
+    operation: str, instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> float | None:
+    """Return the FLOPs of a product; None if the shapes do not determine them."""
     if not inputs or not outputs:
         return None
-    if kind == "attention":  # cuDNN's, of query and key (batch, tokens, heads, width of a head)
-        backward = "Backward" in instruction.custom_call_target
-        return attention_flops(inputs[0], inputs[1].dimensions[1], backward=backward)
-    if kind == "convolution":
-        if instruction.window.dimensions:
-            return _convolution(instruction, inputs, outputs)
-        return None
+    if operation == "attention":
+        # cuDNN's operands have (batch, tokens, heads, width of a head).
+        return attention_flops(
+            inputs[0],
+            inputs[1].dimensions[1],
+            value_width=inputs[2].dimensions[-1] if len(inputs) > 2 else None,
+            backward="Backward" in instruction.custom_call_target,
+        )
+    if operation == "convolution":
+        if not instruction.window.dimensions:
+            return None
+        return _convolution_flops(instruction, inputs, outputs)
     contracting = instruction.dot_dimension_numbers.lhs_contracting_dimensions
-    left = inputs[0].dimensions
-    # A library's product contracts the last dimension of its left side.
-    library = instruction.opcode != "dot" and not contracting
-    if library:
-        contracted = left[-1]
+    if instruction.opcode == "dot" or contracting:
+        contracted = math.prod(inputs[0].dimensions[axis] for axis in contracting)
+    elif len(inputs) > 1:
+        contracted = _library_contraction(inputs[0], inputs[1], outputs[0])
     else:
-        contracted = math.prod(left[index] for index in contracting)
+        return None
     return product_flops(outputs[0].dimensions, contracted)
 
 
-def _convolution(instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+def _library_contraction(left: Shape, right: Shape, output: Shape) -> int:
+    """Return the contracted size k of a library's matrix product, from sizes alone.
+
+    Which dimensions a library contracts is not in the instruction, and either operand may be
+    transposed. With b matrices on the right, left x right = b m k x b k n elements and the output
+    has b m n: their quotient is b k^2. One matrix on the right serves all of the left.
+    """
+    if not output.elements:
+        return 0
+    matrices = math.prod(right.dimensions[:-2])
+    squared = left.elements * right.elements / (output.elements * matrices)
+    return round(math.sqrt(squared))
+
+
+def _convolution_flops(
+    instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> float:
     numbers = instruction.convolution_dimension_numbers
     dimensions = outputs[0].dimensions
     spatial = list(numbers.output_spatial_dimensions)
-    outer = [size for index, size in enumerate(dimensions) if index not in spatial]
+    outer = [size for axis, size in enumerate(dimensions) if axis not in spatial]
     pairs = [
         spatial_pairs(
-            dimensions[index], w.size, w.stride, w.padding_low, w.window_dilation, w.base_dilation
+            outputs=dimensions[axis],
+            size=window.size,
+            stride=window.stride,
+            padding=window.padding_low,
+            dilation=window.window_dilation,
+            base_dilation=window.base_dilation,
         )
-        for index, w in zip(spatial, instruction.window.dimensions, strict=True)
+        for axis, window in zip(spatial, instruction.window.dimensions, strict=True)
     ]
-    # Groups of features are in the filter's shape already, groups of the batch in the output's.
+    # The shape of the filter accounts for groups of features, that of the output for groups of
+    # the batch.
     channels = inputs[1].dimensions[numbers.kernel_input_feature_dimension]
     return product_flops(outer, *pairs, int(channels))
 
 
-def _operands(instruction: Any, by_id: dict[int, Any]) -> list[Shape]:
-    return [shape for key in instruction.operand_ids for shape in _shapes(by_id[key].shape)]
+def _operands(instruction: Any, by_id: Mapping[int, Any]) -> list[Shape]:
+    return [shape for number in instruction.operand_ids for shape in _shapes(by_id[number].shape)]
 
 
 def _shapes(shape: Any) -> list[Shape]:
-    """The tensors of a shape, which may be a tuple of them."""
+    """Return the tensors of a shape, which may be a tuple of shapes."""
     if shape.tuple_shapes:
         return [entry for part in shape.tuple_shapes for entry in _shapes(part)]
     return [Shape(_DTYPES.get(shape.element_type, "unknown"), tuple(shape.dimensions))]

@@ -1,9 +1,8 @@
-"""The fields that are read of XSpace (a profiler's trace) and HLO (a compiled program), by their
-public numbers.
+"""Protocol buffers of XSpace (a profiler's trace) and HLO (a compiled program), as far as needed.
 
-TensorFlow ships classes for both in private modules that move between versions, JAX ships neither;
-the numbers are fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto). Fields that
-are not in `protos.txtpb` are skipped.
+TensorFlow ships classes for both in private modules that move between versions; JAX ships none. The
+field numbers are fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto). Parsing
+skips the fields that are not in `protos.txtpb`.
 """
 
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 
-def _classes() -> dict[str, Any]:
-    """Every message of the file by its name."""
+def _message_classes() -> dict[str, Any]:
+    """Return the class of every message of `protos.txtpb`, by name."""
     text = Path(__file__).with_suffix(".txtpb").read_text(encoding="utf-8")
     file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
@@ -22,7 +21,7 @@ def _classes() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(message) for name, message in messages.items()}
 
 
-CLASSES = _classes()
+CLASSES = _message_classes()
 XSpace = CLASSES["XSpace"]
 HloProto = CLASSES["HloProto"]
 HloModuleProto = CLASSES["HloModuleProto"]

@@ -1,5 +1,6 @@
-"""The untimed stretch of steps under the profiler, after everything that is timed, and the tables
-of what it saw: a row for each operation, and one for each type of operation.
+"""Profile a few untimed steps after all measurements, and tabulate what the profiler saw.
+
+One table has a row for each operation, the other for each type of operation.
 """
 
 import base64
@@ -17,17 +18,17 @@ from paradnn.core.messages import NoProfile, OperationTable, Profile
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost, shares, sum_products
-from paradnn.worker.profile.trace import COMPILED, Trace, attribute
+from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
 
-#: The stretch lasts about this long, within these counts of steps: after some 80 TensorFlow traces
-#: no cheap operation.
+#: Target duration of the profiled steps, and bounds of their number. After some 80 steps,
+#: TensorFlow's traces lack cheap operations.
 _SECONDS = 0.25
-_FEWEST = 3
-_MOST = 60
-#: A step as long as this is profiled once: its shares will not change.
-_LONG_STEP = 5.0
-#: Steps under the profiler may take so much longer, and reading the trace takes time too.
-_SLOWDOWN = 2.0
+_MIN_STEPS = 3
+_MAX_STEPS = 60
+#: A step this long is profiled once: its shares will not change.
+_LONG_STEP_SECONDS = 5.0
+#: Assumed slowdown under the profiler, with the time to read the trace.
+_ASSUMED_SLOWDOWN = 2.0
 
 
 def profile_steps(
@@ -37,17 +38,25 @@ def profile_steps(
     keep_trace: bool,
     seconds_left: float = math.inf,
 ) -> Profile | NoProfile:
-    """The profile of a step that takes `step_seconds` unprofiled; with `keep_trace` it holds the
-    trace. Where the framework cannot be profiled, its trace cannot be read, or it would take longer
-    than the `seconds_left` of the point, NoProfile says why: a point that was measured is not lost
-    to its profile.
+    """Return the profile of a step.
+
+    A point that was measured is not lost to its profile: every failure is a NoProfile with the
+    reason.
+
+    Args:
+        framework: The framework that runs the step.
+        step: The step.
+        step_seconds: Duration of the step without a profiler.
+        keep_trace: Put the trace into the profile.
+        seconds_left: Time that is left to the point.
     """
-    fewest = _FEWEST if step_seconds < _LONG_STEP else 1
-    steps = min(_MOST, max(fewest, math.ceil(_SECONDS / step_seconds)))
-    expected = _SLOWDOWN * (steps + 1) * step_seconds
+    min_steps = _MIN_STEPS if step_seconds < _LONG_STEP_SECONDS else 1
+    steps = min(_MAX_STEPS, max(min_steps, math.ceil(_SECONDS / step_seconds)))
+    expected = _ASSUMED_SLOWDOWN * (steps + 1) * step_seconds
     if expected > seconds_left:
         reason = (
-            f"the profile may take {expected:.0f} s, measure.timeout leaves {seconds_left:.0f} s"
+            f"the profile may take {expected:.0f} s, but measure.timeout leaves "
+            f"{seconds_left:.0f} s"
         )
         return NoProfile(reason, limited=True)
     try:
@@ -73,20 +82,20 @@ def _profile(
                 step.run(steps)
                 seconds = time.perf_counter() - begin
         trace = framework.read_trace(folder)
-        kept = {}
+        trace_files = {}
         if keep_trace and trace.file:
-            kept[str(trace.file.relative_to(folder))] = base64.b64encode(
-                trace.file.read_bytes()
-            ).decode()
-    return replace(
-        make_profile(trace, steps, seconds / steps / step_seconds, step.kernel_cost), trace=kept
-    )
+            content = base64.b64encode(trace.file.read_bytes()).decode()
+            trace_files[str(trace.file.relative_to(folder))] = content
+    slowdown = seconds / steps / step_seconds
+    profile = make_profile(trace, steps, slowdown, step.kernel_cost)
+    return replace(profile, trace=trace_files)
 
 
-#: Columns of the table of operations; that of the types lacks `operation`. All values are those of
-#: one step: executions, seconds of self time and of explained wall time, share of the step, FLOP,
-#: B, FLOP/s, B/s, FLOP/B.
+#: Columns that are summed for a type of operation. Values are those of one step: executions,
+#: seconds of self time and of explained wall time, fraction of the step, FLOP and bytes.
 _SUMS = ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes")
+#: Columns of the table of operations; the table of types lacks `operation`. Rates are in FLOP/s,
+#: bytes/s and FLOP/byte.
 COLUMNS = (
     "operation",
     "type",
@@ -97,7 +106,7 @@ COLUMNS = (
     "arithmetic_intensity",
 )
 
-#: The row of the time in which no known operation ran.
+#: Name of the row with the time in which no known operation ran.
 REMAINDER = "(no operation)"
 
 Row = dict[str, Any]
@@ -106,77 +115,106 @@ Row = dict[str, Any]
 def make_profile(
     trace: Trace, steps: int, slowdown: float, kernel_cost: Callable[[str, str], Cost]
 ) -> Profile:
-    """The profile of `steps` traced steps: rows by falling share, the remainder last.
-    `kernel_cost`: the cost of a framework's own operation by its name and type, where the trace
-    does not state it.
+    """Return the profile of a trace, with rows by falling share and the remainder last.
+
+    Args:
+        trace: The trace.
+        steps: Number of steps in it.
+        slowdown: Duration of a step under the profiler over that without.
+        kernel_cost: Returns the cost of a framework's operation, by name and type, if the trace
+            does not state it.
     """
-    usage, idle = attribute(trace.events, 0.0, trace.seconds)
-    instructions = HloCosts(trace.modules)
+    usage, idle_seconds = attribute(trace.events, 0.0, trace.seconds)
+    program_costs = HloCosts(trace.modules)
     rows = []
     costs = []
     for (name, kind), used in usage.items():
         cost = trace.stated.get((name, kind))
-        if cost is None:
-            compiled = kind.startswith(COMPILED)
-            if compiled:
-                cost = instructions.cost(name, kind.removeprefix(COMPILED))
-            else:
-                cost = kernel_cost(name, kind)
-        count = used.count / steps
-        wall = used.wall_seconds
-        work = [None if each is None else each * count for each in (cost.flops, cost.bytes)]
-        times = (used.self_seconds / steps, wall / steps, wall / trace.seconds)
-        rows.append(
-            dict(zip(COLUMNS, (name, cost.kind, cost.category, count, *times, *work), strict=False))
-        )
-        costs.append(replace(cost, product_flops=cost.product_flops * count))
-    times = (idle / steps, idle / steps, idle / trace.seconds)
-    rest = dict(zip(COLUMNS, (REMAINDER, REMAINDER, REMAINDER, 0.0, *times), strict=False))
+        if cost is None and kind.startswith(COMPILED):
+            cost = program_costs.cost(name, kind.removeprefix(COMPILED))
+        elif cost is None:
+            cost = kernel_cost(name, kind)
+        executions = used.count / steps
+        rows.append(_row(name, cost, used, steps, trace.seconds))
+        costs.append(replace(cost, product_flops=cost.product_flops * executions))
+    idle_share = idle_seconds / trace.seconds
+    remainder: Row = {
+        "operation": REMAINDER,
+        "type": REMAINDER,
+        "category": REMAINDER,
+        "count": 0.0,
+        "self_seconds": idle_seconds / steps,
+        "wall_seconds": idle_seconds / steps,
+        "share": idle_share,
+    }
     products = sum_products(costs)
-    # XLA puts what a GPU runs as one graph into a computation of that name (openxla/xprof issues
-    # 2544 and 3070).
-    parts = [part.name for module in trace.modules for part in module.computations]
     return Profile(
-        operations=_table(rows, rest, COLUMNS),
-        operation_types=_table(_types(rows), rest, COLUMNS[1:]),
+        operations=_table(rows, remainder, COLUMNS),
+        operation_types=_table(_type_rows(rows), remainder, COLUMNS[1:]),
         step_seconds=trace.seconds / steps,
-        unexplained_share=idle / trace.seconds,
+        unexplained_share=idle_share,
         product_flops=sum(products.values()),
         product_types=shares(products),
         steps=steps,
         slowdown=slowdown,
-        command_buffers=sum(name.startswith("command_buffer") for name in parts),
+        command_buffers=_count_command_buffers(trace),
     )
 
 
-def _types(rows: Iterable[Row]) -> list[Row]:
-    """Sums over the operations of a type; of what is unknown for some the sum is a lower bound, for
-    all unknown.
+def _row(name: str, cost: Cost, used: Usage, steps: int, total_seconds: float) -> Row:
+    """Return the row of an operation, per step."""
+    executions = used.count / steps
+    return {
+        "operation": name,
+        "type": cost.kind,
+        "category": cost.category,
+        "count": executions,
+        "self_seconds": used.self_seconds / steps,
+        "wall_seconds": used.wall_seconds / steps,
+        "share": used.wall_seconds / total_seconds,
+        "flops": None if cost.flops is None else cost.flops * executions,
+        "bytes": None if cost.bytes is None else cost.bytes * executions,
+    }
+
+
+def _count_command_buffers(trace: Trace) -> int:
+    """Return the number of graphs that a GPU runs as one.
+
+    XLA puts each into a computation of that name (openxla/xprof issues 2544 and 3070).
     """
-    summed: dict[tuple[str, str], Row] = {}
+    names = [part.name for module in trace.modules for part in module.computations]
+    return sum(name.startswith("command_buffer") for name in names)
+
+
+def _type_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the sums over the operations of each type.
+
+    The sum of a cost that is unknown for some operations is a lower bound. It is None if the cost
+    is unknown for all.
+    """
+    totals: dict[tuple[str, str], Row] = {}
     for row in rows:
-        sums = summed.setdefault(
-            (row["type"], row["category"]), {name: row[name] for name in ("type", "category")}
-        )
+        key = (row["type"], row["category"])
+        total = totals.setdefault(key, {"type": row["type"], "category": row["category"]})
         for name in _SUMS:
-            known = [each for each in (sums.get(name), row[name]) if each is not None]
-            sums[name] = sum(known) if known else None
-    return list(summed.values())
+            known = [value for value in (total.get(name), row[name]) if value is not None]
+            total[name] = sum(known) if known else None
+    return list(totals.values())
 
 
-def _table(rows: Iterable[Row], rest: Row, columns: Sequence[str]) -> OperationTable:
-    """Rows by falling share and the rest, with rates over the self time where both terms are known
-    and not zero.
-    """
-
-    def ratio(row: Row, over: str, under: str) -> float | None:
-        if row.get(over) is not None and row.get(under):
-            return row[over] / row[under]
-        return None
-
-    ordered = [*sorted(rows, key=lambda row: -row["share"]), rest]
+def _table(rows: Iterable[Row], remainder: Row, columns: Sequence[str]) -> OperationTable:
+    """Return a table of rows by falling share, with rates over the self time."""
+    ordered = [*sorted(rows, key=lambda row: -row["share"]), remainder]
     for row in ordered:
-        row["flops_per_second"] = ratio(row, "flops", "self_seconds")
-        row["bytes_per_second"] = ratio(row, "bytes", "self_seconds")
-        row["arithmetic_intensity"] = ratio(row, "flops", "bytes")
+        row["flops_per_second"] = _ratio(row, "flops", "self_seconds")
+        row["bytes_per_second"] = _ratio(row, "bytes", "self_seconds")
+        row["arithmetic_intensity"] = _ratio(row, "flops", "bytes")
     return OperationTable(list(columns), [[row.get(name) for name in columns] for row in ordered])
+
+
+def _ratio(row: Row, numerator: str, denominator: str) -> float | None:
+    """Return a ratio of two columns; None if a term is unknown or the denominator is 0."""
+    if row.get(numerator) is None or not row.get(denominator):
+        return None
+    ratio: float = row[numerator] / row[denominator]
+    return ratio

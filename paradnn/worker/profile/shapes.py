@@ -1,9 +1,9 @@
-"""FLOPs and bytes of one operation from its shapes: the only place where they are counted.
+"""FLOPs and bytes of an operation from its shapes.
 
-As in XLA's and TensorFlow's own cost analyses a multiply-accumulate is two FLOPs, an elementwise
-operation one for each element of its output, a reduction one for each element of its input; padding
-counts as work, the holes of a dilated convolution do not. Bytes are every input read once and every
-output written once.
+All profiles count here. As in the cost analyses of XLA and TensorFlow, a multiply-accumulate is two
+FLOPs, an elementwise operation is one FLOP per element of its output, and a reduction is one per
+element of its input. Padding counts as work; the holes of a dilated convolution do not. Bytes are
+those of every input read once and every output written once.
 """
 
 import math
@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-#: How many bits an element has, by the name of its type in TensorFlow, PyTorch and HLO.
+#: The bits of an element, in the names of types of TensorFlow, PyTorch and HLO.
 _BITS = re.compile(r"(?:float|int|complex)(\d+)")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor: the name of its element type and its dimensions."""
+    """The element type of a tensor, by name, and its dimensions."""
 
     dtype: str
     dimensions: tuple[int, ...]
@@ -28,21 +28,29 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """How many bytes it takes; a type that is not known (a handle, a token) takes none."""
+        """Size in bytes; 0 for an unknown type, such as a handle or a token."""
         numbered = _BITS.search(self.dtype)
         if numbered:
             bits = int(numbered[1])
+        elif self.dtype in ("pred", "bool"):
+            bits = 8
         else:
-            bits = 8 * (self.dtype in ("pred", "bool"))
+            bits = 0
         return self.elements * bits // 8
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one execution of an operation costs; None where the shapes do not say. `kind` is its
-    type by the framework's name, `category` by ours (`categorise`); `product_flops` is the part of
-    `flops` in matrix products and convolutions, `dtype` the type in which those multiply;
-    `operands` the elements of a single product's, with its result's.
+    """What one execution of an operation costs.
+
+    Attributes:
+        kind: The framework's name for the type of operation.
+        category: Our name for it (see `categorise`).
+        flops: All FLOPs; None if the shapes do not determine them.
+        bytes: Bytes read and written; None if the shapes do not determine them.
+        product_flops: The part of `flops` in matrix products and convolutions.
+        dtype: The type in which the products multiply.
+        operands: Number of elements of each operand of a single product, then of its result.
     """
 
     kind: str
@@ -57,73 +65,109 @@ class Cost:
 def plain_cost(
     kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> Cost:
-    """The cost of what multiplies no matrices; an input that is None, and no output, are not known."""
+    """Return the cost of an operation that multiplies no matrices.
+
+    Args:
+        kind: The framework's name for the type of operation.
+        category: Our name for it.
+        inputs: The shapes of the inputs; None for an unknown one.
+        outputs: The shapes of the outputs; empty if they are unknown.
+    """
     if category == "control":
-        return Cost(kind, category, 0.0, 0.0)
-    if (
-        category == "data movement"
-    ):  # a gather or a slice reads what it writes, not all of its input
-        return Cost(kind, category, 0.0, 2.0 * total_bytes(outputs) if outputs else None)
+        return Cost(kind, category, flops=0.0, bytes=0.0)
+    if category == "data movement":
+        # A gather or a slice reads as much as it writes, not all of its input.
+        moved = 2.0 * total_bytes(outputs) if outputs else None
+        return Cost(kind, category, flops=0.0, bytes=moved)
     known = [shape for shape in inputs if shape is not None]
+    moved = None
     if outputs and len(known) == len(inputs):
         moved = float(total_bytes([*known, *outputs]))
-    else:
-        moved = None
+    flops = None
     if category == "reduction":
-        worked = [max(shape.elements for shape in known)] if known else []
-    else:
-        worked = [shape.elements for shape in outputs]
-    return Cost(kind, category, float(sum(worked)) if worked else None, moved)
+        if known:
+            flops = float(max(shape.elements for shape in known))
+    elif outputs:
+        flops = float(sum(shape.elements for shape in outputs))
+    return Cost(kind, category, flops=flops, bytes=moved)
 
 
 def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
-    """FLOPs of all products by the type that they multiply."""
-    total: dict[str, float] = {}
+    """Return the FLOPs of all products by the type in which they multiply."""
+    totals: dict[str, float] = {}
     for cost in costs:
         if cost.product_flops:
-            total[cost.dtype or "unknown"] = (
-                total.get(cost.dtype or "unknown", 0.0) + cost.product_flops
-            )
-    return total
+            dtype = cost.dtype or "unknown"
+            totals[dtype] = totals.get(dtype, 0.0) + cost.product_flops
+    return totals
 
 
 def shares(flops: Mapping[str, float]) -> dict[str, float]:
-    """Each value as a share of all."""
+    """Return each value as a fraction of their sum; empty if the sum is 0."""
     total = sum(flops.values())
-    if total:
-        return {name: value / total for name, value in flops.items()}
-    return {}
+    if not total:
+        return {}
+    return {name: value / total for name, value in flops.items()}
 
 
 def product_flops(output: Sequence[int], *summed: int) -> float:
-    """2 x elements of the output x what each is a sum over: the contracted dimension of matrices,
-    the positions of a convolution's kernel and the input channels of one of its groups.
+    """Return the FLOPs of a product: 2 x elements of the output x terms of each sum.
+
+    Args:
+        output: Dimensions of the output.
+        summed: Dimensions that each sum runs over: the contracted dimension of matrices, or the
+            positions of a convolution's kernel and the input channels of one of its groups.
     """
     return 2.0 * math.prod(output) * math.prod(summed)
 
 
-def attention_flops(query: Shape, keys: int, *, backward: bool = False) -> float:
-    """2 products of all queries with `keys` keys, 4 in the backward pass, whatever a fused kernel
-    computes twice or a causal mask leaves out; `query` has every head's dimensions.
+def attention_flops(
+    query: Shape, keys: int, *, value_width: int | None = None, backward: bool = False
+) -> float:
+    """Return the FLOPs of the products of an attention.
+
+    The forward pass multiplies queries with keys, and weights with values. The backward pass has
+    two products for each of these. What a fused kernel computes twice does not count, and what a
+    causal mask omits does.
+
+    Args:
+        query: Shape of the queries of all heads; its last dimension is the width of a head.
+        keys: Number of keys that each query attends to.
+        value_width: Width of a head's values; None: that of the queries.
+        backward: Count the backward pass instead.
     """
-    return (4.0 if backward else 2.0) * 2 * query.elements * keys
+    width = query.dimensions[-1]
+    queries = query.elements // max(width, 1)
+    if value_width is None:
+        value_width = width
+    forward = 2.0 * queries * keys * (width + value_width)
+    return 2 * forward if backward else forward
 
 
 def spatial_pairs(
     outputs: int, size: int, stride: int, padding: int, dilation: int, base_dilation: int
 ) -> int:
-    """Pairs of an output and a kernel position, along one dimension, whose input is not a hole
-    between its elements: a strided convolution's input gradient is a convolution over an input
-    spread out by `base_dilation`.
+    """Return the number of multiplications along one dimension of a convolution.
+
+    Counts the pairs of an output and a kernel position whose input is a value, not a hole. The
+    input gradient of a strided convolution is a convolution over an input with holes.
+
+    Args:
+        outputs: Length of the output.
+        size: Length of the kernel.
+        stride: Distance between the inputs of neighboring outputs.
+        padding: Positions before the first input.
+        dilation: Distance between the inputs of neighboring kernel positions.
+        base_dilation: Distance between neighboring values of the input.
     """
     if base_dilation <= 1:
         return outputs * size
-    inputs = (
+    positions = (
         index * stride + tap * dilation - padding for index in range(outputs) for tap in range(size)
     )
-    return sum(place % base_dilation == 0 for place in inputs)
+    return sum(position % base_dilation == 0 for position in positions)
 
 
 def total_bytes(shapes: Iterable[Shape]) -> int:
-    """The bytes of several tensors."""
+    """Return the size of several tensors, in bytes."""
     return sum(shape.bytes for shape in shapes)

@@ -1,10 +1,11 @@
 """What TensorFlow's operations cost, from the graph that was traced.
 
-A trace names a kernel by its node ("scope/name:Type"), without shapes; the graph knows the shapes
+A trace names a kernel by its node ("scope/name:Type"), without shapes. The graph holds the shapes
 of every node. The optimizer fuses nodes under the name of the last one, rewrites some into others,
-and inlines functions under a prefix (".../body/_12/name"); all three are undone here.
+and inlines functions under a prefix (".../body/_12/name"). This module reverses all three.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,29 @@ import tensorflow as tf
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, total_bytes
 
+#: What the optimizer puts before the name of a node that it rewrites.
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
+#: What inlining puts before the names within a function.
 _PREFIX = re.compile(r".*/_\d+/(.+)")
-#: What an inlined call puts before the names within, after its own name; and the attribute that
-#: names the function.
+#: The branch of a loop or of a condition, after the name of its node.
 _BRANCH = re.compile(r"(body|cond|then|else|branch(\d+))/_\d+/")
-_FUNCTIONS = {"body": "body", "cond": "cond", "then": "then_branch", "else": "else_branch"}
+#: The attribute that names the function of a branch.
+_BRANCH_ATTRIBUTES = {
+    "body": "body",
+    "cond": "cond",
+    "then": "then_branch",
+    "else": "else_branch",
+}
+#: oneDNN's and fused kernels do what the operation of the graph does.
+_KERNEL_AFFIXES = re.compile(r"^_(Mkl(Native)?)?(Fused)?|WithBias$")
+#: Longest chain of elementwise operations that the optimizer fuses into a product.
+_LONGEST_CHAIN = 8
 
 
 @dataclass(frozen=True)
 class _Node:
+    """A node of a graph; the shape of an output is None if it is not known entirely."""
+
     name: str
     kind: str
     inputs: tuple[str, ...]
@@ -36,31 +50,33 @@ _Scope = Mapping[str, _Node]
 
 
 class GraphCosts:
-    """Costs of the kernels of one traced function. `graph` is a GraphDef written with shapes."""
+    """Costs of the kernels of one traced function.
+
+    Args:
+        graph: A GraphDef that was written with shapes.
+    """
 
     def __init__(self, graph: Any) -> None:
         self._main = _scope(graph.node, {})
         self._functions = {
-            each.signature.name: _scope(each.node_def, _arguments(each))
-            for each in graph.library.function
+            function.signature.name: _scope(function.node_def, _parameters(function))
+            for function in graph.library.function
         }
         self._scopes = [self._main, *self._functions.values()]
 
     def cost(self, name: str, kind: str) -> Cost:
-        """The cost of a kernel, by its name and type as a trace has them."""
-        # oneDNN's kernels do what the graph's operation does, some of them with the bias's part
-        # fused in.
-        bare = re.sub(r"^_(Mkl(Native)?)?(Fused)?|WithBias$", "", kind)
-        category = categorise("tensorflow", bare)
-        scope, node = self._find(name, bare)
-        if node is not None and node.kind != bare and category in PRODUCTS:
-            node = _fused_from(scope, node, bare)
+        """Return the cost of a kernel, by its name and type in a trace."""
+        operation = _KERNEL_AFFIXES.sub("", kind)
+        category = categorise("tensorflow", operation)
+        scope, node = self._find(name, operation)
+        if node is not None and node.kind != operation and category in PRODUCTS:
+            node = _fused_product(scope, node, operation)
         if node is None:
             return Cost(kind, category)
-        return _cost(kind, bare, scope, node)
+        return _cost(kind, operation, scope, node)
 
     def products(self) -> list[Cost]:
-        """Costs of all products in the graph; the body of a loop counts once."""
+        """Return the costs of all products in the graph; the body of a loop counts once."""
         return [
             _cost(node.kind, node.kind, scope, node)
             for scope in self._scopes
@@ -69,10 +85,12 @@ class GraphCosts:
         ]
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
-        """The node of a kernel, by its path through the calls that were inlined; where the path is
-        broken, one of that name in any function, of the same type if there is one.
+        """Return the node of a kernel with its scope.
+
+        The path through the inlined calls leads to it. If the path is broken, any function may
+        hold the name; a node of the same type comes first.
         """
-        # The optimizer's sums stand in the scope of the sum they were made from.
+        # A sum that the optimizer made is in the scope of the sum that it replaced.
         names = [_REWRITTEN.sub("", name)]
         exact = self._follow(self._main, names[0])
         if exact:
@@ -85,192 +103,264 @@ class GraphCosts:
         return min(candidates, key=lambda pair: pair[1].kind != kind, default=({}, None))
 
     def _follow(self, scope: _Scope, path: str) -> tuple[_Scope, _Node] | None:
-        """The node at `path` from a scope on: "call/name" or "loop/body/_12/name" leads into a
-        function.
-        """
+        """Return the node at `path`: "call/name" or "loop/body/_12/name" leads into a function."""
         if path in scope:
             return scope, scope[path]
-        for end in (index for index, letter in enumerate(path) if letter == "/"):
-            caller = scope.get(path[:end])
+        for separator in re.finditer("/", path):
+            caller = scope.get(path[: separator.start()])
             if caller is None:
                 continue
-            rest = path[end + 1 :]
+            rest = path[separator.end() :]
             branch = _BRANCH.match(rest)
-            inner = self._functions.get(_called(caller, branch))
-            if inner is not None and (
-                match := self._follow(inner, rest[branch.end() :] if branch else rest)
-            ):
-                return match
+            inner = self._functions.get(_called_function(caller, branch))
+            if inner is None:
+                continue
+            if branch:
+                rest = rest[branch.end() :]
+            node = self._follow(inner, rest)
+            if node:
+                return node
         return None
 
 
-def _fused_from(scope: _Scope, node: _Node, kind: str) -> _Node | None:
-    """The product that a chain of elementwise operations ending in `node` began with."""
+def _fused_product(scope: _Scope, node: _Node, kind: str) -> _Node | None:
+    """Return the product with which a chain of elementwise operations that ends in `node` began."""
     nearest = {node.name: node}
-    for _ in range(8):
-        product = next((each for each in nearest.values() if each.kind == kind), None)
-        if product:
-            return product
-        names = [reference.split(":")[0] for each in nearest.values() for reference in each.inputs]
+    for _ in range(_LONGEST_CHAIN):
+        for candidate in nearest.values():
+            if candidate.kind == kind:
+                return candidate
+        names = [
+            reference.split(":")[0]
+            for candidate in nearest.values()
+            for reference in candidate.inputs
+        ]
         nearest = {name: scope[name] for name in names if name in scope}
     return None
 
 
-def _called(caller: _Node, branch: re.Match[str] | None) -> str:
-    """The name of the function that a node calls, or that a loop or a condition has as this branch;
-    "" if none.
-    """
+def _called_function(caller: _Node, branch: re.Match[str] | None) -> str:
+    """Return the name of the function that a node calls, or has as this branch; "" if none."""
     attributes = caller.attributes
     if branch is not None and branch[2] is not None:
-        if "branches" in attributes:
-            branches = attributes["branches"].list.func
-        else:
-            branches = ()
-        if int(branch[2]) < len(branches):
-            return str(branches[int(branch[2])].name)
-        return ""
-    key = _FUNCTIONS[branch[1]] if branch else "f"
+        branches = attributes["branches"].list.func if "branches" in attributes else ()
+        index = int(branch[2])
+        return str(branches[index].name) if index < len(branches) else ""
+    key = _BRANCH_ATTRIBUTES[branch[1]] if branch else "f"
     return str(attributes[key].func.name) if key in attributes else ""
 
 
-def _cost(kind: str, bare: str, scope: _Scope, node: _Node) -> Cost:
-    category = categorise("tensorflow", bare)
+def _cost(kind: str, operation: str, scope: _Scope, node: _Node) -> Cost:
+    """Return the cost of a node.
+
+    Args:
+        kind: The type of the kernel, as reported.
+        operation: The type of operation that it computes.
+        scope: The nodes of its function.
+        node: The node with the shapes.
+    """
+    category = categorise("tensorflow", operation)
     inputs = [
         _shape(scope, reference) for reference in node.inputs if not reference.startswith("^")
     ]
     outputs = [shape for shape in node.outputs if shape is not None]
-    # An update writes the variable that its first input, a handle, stands for.
-    if bare.startswith(("AssignSub", "AssignAdd")) and inputs[-1] is not None:
-        return Cost(kind, category, inputs[-1].elements, 3 * inputs[-1].bytes)
+    # The first input of an update is the handle of the variable that it writes.
+    if operation.startswith(("AssignSub", "AssignAdd")) and inputs[-1] is not None:
+        return Cost(kind, category, flops=inputs[-1].elements, bytes=3 * inputs[-1].bytes)
+    if operation.startswith("SparseSegment"):
+        return _segment_cost(kind, category, inputs, outputs)
     if category not in PRODUCTS:
         return plain_cost(kind, category, inputs, outputs)
-    flops = (_matmul if category == "matmul" else _convolution)(bare, node, inputs, outputs)
+    if category == "convolution":
+        flops = _convolution_flops(operation, inputs, outputs)
+    else:
+        flops = _matmul_flops(operation, node, inputs, outputs)
     known = [shape for shape in inputs if shape is not None]
+    moved = None
     if len(known) == len(inputs) and outputs:
         moved = total_bytes([*known, *outputs])
-    else:
-        moved = None
-    # Sizes of a gradient, which are inputs too, are vectors.
-    operands = tuple(shape.elements for shape in (*known, *outputs) if len(shape.dimensions) > 1)
+    # The sizes of a gradient are inputs too, but they are vectors.
+    operands = [shape.elements for shape in (*known, *outputs) if len(shape.dimensions) > 1]
     return Cost(
-        kind, category, flops, moved, flops or 0.0, _dtype(node.attributes, ("T",)), operands
+        kind,
+        category,
+        flops=flops,
+        bytes=moved,
+        product_flops=flops or 0.0,
+        dtype=_dtype(node.attributes, ("T",)),
+        operands=tuple(operands),
     )
 
 
-def _matmul(
-    kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
+def _segment_cost(
+    kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
+) -> Cost:
+    """Return the cost of summing rows of a table, as an embedding of several tokens does.
+
+    SparseSegmentSum(table, indices, segments) reads one row and makes one FLOP per element of it
+    for each index.
+    """
+    if len(inputs) < 2 or inputs[0] is None or inputs[1] is None:
+        return Cost(kind, category)
+    table = inputs[0]
+    indices = inputs[1]
+    row = Shape(table.dtype, table.dimensions[1:])
+    moved = None
+    if outputs:
+        moved = float(row.bytes * indices.elements + total_bytes([indices, *outputs]))
+    return Cost(kind, category, flops=float(indices.elements * row.elements), bytes=moved)
+
+
+def _matmul_flops(
+    operation: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> float | None:
-    if kind == "Einsum":
-        return _einsum(node, inputs)
+    """Return the FLOPs of a matrix product; None if the shapes do not determine them."""
+    if operation == "Einsum":
+        return _einsum_flops(node, inputs)
     if not outputs or len(inputs) < 2:
         return None
-    if kind.startswith("Batch"):
+    if operation == "SparseTensorDenseMatMul":
+        # The operands are the indices, values and shape of the sparse matrix, and the dense one.
+        values = inputs[1]
+        if values is None:
+            return None
+        return product_flops(values.dimensions, outputs[0].dimensions[-1])
+    if operation.startswith("Batch"):
         flags = ("adj_x", "adj_y")
     else:
         flags = ("transpose_a", "transpose_b")
-    for shape, flag, place in zip(inputs, flags, (-1, -2), strict=False):
-        if shape is not None:
-            contracted = shape.dimensions[-3 - place if node.attributes[flag].b else place]
-            return product_flops(outputs[0].dimensions, contracted)
+    # The contracted dimension is the last of the left side and the last but one of the right.
+    for shape, flag, axis in zip(inputs, flags, (-1, -2), strict=False):
+        if shape is None:
+            continue
+        is_transposed = node.attributes[flag].b
+        if is_transposed:
+            axis = -3 - axis
+        return product_flops(outputs[0].dimensions, shape.dimensions[axis])
     return None
 
 
-def _einsum(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
-    """2 x the product of the lengths of all letters; None where a term is not plain, 0 where
-    nothing is multiplied.
+def _einsum_flops(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
+    """Return 2 x the product of the lengths of the labels that are multiplied.
+
+    A label of one operand alone that is not in the output is summed before the product. An
+    ellipsis covers the leading dimensions, which are broadcast.
+
+    Returns:
+        0 if nothing is multiplied, None if a shape is unknown.
     """
-    letters: dict[str, int] = {}
-    terms = node.attributes["equation"].s.decode().split("->")[0].split(",")
-    if len(terms) == 1:
+    equation = node.attributes["equation"].s.decode().replace(" ", "")
+    terms, _, output = equation.partition("->")
+    operands = terms.split(",")
+    if len(operands) == 1:
         return 0.0
-    for term, shape in zip(terms, inputs, strict=False):
-        if shape is None or "." in term or len(term) != len(shape.dimensions):
+    lengths: dict[str, int] = {}
+    for operand, shape in zip(operands, inputs, strict=False):
+        if shape is None:
             return None
-        letters.update(zip(term, shape.dimensions, strict=True))
-    return product_flops(list(letters.values()))
+        labels = _einsum_labels(operand, len(shape.dimensions))
+        if labels is None:
+            return None
+        for label, length in zip(labels, shape.dimensions, strict=True):
+            lengths[label] = max(length, lengths.get(label, 1))
+    multiplied = [
+        length
+        for label, length in lengths.items()
+        if label[0] == "." or label in output or all(label in operand for operand in operands)
+    ]
+    return product_flops(multiplied)
 
 
-def _convolution(
-    kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
+def _einsum_labels(operand: str, rank: int) -> list[str] | None:
+    """Return the label of each dimension; those of an ellipsis are ".1", ".2", ... from its end."""
+    before, ellipsis, after = operand.partition("...")
+    broadcast = rank - len(before) - len(after)
+    if broadcast < 0 or (broadcast and not ellipsis):
+        return None
+    return [*before, *(f".{place}" for place in range(broadcast, 0, -1)), *after]
+
+
+def _convolution_flops(
+    operation: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 ) -> float | None:
-    """Forward and both gradients multiply the same pairs: those of the forward output with the
-    filter.
+    """Return the FLOPs of a convolution or of one of its gradients.
+
+    Both gradients multiply the same pairs as the forward pass: those of the forward output with
+    the filter. A transposed convolution is the gradient of the input.
     """
     if len(inputs) < 2 or not outputs:
         return None
-    kernel = outputs[0] if "BackpropFilter" in kind else inputs[1]
-    image = inputs[2] if "Backprop" in kind else outputs[0]
-    if not kernel or not image:
+    kernel = outputs[0] if "BackpropFilter" in operation else inputs[1]
+    forward_output = inputs[2] if "Backprop" in operation else outputs[0]
+    if not kernel or not forward_output:
         return None
-    window = kernel.dimensions[:-2]
-    channels = kernel.dimensions[-2]
-    # A depthwise filter's output channel sees one input channel.
-    return product_flops(image.dimensions, *window, 1 if kind.startswith("Depthwise") else channels)
+    window = math.prod(kernel.dimensions[:-2])
+    # The channels of a filter are those of a group. A depthwise filter's output channel sees one.
+    channels = 1 if operation.startswith("Depthwise") else kernel.dimensions[-2]
+    return product_flops(forward_output.dimensions, window, channels)
 
 
-def _scope(nodes: Any, arguments: _Scope) -> dict[str, _Node]:
+def _scope(nodes: Any, parameters: _Scope) -> dict[str, _Node]:
+    """Return the nodes of a graph or a function by name, with the parameters of the function."""
     keys = ("dtype", "DstT", "output_type", "out_type", "T", "Tparams", "element_dtype")
-    own = {
-        node.name: _Node(
-            node.name,
-            node.op,
-            tuple(node.input),
-            _outputs(node.attr, _dtype(node.attr, keys)),
-            node.attr,
+    scope = dict(parameters)
+    for node in nodes:
+        scope[node.name] = _Node(
+            name=node.name,
+            kind=node.op,
+            inputs=tuple(node.input),
+            outputs=_outputs(node.attr, _dtype(node.attr, keys)),
+            attributes=node.attr,
         )
-        for node in nodes
-    }
-    return {**arguments, **own}
+    return scope
 
 
-def _arguments(function: Any) -> dict[str, _Node]:
-    """A function's parameters, whose shapes stand in its argument attributes where they are known."""
+def _parameters(function: Any) -> dict[str, _Node]:
+    """Return a function's parameters, with the shapes in its argument attributes if known."""
     parameters = {}
     for index, argument in enumerate(function.signature.input_arg):
+        attributes: Any = {}
         if index in function.arg_attr:
             attributes = function.arg_attr[index].attr
-        else:
-            attributes = {}
-        if argument.type:
-            dtype = tf.as_dtype(argument.type).name
-        else:
-            dtype = "unknown"
+        dtype = tf.as_dtype(argument.type).name if argument.type else "unknown"
         parameters[argument.name] = _Node(
-            argument.name, "_Arg", (), _outputs(attributes, dtype), {}
+            name=argument.name,
+            kind="_Arg",
+            inputs=(),
+            outputs=_outputs(attributes, dtype),
+            attributes={},
         )
     return parameters
 
 
 def _dtype(attributes: Any, keys: Sequence[str]) -> str:
-    """The element type that the first of these attributes says."""
-    numbers = (attributes[key].type for key in keys if key in attributes)
-    return next((tf.as_dtype(number).name for number in numbers if number), "unknown")
+    """Return the element type that the first of these attributes holds, or "unknown"."""
+    for key in keys:
+        if key in attributes and attributes[key].type:
+            return str(tf.as_dtype(attributes[key].type).name)
+    return "unknown"
 
 
 def _outputs(attributes: Any, dtype: str) -> tuple[Shape | None, ...]:
-    """The shapes of a node's outputs, None where one is not known entirely."""
-    if "_output_shapes" in attributes:
-        shapes = attributes["_output_shapes"].list.shape
-    else:
-        shapes = ()
-    dimensions = [
-        None if shape.unknown_rank else tuple(each.size for each in shape.dim) for shape in shapes
-    ]
-    return tuple(
-        None if sizes is None or min(sizes, default=0) < 0 else Shape(dtype, sizes)
-        for sizes in dimensions
-    )
+    """Return the shapes of a node's outputs, None for one that is not known entirely."""
+    if "_output_shapes" not in attributes:
+        return ()
+    outputs: list[Shape | None] = []
+    for shape in attributes["_output_shapes"].list.shape:
+        sizes = tuple(dimension.size for dimension in shape.dim)
+        is_known = not shape.unknown_rank and min(sizes, default=0) >= 0
+        outputs.append(Shape(dtype, sizes) if is_known else None)
+    return tuple(outputs)
 
 
 def _shape(scope: _Scope, reference: str) -> Shape | None:
-    """The shape of "name", "name:1" (in a graph) or "name:output:1" (in a function)."""
+    """Return the shape of "name", of "name:1" (graph) or of "name:output:1" (function)."""
     name, *rest = reference.split(":")
     outputs = scope[name].outputs if name in scope else ()
-    # Of a list's last element and what is left of it, the element comes second.
+    index = 0
     if rest[:1] == ["tensor"]:
+        # TensorListPopBack returns the rest of the list first, then its last element.
         index = 1
     elif rest:
         index = int(rest[-1])
-    else:
-        index = 0
     return outputs[index] if index < len(outputs) else None

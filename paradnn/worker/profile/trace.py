@@ -1,6 +1,4 @@
-"""Reads a trace: which operations ran when, and the compiled programs that the profiler put beside
-them.
-"""
+"""Read a trace: which operations ran when, and the compiled programs that the profiler stored."""
 
 import math
 import re
@@ -15,17 +13,21 @@ from paradnn.core.errors import UnavailableError
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost
 
-# Threads run side by side, and an event may contain others. The self time of an operation is how
-# long it ran, less what ran within it on the same thread; its share is the wall time it explains:
-# every instant of the step is divided equally among the operations that run in it. Shares and the
-# remainder, in which none runs, sum to one.
+#: Name and type of an operation.
+OperationKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`;
-    seconds. `continues`: it belongs to the execution that the event before it began, and is none of
-    its own.
+    """An operation that ran on a lane: a thread, or a stream of a device.
+
+    Attributes:
+        lane: Name of the lane.
+        name: Name of the operation.
+        kind: Its type.
+        start: Begin, in seconds.
+        end: End, in seconds.
+        continues: The event belongs to the execution that the event before it began.
     """
 
     lane: str
@@ -38,7 +40,10 @@ class Event:
 
 @dataclass
 class Usage:
-    """One operation within the window: executions, self time and explained wall time; seconds."""
+    """Executions of one operation within the window, its self time and its explained wall time.
+
+    Times are in seconds.
+    """
 
     count: int = 0
     self_seconds: float = 0.0
@@ -47,17 +52,27 @@ class Usage:
 
 def attribute(
     events: Iterable[Event], start: float, end: float
-) -> tuple[dict[tuple[str, str], Usage], float]:
-    """Usage of every (name, kind), and the seconds of [start, end] in which nothing ran."""
-    usage: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)
+) -> tuple[dict[OperationKey, Usage], float]:
+    """Divide the time of the window [start, end] among operations.
+
+    Threads run side by side, and an event may contain others. The self time of an operation is its
+    duration without what ran within it on the same thread. Its wall time is the time that it explains: each
+    instant is divided equally among the operations that run in it. Wall times and the idle time
+    sum to the window.
+
+    Returns:
+        The usage of every (name, kind), and the seconds in which no operation ran.
+    """
+    usage: defaultdict[OperationKey, Usage] = defaultdict(Usage)
     lanes: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.end > start and event.start < end:
             lanes[event.lane].append(event)
-            # One that began before, and reaches in by its thread's delay, was no execution of these
-            # steps.
-            usage[event.name, event.kind].count += event.start >= start and not event.continues
-    edges = []
+            used = usage[event.name, event.kind]
+            # An event that began before the window is no execution of these steps.
+            if event.start >= start and not event.continues:
+                used.count += 1
+    edges: list[tuple[float, int, OperationKey]] = []
     for members in lanes.values():
         for event, begins, ends in _innermost(members):
             low = max(begins, start)
@@ -65,8 +80,27 @@ def attribute(
             key = (event.name, event.kind)
             if high > low:
                 usage[key].self_seconds += high - low
-                edges += [(low, 1, key), (high, -1, key)]
-    running: Counter[tuple[str, str]] = Counter()
+                edges.append((low, 1, key))
+                edges.append((high, -1, key))
+    idle = _divide_wall_time(edges, usage, start, end)
+    return dict(usage), idle
+
+
+def _divide_wall_time(
+    edges: Sequence[tuple[float, int, OperationKey]],
+    usage: Mapping[OperationKey, Usage],
+    start: float,
+    end: float,
+) -> float:
+    """Add to the wall time of each operation; return the seconds in which none ran.
+
+    Args:
+        edges: Time, change of the number of running executions (1 or -1), and operation.
+        usage: The usage of every operation, which is changed.
+        start: Begin of the window.
+        end: End of the window.
+    """
+    running: Counter[OperationKey] = Counter()
     active = 0
     idle = 0.0
     now = start
@@ -74,21 +108,22 @@ def attribute(
         if time > now:
             for name, times in running.items():
                 usage[name].wall_seconds += (time - now) * times / active
-            idle += 0.0 if active else time - now
+            if not active:
+                idle += time - now
             now = time
         active += change
         running[key] += change
         if not running[key]:
             del running[key]
-    return dict(usage), idle
+    return idle
 
 
 def _innermost(events: Iterable[Event]) -> Iterator[tuple[Event, float, float]]:
-    """The stretches of a lane in which an event is the innermost one."""
+    """Yield the stretches of a lane in which an event is the innermost one."""
     stack: list[Event] = []
     since = 0.0
-    last = Event("", "", "", math.inf, math.inf)
-    for event in [*sorted(events, key=lambda event: (event.start, -event.end)), last]:
+    sentinel = Event("", "", "", math.inf, math.inf)
+    for event in [*sorted(events, key=lambda entry: (entry.start, -entry.end)), sentinel]:
         while stack and stack[-1].end <= event.start:
             inner = stack.pop()
             if inner.end > since:
@@ -100,7 +135,7 @@ def _innermost(events: Iterable[Event]) -> Iterator[tuple[Event, float, float]]:
         stack.append(event)
 
 
-#: How the kind of a compiled program's event begins; the module's name follows.
+#: Prefix of the kind of an event of a compiled program; the module's name follows.
 COMPILED = "hlo:"
 #: The annotation around the profiled steps.
 WINDOW = "paradnn_steps"
@@ -108,16 +143,21 @@ WINDOW = "paradnn_steps"
 
 @dataclass
 class Trace:
-    """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the
-    HLO modules. Events whose kind begins with `COMPILED` are instructions of compiled programs,
-    others the framework's own operations; `stated` are costs that the profiler itself states for
-    some; `file` is the trace itself.
+    """The profiled steps.
+
+    Attributes:
+        seconds: Duration of the steps.
+        events: What ran; 0 is the beginning of the steps. Events whose kind begins with
+            `COMPILED` are instructions of compiled programs, others are the framework's operations.
+        modules: The HLO modules.
+        stated: Costs that the profiler itself states, by name and kind.
+        file: The trace file.
     """
 
     seconds: float
     events: list[Event] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
-    stated: dict[tuple[str, str], Cost] = field(default_factory=dict)
+    stated: dict[OperationKey, Cost] = field(default_factory=dict)
     file: Path | None = None
     _programs: Counter[str] = field(default_factory=Counter)
 
@@ -130,34 +170,39 @@ class Trace:
             if event.kind.startswith(COMPILED)
         }
 
-    def named(self, module: str, program: int | None) -> str:
-        """What a module is called in the whole trace: by its program's number too where names are
-        not enough. JAX without jit compiles a program for each operation and shape, and calls every
-        product "jit_dot_general".
+    def module_name(self, module: str, program: int | None) -> str:
+        """Return the unique name of a module in the trace.
+
+        The number of its program is added if names repeat. JAX without jit compiles a program for
+        each operation and shape, and calls every product "jit_dot_general".
         """
         if program is None or self._programs[module] < 2:
             return module
         return f"{module}({program})"
 
     def add_modules(self, programs: Sequence[tuple[int | None, Any]]) -> None:
-        """The compiled programs, with their numbers; the same one may stand there more than once."""
-        self._programs = Counter(
-            name for name, _ in {(module.name, program) for program, module in programs}
-        )
+        """Add compiled programs with their numbers; a program may occur more than once."""
+        names = {(module.name, program) for program, module in programs}
+        self._programs = Counter(name for name, _ in names)
         for program, module in programs:
-            module.name = self.named(module.name, program)
+            module.name = self.module_name(module.name, program)
             self.modules.append(module)
 
 
 def read_trace(folder: Path) -> Trace:
-    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated
-    steps, Unavailable without the package protobuf, which the worker needs for nothing else.
+    """Return the newest trace under `folder`.
+
+    Raises:
+        ValueError: No trace exists, or it lacks the annotated steps.
+        UnavailableError: The package protobuf is missing. Only profiles need it.
     """
     try:
         from paradnn.worker.profile.protos import HloProto, XSpace
     except ModuleNotFoundError as error:
-        needs = f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
-        raise UnavailableError(needs) from error
+        raise UnavailableError(
+            "reading the trace needs the package protobuf: "
+            f"{sys.executable} -m pip install protobuf"
+        ) from error
     files = sorted(folder.glob("**/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ValueError(f"the profiler wrote no trace into {folder}")
@@ -165,22 +210,28 @@ def read_trace(folder: Path) -> Trace:
     origin, duration = _window(space)
     trace = Trace(duration * 1e-12, file=files[-1])
     trace.add_modules(list(_programs(space, HloProto)))
-    # Where a device has a plane of its own the host's events are only launches.
     devices = [
         plane
         for plane in space.planes
         if plane.name.startswith(("/device:GPU", "/device:TPU")) and plane.lines
     ]
-    for plane in devices or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
-        (read_device if devices else _read_host)(plane, trace, origin)
+    for plane in devices:
+        read_device(plane, trace, origin)
+    # If a device has a plane, the host's events are only launches.
+    if not devices:
+        for plane in space.planes:
+            if plane.name.startswith("/host:CPU"):
+                _read_host(plane, trace, origin)
     return trace
 
 
 def _window(space: Any) -> tuple[int, int]:
-    """Start and duration of the annotated steps, in picoseconds."""
+    """Return start and duration of the annotated steps, in picoseconds."""
     for plane in space.planes:
         wanted = {key for key, entry in plane.event_metadata.items() if entry.name == WINDOW}
-        for line in plane.lines if wanted else ():
+        if not wanted:
+            continue
+        for line in plane.lines:
             for event in line.events:
                 if event.metadata_id in wanted:
                     return line.timestamp_ns * 1000 + event.offset_ps, event.duration_ps
@@ -188,28 +239,26 @@ def _window(space: Any) -> tuple[int, int]:
 
 
 def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
-    """Begin and end in seconds since `origin`. Whole picoseconds since 1970 do not fit a float:
-    subtract first.
+    """Return begin and end of an event, in seconds since `origin`.
+
+    Picoseconds since 1970 do not fit a float, so the origin is subtracted first.
     """
     start = (line.timestamp_ns * 1000 + event.offset_ps - origin) * 1e-12
     return start, start + event.duration_ps * 1e-12
 
 
 def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    """Statistics by name: bytes, a text (a reference is one too), or a number."""
+    """Return statistics by name: bytes, a text (which may be a reference), or a number."""
     values = {}
     for stat in stats:
         number = stat.int64_value or stat.uint64_value or stat.double_value
-        if stat.ref_value:
-            text = names.get(stat.ref_value, "")
-        else:
-            text = stat.str_value
+        text = names.get(stat.ref_value, "") if stat.ref_value else stat.str_value
         values[names.get(stat.metadata_id, "")] = stat.bytes_value or text or number
     return values
 
 
 def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
-    """The compiled programs and their numbers; `message` is the class HloProto."""
+    """Yield the compiled programs with their numbers; `message` is the class HloProto."""
     for plane in space.planes:
         names = {
             key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()
@@ -220,71 +269,93 @@ def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
                 yield values.get("program id"), message.FromString(values["hlo proto"]).hlo_module
 
 
-# The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own
-# ("Executor::Process") are none.
+# The plane of the host.
+
+#: TensorFlow names its kernels "scope/name:Type". The runtime's own events ("Executor::Process")
+#: do not match.
 _KERNEL = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 _EAGER = "EagerLocalExecute: "
-# A function's call and the loops within it contain the operations that are wanted.
+#: Calls of functions and loops, which contain the operations.
 _CONTAINER = re.compile(
     r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$"
 )
+_HLO_STATS = ("hlo_op", "hlo_module", "program_id", "_p", "_c")
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    """An instruction of a compiled program on a thread, with its statistics."""
+
+    lane: str
+    values: Mapping[str, Any]
+    start: float
+    end: float
 
 
 def _read_host(plane: Any, trace: Trace, origin: int) -> None:
-    stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at
-    # closely.
+    """Add to a trace the kernels and the instructions of compiled programs on the host."""
+    names = {key: entry.name for key, entry in plane.stat_metadata.items()}
+    # Most events, hundreds of thousands, are the runtime's. Decide by their metadata.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
     endings = {key for key, entry in plane.event_metadata.items() if entry.name.startswith("end: ")}
-    wanted = {
-        key
-        for key, name in stats.items()
-        if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")
-    }
-    programs = "hlo_op" in stats.values()
+    wanted = {key for key, name in names.items() if name in _HLO_STATS}
+    has_programs = "hlo_op" in names.values()
     ends: dict[int, float] = {}
-    instructions: list[tuple[str, dict[str, Any], float, float]] = []
+    instructions: list[_Instruction] = []
     for number, line in enumerate(plane.lines):
         lane = f"{line.name}#{number}"
         for event in line.events:
             kernel = kernels.get(event.metadata_id)
-            if kernel is None and not programs:
+            if kernel is None and not has_programs:
                 continue
             start, end = _span(line, event, origin)
-            stated = event.stats if programs else ()
-            values = _values((stat for stat in stated if stat.metadata_id in wanted), stats)
+            values: dict[str, Any] = {}
+            if has_programs:
+                stats = (stat for stat in event.stats if stat.metadata_id in wanted)
+                values = _values(stats, names)
             if "hlo_op" in values:
-                instructions.append((lane, values, start, end))
+                instructions.append(_Instruction(lane, values, start, end))
             elif event.metadata_id in endings and "_c" in values:
                 ends[values["_c"]] = start
             elif kernel:
                 trace.events.append(Event(lane, *kernel, start, end))
-    for index, (lane, values, start, end) in enumerate(instructions):
-        # An instruction that ends on another thread has an event of its own there, and runs on
-        # until then.
-        finish = max(end, ends.get(values.get("_p", -1), end))
-        kind = COMPILED + trace.named(values.get("hlo_module", ""), values.get("program_id"))
+    _add_instructions(instructions, ends, trace)
+
+
+def _add_instructions(
+    instructions: Sequence[_Instruction], ends: Mapping[int, float], trace: Trace
+) -> None:
+    """Add instructions to a trace.
+
+    An instruction that ends on another thread has an event there, and runs until then. It gets its
+    own lane, since other instructions begin on its thread before.
+    """
+    for index, instruction in enumerate(instructions):
+        values = instruction.values
+        end = max(instruction.end, ends.get(values.get("_p", -1), instruction.end))
+        module = trace.module_name(values.get("hlo_module", ""), values.get("program_id"))
+        lane = instruction.lane
+        if end > instruction.end:
+            lane = f"{lane}/{index}"
         trace.events.append(
-            Event(
-                f"{lane}/{index}" if finish > end else lane, values["hlo_op"], kind, start, finish
-            )
+            Event(lane, values["hlo_op"], COMPILED + module, instruction.start, end)
         )
 
 
-def _kernel(name: str) -> tuple[str, str] | None:
-    """Name and type of the kernel that an event's name says."""
+def _kernel(name: str) -> OperationKey | None:
+    """Return name and type of the kernel in the name of an event; None if it holds none."""
     if name.startswith(_EAGER):
         kind = name.removeprefix(_EAGER)
         return None if _CONTAINER.match(kind) else (kind, kind)
     match = _KERNEL.fullmatch(name)
     if match is None or _CONTAINER.match(match[2]):
         return None
-    return (match[1], match[2])
+    return match[1], match[2]
 
 
-# The plane of a GPU or a TPU: on a GPU a kernel names the operation that launched it (`annotation`,
-# or `hlo_op` for a compiled program) or stands under its own name, on a TPU metadata carry the
-# compiler's own count of FLOPs and bytes.
+# The plane of a GPU or a TPU. On a GPU, a kernel names the operation that launched it
+# (`annotation`, or `hlo_op` for a compiled program), or it has only its own name. On a TPU, the
+# metadata hold the compiler's count of FLOPs and bytes.
 
 #: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
@@ -292,41 +363,46 @@ _ANNOTATIONS = ("tf_op", "annotation")
 
 
 def read_device(plane: Any, trace: Trace, origin: int) -> None:
-    """Add to a trace the kernels of a device, its instructions of compiled programs, and the costs
-    that are stated.
+    """Add to a trace what ran on a device, and the costs that the profiler states.
+
+    Args:
+        plane: The plane of a GPU or a TPU.
+        trace: The trace, which is changed.
+        origin: Begin of the profiled steps, in picoseconds.
     """
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    wanted = _COMPUTE_LINES["GPU" if plane.name.startswith("/device:GPU") else "TPU"]
+    device = "GPU" if plane.name.startswith("/device:GPU") else "TPU"
     for number, line in enumerate(plane.lines):
-        if not line.name.startswith(wanted):
+        if not line.name.startswith(_COMPUTE_LINES[device]):
             continue
         previous = ("", "")
-        launched = set[str]()
+        launched: set[str] = set()
         lane = f"{plane.name}/{line.name}#{number}"
-        for event in sorted(line.events, key=lambda event: event.offset_ps):
+        for event in sorted(line.events, key=lambda entry: entry.offset_ps):
             metadata = plane.event_metadata[event.metadata_id]
             values = _values(metadata.stats, names) | _values(event.stats, names)
-            name, kind = _operation(metadata, values, trace)
-            # An operation may launch several kernels, one after the other; the same kernel again is
-            # its next execution.
-            continues = (name, kind) == previous and metadata.name not in launched
-            if continues:
-                launched = launched | {metadata.name}
-            else:
-                launched = {metadata.name}
-            previous = name, kind
-            trace.events.append(Event(lane, name, kind, *_span(line, event, origin), continues))
-            cost = _stated(metadata.name, values)
+            key = _operation(metadata, values, trace)
+            # An operation may launch several kernels, one after the other. The same kernel again
+            # is its next execution.
+            continues = key == previous and metadata.name not in launched
+            if not continues:
+                launched = set()
+            launched.add(metadata.name)
+            previous = key
+            start, end = _span(line, event, origin)
+            trace.events.append(Event(lane, *key, start, end, continues))
+            cost = _stated_cost(metadata.name, values)
             if cost is not None:
-                trace.stated[name, kind] = cost
+                trace.stated[key] = cost
 
 
-def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> tuple[str, str]:
-    """Name and type of what a kernel belongs to."""
+def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> OperationKey:
+    """Return name and type of the operation that a kernel belongs to."""
     if "hlo_op" in values:
-        # Of nested ones ("while.2::fusion.3") the innermost.
-        module = trace.named(str(values.get("hlo_module", "")), values.get("program_id"))
-        return str(values["hlo_op"]).rpartition("::")[2], f"{COMPILED}{module}"
+        # Of nested instructions ("while.2::fusion.3"), take the innermost.
+        name = str(values["hlo_op"]).rpartition("::")[2]
+        module = trace.module_name(str(values.get("hlo_module", "")), values.get("program_id"))
+        return name, f"{COMPILED}{module}"
     for key in _ANNOTATIONS:
         match = _KERNEL.match(str(values.get(key, "")))
         if match:
@@ -336,13 +412,21 @@ def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> tuple[
     return name, str(values.get("hlo_category") or name)
 
 
-def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
-    """The cost that the profiler states, or what a kernel without an operation plainly is."""
+def _stated_cost(name: str, values: Mapping[str, Any]) -> Cost | None:
+    """Return the cost that the profiler states, or the category of a kernel without an operation.
+
+    None for a kernel whose cost follows from its operation.
+    """
     category = categorise("kernel", f"{values.get('hlo_category', '')} {name}".lower())
     kind = str(values.get("hlo_category") or name.split("(")[0])
     if "bytes_accessed" in values:
         flops = float(values.get("model_flops") or values.get("flops") or 0)
-        products = flops if category in PRODUCTS else 0.0
-        return Cost(kind, category, flops, float(values["bytes_accessed"]), products)
-    named = any(key in values for key in ("hlo_op", *_ANNOTATIONS))
-    return None if named else Cost(kind, category)
+        return Cost(
+            kind,
+            category,
+            flops=flops,
+            bytes=float(values["bytes_accessed"]),
+            product_flops=flops if category in PRODUCTS else 0.0,
+        )
+    has_operation = any(key in values for key in ("hlo_op", *_ANNOTATIONS))
+    return None if has_operation else Cost(kind, category)
