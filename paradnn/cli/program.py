@@ -1,16 +1,17 @@
-"""A command as a process: what its `main` raises becomes one line on standard error and an exit
-code.
+"""Run a command as a process: errors become one line on standard error and an exit code.
 
-The package itself ends a process quietly that is interrupted while it is still importing
-(`paradnn/__init__.py`); from `program` on Ctrl-C is a KeyboardInterrupt, so that what has begun can
-be put in order.
+The package itself ends a process quietly that is interrupted while it still imports
+(`paradnn/__init__.py`). From `program` on, Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so
+that a command can end its processes and remove its temporary files.
 """
 
+import contextlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import ParamSpec
 
@@ -19,53 +20,83 @@ from paradnn.cli.console import visible
 from paradnn.core.errors import ParadnnError
 
 P = ParamSpec("P")
-#: Longer words of an error, such as a name that was pasted by mistake, are cut.
-_LONGEST_WORD = 250
+#: Characters of a word in an error; longer ones, such as a text pasted as a name, are cut.
+_MAX_WORD = 250
+_EXIT_WRONG_INPUT = 2
+_EXIT_INTERRUPTED = 130
 
 
 def program(main: Callable[P, int]) -> Callable[P, int]:
-    """A command's `main`, from which nothing comes but its exit code: 2 for what a user can mend,
-    130 for Ctrl-C.
+    """Decorate the `main` of a command so that it returns an exit code and raises nothing.
+
+    The code is 2 for an error that the user can fix and 130 after Ctrl-C, SIGTERM or SIGHUP. Faults
+    of this program still raise.
     """
 
     @wraps(main)
     def run(*arguments: P.args, **named: P.kwargs) -> int:
         code = 0
         try:
-            if signal.getsignal(signal.SIGINT) is paradnn.end_quietly:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            if sys.argv[1:] == ["--version"] and not arguments:
-                print(f"paradnn {paradnn.__version__}")
-                return 0
-            code = main(*arguments, **named)
-            sys.stdout.flush()
+            with _interruptible():
+                if sys.argv[1:] == ["--version"] and not arguments:
+                    print(f"paradnn {paradnn.__version__}")
+                    return 0
+                code = main(*arguments, **named)
+                sys.stdout.flush()
         except ParadnnError as error:
             return _failed(str(error), error.exit_code)
         except BrokenPipeError:
-            # The reader, such as head, has seen enough. Python would complain once more when it
-            # closes the stream.
+            # The reader, such as head, has read enough. Without a new target Python would report
+            # the error once more when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 raise
-            return _failed(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+            return _failed(
+                f"{error.filename or 'file'}: {error.strerror or error}", _EXIT_WRONG_INPUT
+            )
         except UnicodeEncodeError as error:
             return _failed(
-                f"{error.object[:_LONGEST_WORD]}: holds bytes that are no text in {error.encoding}",
-                2,
+                f"{error.object[:_MAX_WORD]}: holds bytes that are no text in {error.encoding}",
+                _EXIT_WRONG_INPUT,
             )
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            return 130
+            return _EXIT_INTERRUPTED
         return code
 
     return run
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt, as SIGINT does.
+
+    A signal that is ignored, such as SIGHUP under nohup, stays ignored.
+    """
+    # Only the main thread may set handlers.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if signal.getsignal(signal.SIGINT) is paradnn.end_quietly:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    defaults = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in defaults:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in defaults:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _failed(text: str, code: int) -> int:
+    """Print an error on one line; returns its exit code."""
     text = visible(text.replace("\n", " "))
-    line = re.sub(
-        rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][: _LONGEST_WORD - 3]}...", text
-    )
+    line = re.sub(rf"\S{{{_MAX_WORD},}}", lambda word: f"{word[0][: _MAX_WORD - 3]}...", text)
     print(f"error: {line}", file=sys.stderr)
     return code

@@ -1,9 +1,12 @@
-"""Which of two is faster: settings, commands, commits or functions by turns, until the interval is
-enough.
+"""Compare two settings, commands, commits or functions in interleaved runs.
 
-from paradnn import compare answer = compare(old, new, minutes=2)          # functions without
-arguments, of the top level of a file answer = compare("python old.py", "python new.py") assert
-answer.verdict != "slower", answer
+The module itself can be called:
+
+    from paradnn import compare
+
+    answer = compare(old, new, minutes=2)  # functions without arguments, at the top level of a file
+    answer = compare("python old.py", "python new.py")
+    assert answer.verdict != "slower", answer
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paradnn.compare.commands import Turns
+    from paradnn.compare.commands import CommandComparison
 
 
-class _Callable(ModuleType):
+class _CallableModule(ModuleType):
     """A module that compares when it is called."""
 
     def __call__(
@@ -29,24 +32,36 @@ class _Callable(ModuleType):
         within: float = 0.02,
         equivalence: float = 0.02,
         timeout: float = 600.0,
-    ) -> Turns:
-        """Run both by turns in fresh processes until half the 95% interval is below `within`, or
-        for so many minutes.
+    ) -> CommandComparison:
+        """Compare two functions or two command lines in fresh processes.
 
-        Functions are called by finer turns (`paradnn.compare.duet`), commands one after the other.
-        Differences below `equivalence` do not matter. ConfigError for what cannot be started. See
-        `paradnn.compare.text.Paired` for what is known in the end.
+        Args:
+            first: a function without arguments at the top level of a file, or a command line.
+            second: the other one, of the same kind.
+            minutes: no round begins that would end later.
+            within: half the width of the 95% interval of the ratio at which the comparison stops,
+                as a share.
+            equivalence: the share below which a difference does not matter.
+            timeout: seconds after which a run has failed.
+
+        Returns:
+            The comparison, with `verdict`, `ratio` (the first side's speed over the second's),
+            `low`, `high`, `rounds` and `seconds`.
+
+        Raises:
+            ConfigError: a side cannot be started.
+            KeyboardInterrupt: the comparison was interrupted.
         """
-        from paradnn.compare.commands import CommandProtocol
-        from paradnn.compare.duet import command_of, turns_of
+        from paradnn.compare.functions import command_of, comparison_of
+        from paradnn.compare.processes import CommandProtocol
         from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, Rule
 
         rule = Rule(within, equivalence, most=COMMAND_ROUNDS)
-        terms = CommandProtocol(minutes, timeout=timeout)
-        turns = turns_of((command_of(first), command_of(second)), rule, terms)
-        if turns.follow():
+        protocol = CommandProtocol(minutes, timeout=timeout)
+        comparison = comparison_of((command_of(first), command_of(second)), rule, protocol)
+        if comparison.follow():
             raise KeyboardInterrupt
-        return turns
+        return comparison
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

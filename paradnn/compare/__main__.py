@@ -1,12 +1,12 @@
-"""`python -m paradnn.compare SIDE SIDE`: which of two is faster on this machine. Wiring only."""
+"""`python -m paradnn.compare SIDE SIDE`: which of two sides is faster on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stderr
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +15,31 @@ from omegaconf import DictConfig
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
 from paradnn.compare.arguments import make_parser as make_parser
-from paradnn.compare.arguments import read_arguments
+from paradnn.compare.arguments import protocol_of, read_arguments
 from paradnn.core.words import counted
 from paradnn.statistics.paired_rounds import SpeedVerdict
 
 if TYPE_CHECKING:
-    from paradnn.compare.text import Paired
+    from paradnn.compare.result import PairedResult
     from paradnn.config.point import Point
     from paradnn.config.settings import Settings
     from paradnn.config.tasks import SweepInfo
 
-    Composed = tuple[Settings, Sequence[Point], SweepInfo | None]
-    ResultText = tuple[Sequence[str], Sequence[str]]  # sentences, and those below the table
+    ComposedSide = tuple[Settings, Sequence[Point], SweepInfo | None]
 
 
 @program
 def main() -> int:
-    """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130
-    interrupted.
+    """Compare two sides.
+
+    Returns:
+        The exit code: 0 if every point has a verdict, 1 if one has none, 2 for wrong input, 130
+        after an interruption.
     """
-    given = read_arguments(sys.argv[1:])
-    if given.sides is None:
-        return _compare_commands(given)
-    sides: list[Composed] = []
+    options = read_arguments(sys.argv[1:])
+    if options.sides is None:
+        return _compare_commands(options)
+    sides: list[ComposedSide] = []
 
     def keep(config: DictConfig) -> int:
         from paradnn.config.tasks import read_task
@@ -45,76 +47,96 @@ def main() -> int:
         sides.append(read_task(config))
         return 0
 
-    for side in given.sides:
-        # Composed and checked as a whole, as a multirun is.
-        sys.argv[1:] = ["-m", *side[1], *given.common, "hydra/sweeper=plan"]
+    for _, overrides in options.sides:
+        # Each side is composed and checked as a whole, like a multirun.
+        sys.argv[1:] = ["-m", *overrides, *options.common, "hydra/sweeper=plan"]
         code = run_command(keep)
         if code:
             return code
-    return _compare(given, *sides) if len(sides) == 2 else 0  # else its configuration was shown
+    if len(sides) < 2:
+        return 0  # Hydra printed the configuration instead (--cfg)
+    return _compare_settings(options, *sides)
 
 
-def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> int:
-    """Measure points of two configurations, record and tell; the exit code."""
+def _compare_settings(
+    options: argparse.Namespace, first: ComposedSide, second: ComposedSide
+) -> int:
+    """Measure the points of two configurations, record and report them; the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
-    from paradnn.compare.text import seen
+    from paradnn.compare.report import closing_lines
     from paradnn.session.session import follow_design
 
     settings, points, info = first
-    assert info  # of a multirun
-    pairs = pairs_of(points, second[1], given.null)
-    labels = given.sides[0][0], given.sides[1][0]
+    assert info is not None, "a multirun has a sweep"
+    pairs = pairs_of(points, second[1], options.null)
+    labels = (options.sides[0][0], options.sides[1][0])
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
-    comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
-    with redirect_stderr(io.StringIO()) if not given.detail else nullcontext():
-        # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
-        summary = follow_design(comparison, replace(settings, ceilings=False), info)
-    whole = comparison.overall()
-    interrupted = summary.interrupted
-    whole.seconds = summary.seconds
-    document = whole.answer() | {"interrupted": interrupted, "points": comparison.verdict_table()}
+    comparison = Comparison(info.sweep_id, pairs, labels, options.rule, options.minutes)
+    # Peak performance takes a minute to measure and says nothing about a ratio.
+    settings = replace(settings, ceilings=False)
+    with contextlib.ExitStack() as stack:
+        if not options.detail:
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        summary = follow_design(comparison, settings, info)
+    overall = comparison.overall()
+    overall.seconds = summary.seconds
+    document = overall.answer() | {
+        "interrupted": summary.interrupted,
+        "points": comparison.verdict_table(),
+    }
     closing = [
-        *seen(whole, given.null),
+        *closing_lines(overall, options.null),
         f"{summary.counts()}. Run {summary.parent} in {summary.where}",
     ]
-    return _tell(given, comparison.results, (comparison.sentences(), closing), document)
+    return _report(options, comparison.results, comparison.sentences(), closing, document)
 
 
-def _compare_commands(given: argparse.Namespace) -> int:
-    """Run two commands or functions by turns and say which is faster; the exit code."""
+def _compare_commands(options: argparse.Namespace) -> int:
+    """Compare two commands or functions; the exit code."""
     from paradnn.compare.commands import NULL_COMMAND
-    from paradnn.compare.duet import take_turns
-    from paradnn.compare.text import seen
+    from paradnn.compare.functions import comparison_of
+    from paradnn.compare.processes import Command
+    from paradnn.compare.report import closing_lines
+    from paradnn.platform.commits import checkouts
 
-    texts = given.words or [NULL_COMMAND]
-    if len(texts) == 2:
-        labels = given.words
-    else:
-        labels = given.commits or ("first", "second")
-    turns, interrupted = take_turns(
-        given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule
-    )
-    closing = [*turns.said_of_failures(), *seen(turns, given.null)]
-    return _tell(given, [turns], ([str(turns)], closing), turns.document(interrupted))
+    protocol = protocol_of(options)
+    with contextlib.ExitStack() as stack:
+        if options.commits:
+            trees = stack.enter_context(checkouts(tuple(options.commits), options.setup))
+            sides = [Command(checkout.label, options.words[0], checkout) for checkout in trees]
+        elif options.null:
+            command = options.words[0] if options.words else NULL_COMMAND
+            sides = [Command("first", command), Command("second", command)]
+        else:
+            sides = [Command(command, command) for command in options.words]
+        comparison = comparison_of(sides, options.rule, protocol)
+        interrupted = comparison.follow(shows_progress=bool(options.detail))
+    closing = [*comparison.notes(), *closing_lines(comparison, options.null)]
+    document = comparison.document(interrupted)
+    return _report(options, [comparison], [str(comparison)], closing, document)
 
 
-def _tell(
-    given: argparse.Namespace,
-    results: Sequence[Paired],
-    words: ResultText,
+def _report(
+    options: argparse.Namespace,
+    results: Sequence[PairedResult],
+    sentences: Sequence[str],
+    closing: Sequence[str],
     document: dict[str, Any],
 ) -> int:
-    """Write the files that were asked for, then print: who reads that may be gone; the exit code."""
-    from paradnn.compare.text import describe, write_files
+    """Write the requested files, then print; the exit code.
 
-    write_files(given, document, results)
-    describe(results, *words, given.detail)
+    Files come first, since the reader of a pipe may have gone.
+    """
+    from paradnn.compare.report import print_results, write_files
+
+    write_files(options, document, results)
+    print_results(results, sentences, closing, options.detail)
     if document["interrupted"]:
-        if given.sides:
-            kept = "; what was measured is recorded, the same command begins again"
+        if options.sides:
+            text = "interrupted; what was measured is recorded, the same command starts again"
         else:
-            kept = ""
-        print(f"interrupted{kept}", file=sys.stderr)
+            text = "interrupted"
+        print(text, file=sys.stderr)
         return 130
     return int(any(result.verdict is SpeedVerdict.NOT_SETTLED for result in results))
 

@@ -1,29 +1,32 @@
-"""`python -m paradnn.compare`: which of two settings, software stacks, frameworks, commands or
-commits is faster here.
+"""`python -m paradnn.compare`: which of two settings, software stacks, frameworks, commands,
+functions or commits is faster on this machine.
 
   paradnn compare 'python old.py' 'python new.py'
   paradnn compare --commits main HEAD -- python benchmark.py
-  paradnn compare --metric 'speed: ([0-9.]+)' --higher './server --old' './server --new'
+  paradnn compare --metric 'speed: ([0-9.]+)' './server --old' './server --new'
   paradnn compare bench.py:old bench.py:new
   paradnn compare --null --minutes 1
   python -m paradnn.compare compile=graph compile=xla -- model=fc model.nodes=512 batch_size=256
   python -m paradnn.compare software=tensorflow-2.18 software=current model=fc
   python -m paradnn.compare framework=jax 'framework=tensorflow compile=xla' model=lstm batch_size=16,64
 
-The first two words are the sides, each one override of python -m paradnn.train, whose --help lists
-them, or several in one quoted word; all that follows is common to both, and may be axes of several
-values, of which each point is compared. A word that is no override is a function if it reads
-file.py:name, else a command. Both sides are measured by turns, in a process of their own each time,
-until the 95% interval of their ratio says enough.
+The first two words are the sides. A side is one override of python -m paradnn.train (its --help
+lists them), or several in one quoted word. All words that follow are common to both sides. They may
+be axes of several values, and every point of the axes is compared. A side that is no override is a
+function if it reads file.py:name, else a command.
 
-Exit code: 0 a verdict on every point, 1 a point without one (undecided, or a side that cannot be
-measured), 2 wrong input, 130 interrupted.
+Both sides are measured in turn, in a fresh process each time, until the 95% interval of their ratio
+is narrow enough.
+
+Exit code: 0 every point has a verdict; 1 a point has none (undecided, or a side cannot be
+measured); 2 wrong input; 130 interrupted.
 """
 
 import argparse
 import contextlib
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,147 +35,188 @@ from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
 from paradnn.cli.parser import Parser, number, share
+from paradnn.compare.metric import OutputMetric, is_higher_faster
+from paradnn.compare.processes import CommandProtocol
 from paradnn.config.settings import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, FEWEST, Rule
 
-#: What a comparison decides itself, with the reason.
-_ROUNDS = ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper")
-_OWN = {
-    **dict.fromkeys(_ROUNDS, "a round measures each side again, in a process of its own"),
+#: Keys that a comparison sets itself -> the reason.
+_RESERVED_KEYS = {
+    **dict.fromkeys(
+        ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper"),
+        "each round measures both sides again, in fresh processes",
+    ),
     **dict.fromkeys(("sweep.sample", "sweep.design", "sweep.points"), "every point is compared"),
-    **dict.fromkeys(("sweep.minutes", "sweep.error"), "--minutes and --within end a comparison"),
+    **dict.fromkeys(
+        ("sweep.minutes", "sweep.error"), "--minutes and --within say when a comparison ends"
+    ),
 }
-#: Of two commands, unless --minutes says more or less.
+#: Default of --minutes for two commands.
 COMMAND_MINUTES = 10.0
-#: Options of commands alone.
-_OF_COMMANDS = ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes")
+#: Options that settings of this suite do not have.
+_COMMAND_OPTIONS = ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes")
+_SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=")
+_REMEDY_SAME_SIDES = "give two that differ, or add --null"
 
-#: The name of a side, as it was typed, and its overrides.
+#: The name of a side, as the user typed it, and its overrides.
 Side = tuple[str, list[str]]
 
 
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """A command line as it was given, with `rule`; of settings also `sides`, else None, and what is
-    `common` to them.
+    """Parse and check a command line.
 
-    ParadnnError for a wrong one, SystemExit after `--help`.
+    Returns:
+        The options, with `rule`. For settings also `sides` (two, each with its overrides) and
+        `common` (the overrides of both). `sides` is None for commands.
+
+    Raises:
+        ParadnnError: the command line is wrong.
+        SystemExit: after --help.
     """
-    given = parsed(make_parser(), arguments)
-    words = given.words
-    given.sides = None
-    if (
-        given.commits
-        or (given.null and not words)
-        or (words and not all(map(_is_setting, words[:2])))
-    ):
-        _check_commands(given)
-        given.most = given.most or max(COMMAND_ROUNDS, given.rounds)
-        given.minutes = given.minutes or COMMAND_MINUTES
+    options = parse(make_parser(), arguments)
+    options.sides = None
+    if _compares_commands(options):
+        _check_commands(options)
+        options.most = options.most or max(COMMAND_ROUNDS, options.rounds)
+        options.minutes = options.minutes or COMMAND_MINUTES
     else:
-        for name in _OF_COMMANDS:
-            value = getattr(given, name)
-            if value != make_parser().get_default(name):
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(
-                    flag, value, "is for commands", "compare two commands, or leave it out"
-                )
-        given.sides, given.common = _sides(given)
-    given.rule = Rule(given.within, given.equivalence, given.rounds, given.most or Rule.most)
-    if given.rule.most < given.rounds:
-        raise ConfigError(
-            "--most", given.rule.most, f"is less than --rounds={given.rounds}", "raise it"
-        )
-    return given
+        _reject_command_options(options)
+        options.sides, options.common = _sides(options)
+    most = options.most or Rule.most
+    if most < options.rounds:
+        raise ConfigError("--most", most, f"is less than --rounds={options.rounds}", "raise it")
+    options.rule = Rule(options.within, options.equivalence, options.rounds, most)
+    return options
 
 
-def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Options and words; with --commits or --base all after `--` is one command, and none of its
-    words is an option.
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse options and words.
+
+    With --commits, --base or --null, all that follows `--` is one command, and none of its words is
+    an option of this program. After --null it may still be two settings.
     """
-    words = list(arguments)
-    after = []
-    if "--" in words and any(
-        re.match(r"--(commits|base)(=|$)", word) for word in words[: words.index("--")]
-    ):
-        place = words.index("--")
-        words, after = words[:place], words[place + 1 :]
-    given = parser.parse_intermixed_args([word for word in words if word != "--"])
-    given.words += [shlex.join(after)] if len(after) > 1 else after
-    return given
+    before = list(arguments)
+    after: list[str] = []
+    if "--" in before:
+        index = before.index("--")
+        if _takes_one_command(before[:index], before[index + 1 :]):
+            after = before[index + 1 :]
+            before = before[:index]
+    options = parser.parse_intermixed_args([word for word in before if word != "--"])
+    if len(after) > 1:
+        options.words.append(shlex.join(after))
+    else:
+        options.words += after
+    return options
+
+
+def _takes_one_command(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Whether the words after `--` are one command."""
+    if any(re.match(r"--(commits|base)(=|$)", word) for word in before):
+        return True
+    if "--null" not in before or not after:
+        return False
+    has_settings = any(_is_setting(word) for word in before if not word.startswith("-"))
+    return not has_settings and not all(_is_setting(word) for word in after[:2])
+
+
+def _compares_commands(options: argparse.Namespace) -> bool:
+    words = options.words
+    if options.commits or (options.null and not words):
+        return True
+    return bool(words) and not all(_is_setting(word) for word in words[:2])
 
 
 def _is_setting(word: str) -> bool:
-    """Whether a side is overrides: key=value, or several."""
+    """Whether a side is overrides: key=value, or several in one word."""
     try:
         parts = shlex.split(word)
     except ValueError:
         parts = [word]
-    return all(
-        re.match(r"[+~]{0,2}[A-Za-z_][\w./@-]*=", part) or part.startswith("~") for part in parts
-    )
+    return all(_SETTING.match(part) or part.startswith("~") for part in parts)
 
 
-def _check_commands(given: argparse.Namespace) -> None:
-    """Two commands; or one, where commits or `--null` make two sides of it."""
-    words = given.words
-    wanted = 0 if given.null and not given.words else 1 if given.commits or given.null else 2
-    if given.commits and given.null:
+def _reject_command_options(options: argparse.Namespace) -> None:
+    parser = make_parser()
+    for name in _COMMAND_OPTIONS:
+        value = getattr(options, name)
+        if value == parser.get_default(name):
+            continue
+        if name == "higher":
+            flag = "--higher" if value else "--lower"
+        else:
+            flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(flag, value, "is for commands", "compare two commands, or omit it")
+
+
+def _check_commands(options: argparse.Namespace) -> None:
+    """Check that there are two commands; or one, of which --commits or --null make two sides."""
+    words = options.words
+    if options.commits and options.null:
         raise ConfigError(
-            "--null", "--commits", "compares one side with itself", "leave one of them out"
+            "--null", "--commits", "compares one side with itself", "omit one of them"
         )
-    same = len(words) == 2 and words[0] == words[1]
-    if given.null and same:
+    if options.null and not words:
+        needed = 0
+    elif options.commits or options.null:
+        needed = 1
+    else:
+        needed = 2
+    are_same = len(words) == 2 and words[0] == words[1]
+    if options.null and are_same:
         words.pop()
-    if len(words) != wanted:
-        problem = (
-            f"{wanted} {'command is' if wanted == 1 else 'commands are'} needed, {len(words)} given"
-        )
+    if len(words) != needed:
+        if needed == 1:
+            problem = f"1 command is needed, {len(words)} given"
+        else:
+            problem = f"{needed} commands are needed, {len(words)} given"
         raise ConfigError("commands", " ".join(words), problem, "put each command in quotes")
-    for word in filter(None, words):
-        if _is_setting(word):
+    for word in words:
+        if word and _is_setting(word):
             raise ConfigError(
-                "sides", word, "one side is a setting, the other a command", "give two of a kind"
+                "sides",
+                word,
+                "one side is a setting, the other a command",
+                "give two of the same kind",
             )
-    if same and wanted == 2:
-        raise ConfigError(
-            "sides", words[0], "both are the same", "give two that differ, or add --null"
-        )
+    if are_same and needed == 2:
+        raise ConfigError("sides", words[0], "both are the same", _REMEDY_SAME_SIDES)
 
 
-def _sides(given: argparse.Namespace) -> tuple[list[Side], list[str]]:
-    """Two configurations of this suite, and what is common to them."""
-    if len(given.words) < 2:
+def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
+    """Two configurations of this suite, and the overrides of both."""
+    if len(options.words) < 2:
         raise ParadnnError(
-            "two sides are needed, such as compile=graph compile=xla; python -m paradnn.compare --help shows how"
+            "two sides are needed, such as compile=graph compile=xla; "
+            "python -m paradnn.compare --help shows how"
         )
-    (first, second), common = given.words[:2], split_overrides(given.words[2:])
-    one = _side(first)
-    two = _side(second)
+    first, second = options.words[:2]
+    common = split_overrides(options.words[2:])
+    first_overrides = _side(first)
+    second_overrides = _side(second)
     for override in common:
         key = _key(override)
-        if key in one | two:
-            value = override.partition("=")[2]
+        if key in first_overrides | second_overrides:
             raise ConfigError(
-                key, value, "a side sets it too", "give it for the sides or for both, not twice"
+                key,
+                override.partition("=")[2],
+                "a side sets it too",
+                "set it on the sides or for both, not twice",
             )
-    if given.null and one != two:
+    if options.null and first_overrides != second_overrides:
         raise ConfigError("--null", f"{first}, {second}", "the sides differ", "name one side twice")
-    if one == two and not given.null:
-        raise ConfigError(
-            "sides", first, "both are the same", "give two that differ, or add --null"
-        )
-    if given.null:
-        labels = (f"{first} (first)", f"{first} (second)")
-    else:
-        labels = (first, second)
-    return [
-        (label, [*side.values()]) for label, side in zip(labels, (one, two), strict=True)
-    ], common
+    if first_overrides == second_overrides and not options.null:
+        raise ConfigError("sides", first, "both are the same", _REMEDY_SAME_SIDES)
+    if options.null:
+        first = f"{first} (first)"
+        second = f"{second} (second)"
+    sides = [(first, [*first_overrides.values()]), (second, [*second_overrides.values()])]
+    return sides, common
 
 
 def _side(word: str) -> dict[str, str]:
-    """The overrides of one side, which have one value each, by their keys."""
+    """Key -> override of one side, whose keys have one value each."""
     try:
         overrides = shlex.split(word)
     except ValueError as error:
@@ -189,119 +233,216 @@ def _side(word: str) -> dict[str, str]:
             raise ConfigError("side", word, f"sets {key} twice", "give it one value")
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
             raise ConfigError(key, value, "is no setting of a side", "write it after both sides")
-        # Hydra itself will say what is wrong with an override that it cannot read.
-        with contextlib.suppress(HydraException, RecursionError):
-            if OverridesParser.create().parse_override(override).is_sweep_override():
-                raise ConfigError(
-                    key, value, "a side is one setting", "write axes after both sides"
-                )
+        if _is_sweep(override):
+            raise ConfigError(key, value, "a side is one setting", "write axes after both sides")
         found[key] = override
     return found
 
 
+def _is_sweep(override: str) -> bool:
+    """Whether an override has several values. Hydra itself reports one that it cannot read."""
+    with contextlib.suppress(HydraException, RecursionError):
+        return bool(OverridesParser.create().parse_override(override).is_sweep_override())
+    return False
+
+
 def _key(override: str) -> str:
-    """The key of an override, which a comparison leaves to its user; ConfigError for another."""
+    """The key of an override. ConfigError if it is no override, or the comparison sets the key."""
     word, equals, value = override.partition("=")
     key = word.lstrip("+~")
-    if key in _OWN:
-        raise ConfigError(key, value, "is not yours to set here", _OWN[key])
+    if key in _RESERVED_KEYS:
+        raise ConfigError(key, value, "cannot be set in a comparison", _RESERVED_KEYS[key])
     if not equals and not override.startswith("~"):
         raise ConfigError(
             "override",
             override,
             "is no override",
-            "write key=value; a side of several needs quotes",
+            "write key=value; a side of several overrides needs quotes",
         )
     return key
 
 
+def protocol_of(options: argparse.Namespace, base_first: bool = False) -> CommandProtocol:
+    """How the options say that commands are run.
+
+    Raises:
+        ConfigError: the metric is wrong, or its direction is not known.
+    """
+    return CommandProtocol(
+        minutes=options.minutes,
+        metric=_metric_of(options),
+        warmup=options.warmup,
+        prepare=options.prepare,
+        timeout=options.timeout,
+        exit_codes=options.exit_codes,
+        base_first=base_first,
+    )
+
+
+def _metric_of(options: argparse.Namespace) -> OutputMetric:
+    """The metric with its direction, inferred from its name unless an option states it."""
+    metric = OutputMetric(options.metric, bool(options.higher))
+    if options.higher is not None or not metric.is_printed:
+        return metric
+    inferred = is_higher_faster(options.metric)
+    if inferred is None:
+        raise ConfigError(
+            "--metric",
+            options.metric,
+            "its name does not say whether a larger number is faster",
+            "add --higher or --lower",
+        )
+    if inferred:
+        print(
+            f"--metric {options.metric}: a larger number is faster, by its name; "
+            "--lower says otherwise",
+            file=sys.stderr,
+        )
+    return OutputMetric(options.metric, inferred)
+
+
 def make_parser() -> Parser:
-    """What the command takes."""
+    """The options of `paradnn compare`."""
     parser = Parser(
         "python -m paradnn.compare",
         __doc__,
         usage="%(prog)s [options] SIDE SIDE [--] [OVERRIDE ...]",
     )
-    add = parser.add_argument
-    text = "overrides of one side; several in quotes: 'framework=jax compile=xla'"
-    add("words", nargs="*", metavar="SIDE", help=text)
-    text = "stop once half the 95%% interval of the ratio is below this share, or a tenth of a large difference"
-    text += " (default: %(default)s)"
-    add("--within", type=share("--within"), default=Rule.within, metavar="SHARE", help=text)
-    text = "differences below this share do not matter (default: %(default)s)"
-    add(
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="SIDE",
+        help="overrides of one side, in quotes if several ('framework=jax compile=xla'); "
+        "a command; or a function",
+    )
+    parser.add_argument(
+        "--within",
+        type=share("--within"),
+        default=Rule.within,
+        metavar="SHARE",
+        help="stop once half the 95%% interval of the ratio is below this share, or below a tenth "
+        "of a large difference (default: %(default)s)",
+    )
+    parser.add_argument(
         "--equivalence",
         type=share("--equivalence"),
         default=Rule.margin,
         metavar="SHARE",
-        help=text,
+        help="differences below this share do not matter (default: %(default)s)",
     )
-    text = "at least so many rounds (default: %(default)s)"
-    add(
-        "--rounds", type=number("--rounds", int, FEWEST), default=Rule.least, metavar="N", help=text
+    parser.add_argument(
+        "--rounds",
+        type=number("--rounds", int, FEWEST),
+        default=Rule.least,
+        metavar="N",
+        help="run at least N rounds (default: %(default)s)",
     )
-    add(
+    parser.add_argument(
         "--null",
         action="store_true",
-        help="compare one side with itself: what difference does chance alone make?",
+        help="compare one side with itself, to see which difference chance alone makes",
     )
     add_options(parser)
-    add(
+    parser.add_argument(
         "--commits",
         nargs=2,
         metavar="REF",
-        help="one command at two commits, each in a worktree of its own",
+        help="run one command at two commits, each in a separate worktree",
     )
     return parser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """When to stop, what is written and said; how commands are run and what of them is compared."""
-    text = f"at most so many rounds (default: {Rule.most}, of commands {COMMAND_ROUNDS})"
-    parser.add_argument("--most", type=number("--most", int, FEWEST), metavar="N", help=text)
-    text = (
-        f"begin no round that would end later than this (default of commands: {COMMAND_MINUTES:g})"
+    """Add the options that `paradnn compare` and `paradnn gate` share."""
+    parser.add_argument(
+        "--most",
+        type=number("--most", int, FEWEST),
+        metavar="N",
+        help=f"run at most N rounds (default: {Rule.most}, for commands {COMMAND_ROUNDS})",
     )
-    parser.add_argument("--minutes", type=number("--minutes"), metavar="M", help=text)
-    for flag, what in (
-        ("--json", "answer, numbers and every run"),
-        ("--csv", "what each round measured"),
-    ):
-        parser.add_argument(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
-    said = parser.add_mutually_exclusive_group()
-    said.add_argument(
-        "--quiet", dest="detail", action="store_const", const=0, default=1, help="the verdict alone"
+    parser.add_argument(
+        "--minutes",
+        type=number("--minutes"),
+        metavar="M",
+        help="begin no round that would end later "
+        f"(default: no limit, for commands {COMMAND_MINUTES:g})",
     )
-    said.add_argument(
-        "--verbose", dest="detail", action="store_const", const=2, help="every round, too"
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the answer and every run to FILE"
     )
-    add = parser.add_argument_group("two commands, or two commits").add_argument
-    text = "instead of the time a number that the command prints: a regular expression with one group, or json:FIELD"
-    add(
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write what each round measured to FILE"
+    )
+    verbosity = parser.add_mutually_exclusive_group()
+    verbosity.add_argument(
+        "--quiet",
+        dest="detail",
+        action="store_const",
+        const=0,
+        default=1,
+        help="print the verdict alone",
+    )
+    verbosity.add_argument(
+        "--verbose", dest="detail", action="store_const", const=2, help="print every round as well"
+    )
+    _add_command_options(parser)
+
+
+def _add_command_options(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_argument_group("commands and commits")
+    commands.add_argument(
         "--metric",
         metavar="REGEX",
-        help=f"{text}; or cpu, the processor time, which neighbours disturb less",
+        help="compare a number that the command prints: a regular expression with one group, or "
+        "json:FIELD; or cpu, the processor time, which other processes disturb less "
+        "(default: wall time)",
     )
-    add("--higher", action="store_true", help="more of the metric is faster (default: less)")
-    add("--prepare", metavar="COMMAND", help="run before each run, untimed")
-    add("--setup", metavar="COMMAND", help="run once in each commit's worktree")
-    text = "a run that takes longer has failed (default: %(default)s)"
-    add("--timeout", type=number("--timeout"), default=600.0, metavar="S", help=text)
-    text = "runs of each side that do not count (default: %(default)s)"
-    add("--warmup", type=number("--warmup", int, 1), default=1, metavar="N", help=text)
-    add(
+    direction = commands.add_mutually_exclusive_group()
+    direction.add_argument(
+        "--higher",
+        action="store_const",
+        const=True,
+        help="a larger metric is faster (default: what the name of the metric says)",
+    )
+    direction.add_argument(
+        "--lower",
+        dest="higher",
+        action="store_const",
+        const=False,
+        help="a smaller metric is faster",
+    )
+    commands.add_argument(
+        "--prepare", metavar="COMMAND", help="run COMMAND, untimed, before each run"
+    )
+    commands.add_argument(
+        "--setup", metavar="COMMAND", help="run COMMAND once in the folder of each commit"
+    )
+    commands.add_argument(
+        "--timeout",
+        type=number("--timeout"),
+        default=600.0,
+        metavar="S",
+        help="a run that takes longer has failed (default: %(default)s)",
+    )
+    commands.add_argument(
+        "--warmup",
+        type=number("--warmup", int, 1),
+        default=1,
+        metavar="N",
+        help="run each side N times before the rounds that count (default: %(default)s)",
+    )
+    commands.add_argument(
         "--exit-codes",
-        type=_codes,
+        type=_exit_codes,
         default=(0,),
         metavar="N,N",
-        help="those that are no failure (default: 0)",
+        help="exit codes that are no failure (default: 0)",
     )
 
 
-def _codes(text: str) -> tuple[int, ...]:
-    """Exit codes; ConfigError for what is none."""
+def _exit_codes(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", text):
         raise ConfigError(
             "--exit-codes", text, "must be numbers", "write for example --exit-codes 0,1"
         )
-    return tuple(map(int, text.split(",")))
+    return tuple(int(code) for code in text.split(","))

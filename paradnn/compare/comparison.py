@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paradnn.compare.text import Paired, round_table
+from paradnn.compare.result import PairedResult, round_table
 from paradnn.config.identity import as_params, point_request
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
@@ -29,7 +29,7 @@ Pair = tuple[str, tuple[Point, Point]]
 
 
 @dataclass
-class ComparedPoint(Paired):
+class ComparedPoint(PairedResult):
     """What is known of one point, or with `name` empty of all together: `logs`, block by block
     better known than by what is `measured`, examples/s of both sides, of a served model one by the
     median latency.

@@ -1,19 +1,24 @@
 """`paradnn gate --base REF --slower 5% -- COMMAND`: is this checkout slower than a commit? For
 continuous integration.
 
-Both are run by turns on the same machine, so what the machine does to one it does to the other. The
-gate fails only where the interval of the slowdown lies beyond the threshold as a whole; where it
-lies below it passes, and where the time ends before either is sure it is undecided. A slowdown of
-just the threshold fails in half of `--false-alarms` at most, an equal commit far more seldom.
+Both sides run in turn on the same machine, so whatever the machine does to one it does to the
+other. The gate fails only if the whole interval of the slowdown lies beyond the threshold. It
+passes if the whole interval lies below the threshold. It is undecided if the time ends before
+either is certain. A slowdown of exactly the threshold fails in at most half of --false-alarms, an
+equal commit far more seldom.
 
-Exit code: 0 passes, 1 regressed, 2 wrong use, 3 undecided, 130 interrupted.
+Each side must run the code of its own commit. If it loads files of the other side, or an installed
+copy of the project, the gate stops with exit code 2.
+
+Exit code: 0 passed; 1 regressed; 2 wrong use, or the base fails; 3 undecided; 130 interrupted.
 """
 
 import argparse
 import math
 import platform
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -23,18 +28,31 @@ from xml.etree import ElementTree
 
 from paradnn.cli.parser import Parser, share
 from paradnn.cli.program import program
-from paradnn.compare.arguments import COMMAND_MINUTES, add_options, parsed
-from paradnn.compare.commands import Turns
-from paradnn.compare.duet import take_turns
-from paradnn.compare.text import describe, seen, write_files
+from paradnn.compare.arguments import COMMAND_MINUTES, add_options, parse, protocol_of
+from paradnn.compare.commands import CommandComparison
+from paradnn.compare.functions import comparison_of
+from paradnn.compare.processes import Command
+from paradnn.compare.report import (
+    closing_lines,
+    print_results,
+    side_cells,
+    side_headings,
+    summary_table,
+    write_files,
+)
+from paradnn.compare.result import format_interval
 from paradnn.core.errors import ConfigError
-from paradnn.platform.commits import WORKING_TREE, commit_of
+from paradnn.platform.commits import WORKING_TREE, checkouts, commit_of
 from paradnn.statistics.paired_rounds import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.store.files import append_line, whole_file
 
+#: Characters that XML 1.0 cannot hold.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_HISTORY_KEYS = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
+
 
 class Gate(Enum):
-    """What a gate says; the value is its exit code."""
+    """The outcome of a gate; the value is its exit code."""
 
     PASSED = 0
     REGRESSED = 1
@@ -43,135 +61,251 @@ class Gate(Enum):
 
 @dataclass(frozen=True)
 class Limit(Rule):
-    """A slowdown by more than `slower` (0.05: a time 1.05 times as long) of the head is a
-    regression.
+    """Stops once it is certain whether the head is slower than a threshold.
+
+    Attributes:
+        slower: the slowdown that is a regression (0.05: a time 1.05 times as long).
     """
 
     slower: float = 0.05
 
     def judge(self, found: SpeedEstimate | None) -> Gate:
-        """What an estimate of the head's speed over the base's says."""
-        if found is None or found.low <= 1 / (1 + self.slower) <= found.high:
+        """The outcome that an estimate of the head's speed over the base's allows."""
+        threshold = 1 / (1 + self.slower)
+        if found is None or found.low <= threshold <= found.high:
             return Gate.UNDECIDED
-        if found.high < 1 / (1 + self.slower):
+        if found.high < threshold:
             return Gate.REGRESSED
         return Gate.PASSED
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Whether a look may end it: it is sure."""
+        """Whether a look may end the comparison: the outcome is certain."""
         return self.judge(found) is not Gate.UNDECIDED
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """The outcome of a gate with its sentence."""
+
+    outcome: Gate
+    sentence: str
 
 
 @program
 def main() -> int:
-    """Compare, print and write; the exit code."""
-    given = parsed(make_parser(), sys.argv[1:])
-    if len(given.words) != 1:
-        problem = "one command is needed after --"
+    """Compare, print and write files; the exit code."""
+    options = parse(make_parser(), sys.argv[1:])
+    if len(options.words) != 1:
         raise ConfigError(
-            "command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND"
+            "command",
+            " ".join(options.words),
+            "one command is needed after --",
+            "write paradnn gate --base main -- COMMAND",
         )
-    commits = (given.head, given.base)
-    rule = Limit(most=given.most, misses=given.false_alarms, slower=given.slower)
-    labels = tuple("the working tree" if name == WORKING_TREE else name for name in commits)
-    turns, interrupted = take_turns(given, labels, given.words * 2, commits, rule)
-    outcome = rule.judge(turns.estimate)
-    if turns.problem:
-        # A head that fails where the base runs is broken, not slow; a base that fails says nothing.
-        outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
-    words = _sentence(outcome, turns, f"{100 * rule.slower:.3g}%")
-    about = {"gate": outcome.name.lower(), "slower": rule.slower, "base": given.base}
-    _write(given, words, outcome, turns.document(interrupted) | about, turns)
-    describe([turns], [words], [str(turns), *turns.said_of_failures(), *seen(turns)], given.detail)
-    return 130 if interrupted else outcome.value
+    rule = Limit(most=options.most, misses=options.false_alarms, slower=options.slower)
+    protocol = protocol_of(options, base_first=True)
+    command = options.words[0]
+    with checkouts((options.head, options.base), options.setup) as sides:
+        comparison = comparison_of(
+            [Command(checkout.label, command, checkout) for checkout in sides], rule, protocol
+        )
+        interrupted = comparison.follow(shows_progress=bool(options.detail), skips_same_code=True)
+    verdict = _judge(comparison, rule)
+    document = comparison.document(interrupted) | {
+        "gate": verdict.outcome.name.lower(),
+        "slower": rule.slower,
+        "base": options.base,
+    }
+    closing = [*comparison.notes(), *closing_lines(comparison)]
+    _write_files(options, verdict, document, comparison, closing)
+    print_results([comparison], [verdict.sentence], closing, options.detail)
+    return 130 if interrupted else verdict.outcome.value
 
 
-def _sentence(outcome: Gate, turns: Turns, limit: str) -> str:
-    """The outcome with what it rests on."""
-    basis = turns.problem or "too few rounds for an interval"
-    found = turns.estimate
-    if found and not turns.problem:
-        ends = " to ".join(
-            f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low)
+def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
+    """The outcome and its reason."""
+    limit = f"{100 * rule.slower:.3g}%"
+    if comparison.problem:
+        # A head that fails where the base runs is broken. A base that fails later says nothing.
+        if comparison.failed_side == 0:
+            return _Verdict(Gate.REGRESSED, f"FAILED: {comparison.problem}")
+        return _Verdict(Gate.UNDECIDED, f"undecided: {comparison.problem}")
+    found = comparison.estimate
+    if found is None and comparison.runs_same_code:
+        return _Verdict(
+            Gate.PASSED, "passed: both sides ran the same code, so there is nothing to measure"
         )
-        basis = f"{turns.labels[0]} takes {ends} of {turns.labels[1]}'s time more, {found.rounds} rounds"
+    outcome = rule.judge(found)
+    if found is None:
+        basis = "too few rounds for an interval"
+    else:
+        basis = (
+            f"{comparison.labels[0]} takes {_slowdowns(found)} more time than "
+            f"{comparison.labels[1]}, {found.rounds} rounds"
+        )
     if outcome is Gate.PASSED:
-        return f"passed: not slower by {limit} or more ({basis})"
-    if outcome is Gate.UNDECIDED and turns.problem:
-        return f"undecided: {basis}"
-    if outcome is Gate.UNDECIDED:
-        return f"undecided: whether it is slower by {limit} takes more time or a quieter machine ({basis})"
-    if turns.problem:
-        return f"FAILED: {basis}"
-    return f"REGRESSED: slower by more than {limit} ({basis})"
+        return _Verdict(outcome, f"passed: not slower by {limit} or more ({basis})")
+    if outcome is Gate.REGRESSED:
+        return _Verdict(outcome, f"REGRESSED: slower by more than {limit} ({basis})")
+    return _Verdict(
+        outcome,
+        f"undecided: to decide whether it is slower by {limit} takes more time or a quieter "
+        f"machine ({basis})",
+    )
 
 
-def _write(
-    given: argparse.Namespace, words: str, outcome: Gate, content: Mapping[str, Any], turns: Turns
+def _slowdowns(found: SpeedEstimate) -> str:
+    """The 95% interval of the additional time of the head: `+2.1% to +3.4%`."""
+    return " to ".join(
+        f"{100 * math.expm1(-math.log(speed)):+.2g}%" for speed in (found.high, found.low)
+    )
+
+
+def _write_files(
+    options: argparse.Namespace,
+    verdict: _Verdict,
+    document: Mapping[str, Any],
+    comparison: CommandComparison,
+    closing: Sequence[str],
 ) -> None:
-    """The files that were asked for."""
-    write_files(given, content, [turns])
-    if given.history:
-        names = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
-        about = {name: content[name] for name in names}
-        place = {
+    """Write the files that the options name."""
+    write_files(options, document, [comparison])
+    if options.history:
+        line = {
+            "commit": commit_of(options.head),
+            "command": options.words[0],
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": platform.node(),
         }
-        command = {"commit": commit_of(given.head), "command": given.words[0]}
-        append_line(given.history, "--history", command | place | about)
-    if given.junit:
-        what = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(outcome)
-        counts = {"failures": str(int(what == "failure")), "skipped": str(int(what == "skipped"))}
-        suite = ElementTree.Element("testsuite", {"name": "paradnn gate", "tests": "1", **counts})
-        suite.set("time", f"{content['seconds']:.3f}")
-        case = ElementTree.SubElement(
-            suite, "testcase", name=given.words[0], classname=f"against {given.base}"
-        )
-        if what:
-            ElementTree.SubElement(case, what, message=words)
-        with whole_file(given.junit, "--junit") as making:
-            making.write_text(ElementTree.tostring(suite, encoding="unicode") + "\n")
-    if given.markdown:
-        rows = [
-            f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |"
-            for side in content["sides"]
+        line |= {name: document[name] for name in _HISTORY_KEYS}
+        append_line(options.history, "--history", line)
+    if options.junit:
+        report = _junit(options, verdict, comparison, closing)
+        with whole_file(options.junit, "--junit") as path:
+            path.write_text(report + "\n", encoding="utf-8")
+    if options.markdown:
+        comment = _markdown(options.base, verdict, comparison, closing)
+        with whole_file(options.markdown, "--markdown") as path:
+            path.write_text(comment + "\n", encoding="utf-8")
+
+
+def _junit(
+    options: argparse.Namespace,
+    verdict: _Verdict,
+    comparison: CommandComparison,
+    closing: Sequence[str],
+) -> str:
+    """A JUnit report with one test case: failed if regressed, skipped if undecided."""
+    element = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(verdict.outcome)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="paradnn gate",
+        tests="1",
+        failures=str(int(element == "failure")),
+        errors="0",
+        skipped=str(int(element == "skipped")),
+        time=f"{comparison.seconds:.3f}",
+    )
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        name=_xml_text(options.words[0]),
+        classname=_xml_text(f"against {options.base}"),
+        time=f"{comparison.seconds:.3f}",
+    )
+    if element:
+        ElementTree.SubElement(case, element, message=_xml_text(verdict.sentence))
+    output = ElementTree.SubElement(case, "system-out")
+    headings, rows = summary_table([comparison])
+    table = [", ".join(filter(None, row)) for row in (headings, *rows)]
+    output.text = _xml_text("\n".join([verdict.sentence, *table, *closing]))
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
+def _xml_text(text: str) -> str:
+    """A text in which characters that XML cannot hold are written as escapes, such as \\x1b."""
+    return _NOT_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _markdown(
+    base: str, verdict: _Verdict, comparison: CommandComparison, closing: Sequence[str]
+) -> str:
+    """A comment with the verdict, the ratio, and a table of both sides."""
+    headings = [*side_headings(comparison.unit), "failed visits"]
+    rows = [[*side_cells(comparison, side), str(len(comparison.failures(side)))] for side in (0, 1)]
+    lines = [
+        f"### Performance against {_markdown_text(base)}",
+        "",
+        f"**{_markdown_text(verdict.sentence)}**",
+        "",
+    ]
+    found = comparison.estimate
+    if found:
+        first, second = (_markdown_text(label) for label in comparison.labels)
+        lines += [
+            f"Speed of {first} over {second}: {found.ratio:.4g} "
+            f"(95% interval {format_interval(found)}, {found.rounds} rounds)",
+            "",
         ]
-        body = ["| side | runs | failed visits |", "| --- | --- | --- |", *rows]
-        with whole_file(given.markdown, "--markdown") as making:
-            making.write_text(
-                "\n".join(
-                    [f"### Performance against {given.base}", "", f"**{words}**", "", *body, ""]
-                )
-            )
+    lines += [_markdown_row(headings), f"|{' --- |' * len(headings)}", *map(_markdown_row, rows)]
+    lines += ["", *(_markdown_text(line) for line in closing)]
+    return "\n".join(lines)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_markdown_text(cell) for cell in cells)} |"
+
+
+def _markdown_text(text: str) -> str:
+    """A text on one line whose characters Markdown does not interpret."""
+    line = " ".join(_xml_text(text).split())
+    return re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", line)
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """The options of `paradnn gate`."""
     parser = Parser(
         prog="python -m paradnn.compare.gate",
         usage="paradnn gate [options] --base REF -- COMMAND",
         description=__doc__,
     )
-    add = parser.add_argument
-    add("words", nargs="*", metavar="COMMAND", help="what is timed, in each commit's folder")
-    add("--base", required=True, metavar="REF", help="the commit to compare with, such as main")
-    add(
+    parser.add_argument(
+        "words", nargs="*", metavar="COMMAND", help="the command, run in the folder of each commit"
+    )
+    parser.add_argument(
+        "--base", required=True, metavar="REF", help="compare with this commit, such as main"
+    )
+    parser.add_argument(
         "--head",
         default=WORKING_TREE,
         metavar="REF",
-        help="a commit in place of the files as they lie here",
+        help="measure this commit instead of the working tree",
     )
-    text = "the slowdown that is a regression (default: 5%%)"
-    add("--slower", type=share("--slower"), default="5%", metavar="SHARE", help=text)
-    text = "how often at most a slowdown of just that size is called one, or none (default: 5%%)"
-    add("--false-alarms", type=share("--false-alarms"), default="5%", metavar="SHARE", help=text)
+    parser.add_argument(
+        "--slower",
+        type=share("--slower"),
+        default="5%",
+        metavar="SHARE",
+        help="the slowdown that is a regression (default: 5%%)",
+    )
+    parser.add_argument(
+        "--false-alarms",
+        type=share("--false-alarms"),
+        default="5%",
+        metavar="SHARE",
+        help="how often at most a slowdown of exactly that size is decided (default: 5%%)",
+    )
     add_options(parser)
     parser.set_defaults(minutes=COMMAND_MINUTES, most=COMMAND_ROUNDS)
-    text = "append commit, date, ratio, interval, metric and machine to FILE as a line, for python -m analysis changes"
-    add("--history", type=Path, metavar="FILE", help=text)
-    for flag, what in (("--junit", "a test report"), ("--markdown", "a comment")):
-        add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="append commit, date, ratio, interval, metric and machine to FILE as a line of JSON, "
+        "for python -m analysis changes",
+    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a test report to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment to FILE")
     return parser
 
 

@@ -1,88 +1,175 @@
-"""Commits of a repository: what they are called, and their files in folders of their own."""
+"""Commits of a repository: their names, and their files in separate folders."""
 
 import contextlib
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from paradnn.core.errors import ConfigError, ParadnnError
+from paradnn.core.scratch import Scratch, remove_leftovers
+from paradnn.platform.process_guard import ProcessGuard
 
-#: The files as they lie in the current folder, committed or not.
+#: The reference of the files in the current folder, committed or not.
 WORKING_TREE = "."
+#: Names of worktrees begin so; a killed run leaves them registered in the repository.
+_TREE_PREFIX = "paradnn-commit-"
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The files of one commit, or the working tree.
+
+    Attributes:
+        label: the name in messages.
+        tree: the top folder of the checkout, resolved.
+        folder: the folder in it that corresponds to the current folder.
+        created: when it was checked out, before any setup, in seconds since the epoch.
+    """
+
+    label: str
+    tree: Path
+    folder: Path
+    created: float = field(default_factory=time.time)
+
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """Files that git tracks or would add, relative to `tree`."""
+        listed = _git(
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            folder=self.tree,
+        )
+        return frozenset(filter(None, listed.split("\0")))
+
+
+def label_of(reference: str) -> str:
+    """The name of a reference in messages."""
+    return "the working tree" if reference == WORKING_TREE else reference
 
 
 @contextlib.contextmanager
-def checkouts(references: tuple[str, str], setup: str | None = None) -> Iterator[list[Path]]:
-    """The folder for each reference, a branch, tag, commit or WORKING_TREE; gone afterwards.
+def checkouts(
+    references: tuple[str, str], setup: str | None = None, guard: ProcessGuard | None = None
+) -> Iterator[list[Checkout]]:
+    """Check out references into separate worktrees, which are removed afterwards.
 
-    The folder is the one in the worktree that corresponds to the current one; `setup` is run in it
-    once. ParadnnError where git knows no such commit, or the set-up fails.
+    Args:
+        references: a branch, tag or commit each, or WORKING_TREE.
+        setup: a shell command that is run once in each folder.
+        guard: ends the setup command if this process is killed.
+
+    Raises:
+        ConfigError: git knows no such commit, it has no such folder, or the setup failed.
     """
-    top = Path(_git("rev-parse", "--show-toplevel"))
-    inner = Path.cwd().resolve().relative_to(top.resolve())
-    with (
-        tempfile.TemporaryDirectory(prefix="paradnn-commits-") as scratch,
-        contextlib.ExitStack() as made,
-    ):
-        found: list[Path] = []
+    top = Path(_git("rev-parse", "--show-toplevel")).resolve()
+    inner = Path.cwd().resolve().relative_to(top)
+    remove_leftovers()
+    _remove_stale_worktrees()
+    with contextlib.ExitStack() as stack:
+        guard = guard or stack.enter_context(ProcessGuard())
+        scratch = stack.enter_context(Scratch()).resolve()
+        found: list[Checkout] = []
         for number, reference in enumerate(references):
-            tree = top
-            if reference != WORKING_TREE:
-                tree = Path(scratch) / f"tree{number}"
-                made.callback(
-                    subprocess.call,
-                    ["git", "worktree", "remove", "--force", tree],
-                    stderr=subprocess.DEVNULL,
-                )
-                try:
-                    _git("worktree", "add", "--quiet", "--detach", "--", str(tree), reference)
-                except ParadnnError as error:
-                    remedy = "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)"
-                    raise ConfigError(
-                        "commit", reference, f"git knows no such commit ({error})", remedy
-                    ) from None
-            found.append(tree / inner)
-            if not found[-1].is_dir():
+            if reference == WORKING_TREE:
+                tree = top
+            else:
+                tree = scratch / f"{_TREE_PREFIX}{number}"
+                stack.callback(_remove_worktree, tree)
+                _add_worktree(tree, reference)
+            checkout = Checkout(label_of(reference), tree, tree / inner)
+            if not checkout.folder.is_dir():
                 raise ConfigError(
-                    "--commits", reference, f"has no folder {inner}", "run it where both have one"
+                    "--commits",
+                    reference,
+                    f"has no folder {inner}",
+                    "run the command in a folder that both commits have",
                 )
             if setup:
-                print(f"setting up {reference}: {setup}", file=sys.stderr)
-                how: dict[str, Any] = {"text": True, "errors": "replace", "capture_output": True}
-                done = subprocess.run(
-                    setup, shell=True, stdin=subprocess.DEVNULL, cwd=found[-1], **how
-                )
-                if done.returncode:
-                    reason = f"failed for {reference} ({_last_line(done)})"
-                    raise ConfigError("--setup", setup, reason, "try it there by hand")
+                _set_up(setup, checkout, reference, guard)
+            found.append(checkout)
         yield found
 
 
+def _add_worktree(tree: Path, reference: str) -> None:
+    try:
+        _git("worktree", "add", "--quiet", "--detach", "--", str(tree), reference)
+    except ParadnnError as error:
+        raise ConfigError(
+            "commit",
+            reference,
+            f"git knows no such commit ({error})",
+            "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)",
+        ) from None
+
+
+def _remove_worktree(tree: Path) -> None:
+    """Remove a worktree and its registration, as far as they exist."""
+    subprocess.run(
+        ["git", "worktree", "remove", "--force", tree],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def _remove_stale_worktrees() -> None:
+    """Remove the registration of worktrees whose run was killed and whose folder is gone."""
+    for line in _git("worktree", "list", "--porcelain").splitlines():
+        tree = Path(line.removeprefix("worktree "))
+        if tree.name.startswith(_TREE_PREFIX) and not tree.exists():
+            _remove_worktree(tree)
+
+
+def _set_up(setup: str, checkout: Checkout, reference: str, guard: ProcessGuard) -> None:
+    print(f"setting up {checkout.label}: {setup}", file=sys.stderr)
+    done = guard.run(["/bin/sh", "-c", setup], cwd=checkout.folder)
+    if done.returncode:
+        raise ConfigError(
+            "--setup",
+            setup,
+            f"failed for {reference} ({_last_line(done)})",
+            f"run it by hand in a checkout of {reference}",
+        )
+
+
 def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
-    """What a commit is called, of the files as they lie there with a mark if changed; or
-    ParadnnError.
+    """The abbreviated hash of a commit; of a changed working tree with the mark -dirty.
+
+    Raises:
+        ParadnnError: the folder is in no repository, or git is not installed.
     """
-    of = "--dirty" if reference == WORKING_TREE else reference
-    return _git("describe", "--always", "--abbrev=12", "--exclude=*", of, folder=folder)
+    described = "--dirty" if reference == WORKING_TREE else reference
+    return _git("describe", "--always", "--abbrev=12", "--exclude=*", described, folder=folder)
 
 
 def _git(*words: str, folder: Path | None = None) -> str:
     try:
         done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=False, cwd=folder
+            ["git", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+            cwd=folder,
         )
     except FileNotFoundError:
-        raise ParadnnError("git cannot be found; install it, or compare commands") from None
+        raise ParadnnError("git is not installed; install it, or compare two commands") from None
     if done.returncode:
-        raise ParadnnError(f"git {words[0]} failed: {_last_line(done)}; run this in a checkout")
+        raise ParadnnError(
+            f"git {words[0]} failed: {_last_line(done)}; run this command in a git checkout"
+        )
     return done.stdout.strip()
 
 
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What a process that failed said last."""
-    return [f"exit code {done.returncode}", *(done.stderr or done.stdout).strip().splitlines()][-1][
-        :200
-    ]
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    """The last line that a failed process printed, else its exit code."""
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1][:200] if lines else f"exit code {done.returncode}"

@@ -46,8 +46,8 @@ class Turn:
         self._connection.close()
 
 
-def _load(word: str) -> Callable[[], Any]:
-    """The function that a word names, in this process."""
+def load(word: str) -> Callable[[], Any]:
+    """Import the function that file.py:name or package.module:name names."""
     place, _, name = word.rpartition(":")
     path = Path(place).expanduser()
     sys.path.insert(0, str(path.resolve().parent) if path.suffix == ".py" else os.getcwd())
@@ -69,7 +69,7 @@ def serve(word: str, path: str, driver: str) -> None:
     """
     die_with_parent(driver=int(driver))
     try:
-        call = _load(word)
+        call = load(word)
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         print(error, file=sys.stderr)
         sys.exit(MISSING)

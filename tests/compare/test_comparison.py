@@ -15,7 +15,7 @@ from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
-from paradnn.compare.text import round_table, sentence
+from paradnn.compare.result import round_table, sentence
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
@@ -28,7 +28,6 @@ from paradnn.statistics.paired_rounds import (
     estimate,
     false_alarms,
 )
-from tests.compare.test_commands import TABLES
 
 LABELS = ("compile=graph", "compile=xla")
 GRAPH = Point(FullyConnected())
@@ -270,7 +269,17 @@ def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
     return [0.05 + 0.01 * value for value in values]
 
 
-@pytest.mark.parametrize(("n", "missing", "last"), TABLES["levels"])
+@pytest.mark.parametrize(
+    ("n", "missing", "last"),
+    [
+        pytest.param(5, 0.000625, False, id="first look"),
+        pytest.param(20, 0.0025, False, id="look at 20 rounds"),
+        pytest.param(160, 0.004, False, id="largest level of a look"),
+        pytest.param(5, 0.0025, True, id="last look at 5 rounds"),
+        pytest.param(20, 0.01, True, id="last look at 20 rounds"),
+        pytest.param(40, 0.012, True, id="largest level of the last look"),
+    ],
+)
 def test_alternating_rounds_have_students_interval_at_the_looks_own_level(
     n: int, missing: float, last: bool
 ) -> None:
@@ -303,7 +312,19 @@ def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
     assert found.verdict(0.02) is SpeedVerdict.FASTER
 
 
-@pytest.mark.parametrize(("low", "high", "verdict"), TABLES["verdicts"])
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.01, 1.40, "faster"),
+        (1.0004, 1.05, "faster"),
+        (1.001, 1.01, "equal"),
+        (1.001, 1.021, "faster"),
+        (0.5, 0.99, "slower"),
+        (0.985, 1.019, "equal"),
+        (0.985, 1.021, "undecided"),
+        (0.979, 1.001, "undecided"),
+    ],
+)
 def test_the_verdict_is_the_intervals(low: float, high: float, verdict: str) -> None:
     found = SpeedEstimate(
         (math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10

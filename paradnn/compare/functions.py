@@ -1,0 +1,154 @@
+"""Compare two Python functions in interleaved blocks (duet benchmarking).
+
+Both functions live in a process each, and blocks of some 50 ms of the one alternate with blocks of
+the other (`paradnn.session.turns`). The process stays the unit of replication: each round is a new
+pair of processes, and its value is the trimmed mean over its pairs of blocks
+(`paradnn.statistics.paired_rounds.trimmed`).
+"""
+
+import inspect
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from paradnn.compare.commands import CommandComparison, Visit
+from paradnn.compare.processes import Command, CommandProtocol, CommandRun, failure_reason
+from paradnn.core.errors import ConfigError
+from paradnn.platform.process_guard import kill_group
+from paradnn.session.turns import BlockTurns
+from paradnn.statistics.paired_rounds import Rule, orders, trimmed
+
+#: Pairs of blocks in a round.
+BLOCKS = 10
+#: The exit code of a process that does not find its function (`paradnn.worker.turns`).
+_MISSING = 66
+#: Seconds in which a process that has taken its last turn must exit.
+_EXIT_SECONDS = 30.0
+#: A side that names a function: file.py:name or package.module:name.
+_FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
+_SERVE = "import sys; from paradnn.worker.turns import serve; serve(*sys.argv[1:])"
+_CALL_ONCE = "import sys; from paradnn.worker.turns import load; load(sys.argv[1])()"
+
+
+def command_of(function: Callable[[], Any] | str) -> Command:
+    """The side of a comparison that is a command line, or a function without arguments.
+
+    Raises:
+        ConfigError: another process cannot import the function.
+    """
+    if isinstance(function, str):
+        return Command(function, function)
+    source = inspect.getsourcefile(function)
+    name = getattr(function, "__qualname__", "")
+    if source is None or not name.isidentifier() or not Path(source).is_file():
+        raise ConfigError(
+            "function",
+            name or function,
+            "cannot be imported by another process",
+            "define it at the top level of a file: fresh processes import it from there",
+        )
+    return Command(f"{source}:{name}", f"{source}:{name}")
+
+
+def comparison_of(
+    sides: Sequence[Command], rule: Rule, protocol: CommandProtocol
+) -> CommandComparison:
+    """Two functions in interleaved blocks, or two commands in interleaved runs.
+
+    Raises:
+        ConfigError: the protocol has an option that only commands have.
+    """
+    if not all(_FUNCTION.fullmatch(side.text) for side in sides):
+        return CommandComparison(sides, rule, protocol)
+    command_options = {
+        "--metric": protocol.metric.pattern,
+        "--prepare": protocol.prepare,
+        "--exit-codes": protocol.exit_codes if protocol.exit_codes != (0,) else None,
+    }
+    for option, value in command_options.items():
+        if value:
+            raise ConfigError(option, value, "is for commands, not for functions", "omit it")
+    return InterleavedFunctions(sides, rule, protocol)
+
+
+class InterleavedFunctions(CommandComparison):
+    """Two functions. All but the rounds is as for commands."""
+
+    def _round(self, order: tuple[int, int]) -> None:
+        # The order within a pair of blocks is random in one pair and reversed in the next, like
+        # that of rounds. So `order` is not needed.
+        turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self.protocol.timeout)
+        with turns, ExitStack() as stack:
+            started = [
+                stack.enter_context(self._started(side, turns.path(number)))
+                for number, side in enumerate(self.sides)
+            ]
+            (first, _), (second, _) = started
+            turns.play([lambda: first.poll() is not None, lambda: second.poll() is not None])
+            failures = [
+                self._failure(number, process, errors)
+                for number, (process, errors) in enumerate(started)
+            ]
+        for side, failure in enumerate(failures):
+            if failure:
+                visit: Visit = [CommandRun(0.0, failure=failure)]
+            else:
+                visit = [CommandRun(pair[side]) for pair in turns.pairs]
+            self.visits[side].append(visit)
+        if not any(failures):
+            medians = [statistics.median(seconds) for seconds in zip(*turns.pairs, strict=True)]
+            self.add(len(self.visits[0]), trimmed(turns.pairs), (medians[0], medians[1]))
+
+    def _trace_words(self, side: Command) -> list[str]:
+        return [sys.executable, "-c", _CALL_ONCE, side.text]
+
+    def _failure(
+        self, number: int, process: "subprocess.Popen[bytes]", errors: IO[bytes]
+    ) -> str | None:
+        """Why the process of a side did not finish; None if it did.
+
+        Raises:
+            ConfigError: it did not find its function.
+        """
+        try:
+            # A process that has closed its socket may still be on its way to the exit.
+            code = process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"took longer than {self.protocol.timeout:g} s"
+        failure = failure_reason(code, (0,), errors)
+        if code == _MISSING:
+            raise ConfigError(
+                "function",
+                self.sides[number].text,
+                str(failure),
+                "name a function at the top level of a file",
+            )
+        return failure
+
+    @contextmanager
+    def _started(
+        self, side: Command, path: str
+    ) -> "Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]":
+        """The process of a side and its standard error; the process is killed in the end."""
+        with tempfile.TemporaryFile() as errors:
+            process = self._guard.start(
+                [sys.executable, "-c", _SERVE, side.text, path, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd=side.folder,
+            )
+            try:
+                yield process, errors
+            finally:
+                kill_group(process.pid)
+                process.wait()
+                self._guard.release(process)

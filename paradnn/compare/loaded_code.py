@@ -1,0 +1,200 @@
+"""The code that each side of a comparison of commits loads, and whether it is that commit's own.
+
+A package that is installed with `pip install -e .` is imported from the working tree, whichever
+commit is measured. Both sides then run the same files, and a gate would pass any regression. So one
+run of each side, which is not timed, lists the files that it opens (`paradnn.compare.trace_opens`).
+"""
+
+import hashlib
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paradnn.compare import trace_opens
+from paradnn.core.scratch import Scratch
+from paradnn.platform.commits import Checkout
+from paradnn.platform.process_guard import ProcessGuard
+
+#: Endings of compiled code, which git seldom tracks.
+_COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".node", ".wasm", ".jar", ".class")
+#: Folders of installed packages.
+_INSTALLED = re.compile(r"/(?:site-packages|dist-packages|node_modules)/(?P<inner>.+)$")
+#: Folders of a project that hold its packages.
+_SOURCE_FOLDERS = ("", "src", "lib", "python")
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "package.json")
+#: Files whose content belongs to the system or to one process.
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/run/", "/etc/")
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class LoadedFiles:
+    """What one run of a side opened for reading or executed.
+
+    Attributes:
+        files: resolved path -> whether it was executed. Byte code stands for its source.
+        digest: hash of names and contents. Two sides with the same digest ran the same code. The
+            place of a side's checkout does not count. None if the files are not known.
+        problem: why they are not known.
+    """
+
+    files: dict[Path, bool]
+    digest: str | None = None
+    problem: str | None = None
+
+
+def load_trace(
+    words: Sequence[str], checkout: Checkout, guard: ProcessGuard, timeout: float
+) -> LoadedFiles:
+    """Run a command of one side once, untimed, and list the files that it loads."""
+    with Scratch() as folder:
+        out = folder / "opened.json"
+        # -I and -S: the helper itself must not load files of the checkout.
+        helper = [sys.executable, "-I", "-S", trace_opens.__file__, str(out), *words]
+        try:
+            done = guard.run(helper, timeout=timeout, cwd=checkout.folder)
+            content = json.loads(out.read_text(encoding="utf-8", errors="surrogateescape"))
+        except subprocess.TimeoutExpired:
+            content = {"error": f"the traced run took longer than {timeout:g} s"}
+        except (OSError, ValueError):
+            content = {"error": f"the trace ended with exit code {done.returncode}"}
+    if "error" in content:
+        return LoadedFiles({}, problem=content["error"])
+    files: dict[Path, bool] = {}
+    for name, is_executed in content["files"].items():
+        path = _source(Path(name))
+        if path.is_file() and not name.startswith(_SYSTEM):
+            files[path] = files.get(path, False) or is_executed
+    return LoadedFiles(files, _digest(files, checkout))
+
+
+def _source(path: Path) -> Path:
+    """The source of byte code in `__pycache__`, if there is one; any other path as it is."""
+    if path.suffix == ".pyc":
+        try:
+            source = Path(importlib.util.source_from_cache(str(path)))
+        except ValueError:
+            return path
+        if source.is_file():
+            return source
+    return path
+
+
+def _digest(files: Collection[Path], checkout: Checkout) -> str:
+    """Hash of the names and contents of files, with the checkout's own folder left out of both."""
+    tree = str(checkout.tree).encode()
+    whole = hashlib.sha256()
+    for path in sorted(files):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue  # a directory, or a temporary file of the run
+        name = bytes(path).replace(tree, b"<checkout>")
+        content = content.replace(tree, b"<checkout>")
+        whole.update(hashlib.sha256(name).digest() + hashlib.sha256(content).digest())
+    return whole.hexdigest()
+
+
+def foreign_code(
+    loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, begun: float
+) -> str | None:
+    """Why the two sides do not run the code of their own commits; None if no reason is known.
+
+    Args:
+        loaded: what each side opened.
+        checkouts: the checkout of each side.
+        command: the command of both sides. Files that it names are shared on purpose.
+        begun: when the comparison began, in seconds since the epoch. What both sides execute and
+            was written later was built by --setup.
+    """
+    named = _named_files(command)
+    for side, (own, checkout) in enumerate(zip(loaded, checkouts, strict=True)):
+        other = checkouts[1 - side]
+        if checkout.tree == other.tree:
+            return None
+        files = [path for path in own.files if path not in named]
+        strangers = [path for path in files if _is_code_of(path, other, checkout, own.files[path])]
+        if strangers:
+            return f"{checkout.label} loads files of {other.label}: {_listed(strangers)}"
+        copies = [path for path in files if _is_installed_copy(path, checkout)]
+        if copies:
+            return f"{checkout.label} loads an installed copy of this project: {_listed(copies)}"
+    built = [
+        path
+        for path in sorted(loaded[0].files.keys() & loaded[1].files.keys())
+        if _is_compiled(path, loaded[0].files[path]) and _changed_after(path, begun)
+    ]
+    if built:
+        return f"both sides load what --setup built for one of them: {_listed(built)}"
+    return None
+
+
+def _named_files(command: str) -> set[Path]:
+    """Files that a command names by an absolute path."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return {Path(word).resolve() for word in words if word.startswith("/")}
+
+
+def _is_code_of(path: Path, other: Checkout, own: Checkout, is_executed: bool) -> bool:
+    """Whether a file is code of the `other` checkout, and no package that is installed there."""
+    if not path.is_relative_to(other.tree) or path.is_relative_to(own.tree):
+        return False
+    inner = path.relative_to(other.tree)
+    is_installed = _INSTALLED.search(str(path)) or _is_in_environment(path, other.tree)
+    if is_installed or inner.parts[0] == ".git":
+        return False
+    return str(inner) in other.files or _is_compiled(path, is_executed)
+
+
+def _is_in_environment(path: Path, top: Path) -> bool:
+    """Whether a file below `top` is in a virtual environment."""
+    folders = [folder for folder in path.parents if folder.is_relative_to(top)]
+    return any(
+        (folder / marker).exists() for folder in folders for marker in ("pyvenv.cfg", "conda-meta")
+    )
+
+
+def _is_installed_copy(path: Path, checkout: Checkout) -> bool:
+    """Whether a file outside of the checkout is an installed copy of one that git tracks in it."""
+    match = _INSTALLED.search(str(path))
+    if match is None or path.is_relative_to(checkout.tree):
+        return False
+    inner = match["inner"]
+    return any(f"{root}{inner}" in checkout.files for root in _package_roots(checkout.files))
+
+
+def _package_roots(files: Collection[str]) -> Iterator[str]:
+    """Folders of a project whose files an installation copies, each with its final slash."""
+    projects = {str(Path(name).parent) for name in files if Path(name).name in _PROJECT_FILES}
+    for project in {".", *projects}:
+        for folder in _SOURCE_FOLDERS:
+            root = Path(project, folder).as_posix()
+            yield "" if root == "." else f"{root}/"
+
+
+def _is_compiled(path: Path, is_executed: bool) -> bool:
+    return is_executed or path.name.endswith(_COMPILED) or ".so." in path.name
+
+
+def _changed_after(path: Path, moment: float) -> bool:
+    try:
+        return path.stat().st_mtime > moment
+    except OSError:
+        return False
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    """The first few of some paths."""
+    shown = ", ".join(map(str, sorted(paths)[:_SHOWN]))
+    if len(paths) > _SHOWN:
+        return f"{shown} and {len(paths) - _SHOWN} more"
+    return shown

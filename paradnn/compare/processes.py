@@ -1,0 +1,250 @@
+"""Start one run of a command, wait for its end, and account for its time."""
+
+import functools
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from paradnn.compare.metric import OutputMetric
+from paradnn.core.errors import ConfigError
+from paradnn.platform.commits import Checkout
+from paradnn.platform.process_guard import ProcessGuard, kill_group
+
+#: Longest time in seconds that a run is awaited.
+_MAX_TIMEOUT = 1e6
+#: Bytes of output in which a metric is looked up.
+_MAX_OUTPUT = 10_000_000
+#: Characters that only a shell understands. A command without them is started directly, so that the
+#: time of a shell is not measured.
+_SHELL_CHARACTERS = set("|&;<>()$`*?[]#~!{}\n")
+#: Exit code of a process that wrote to a pipe whose reader, such as head, had ended.
+_SIGPIPE_CODE = 128 + signal.SIGPIPE
+
+
+class Command(NamedTuple):
+    """One side of a comparison.
+
+    Attributes:
+        label: the name of the side in messages.
+        text: the command line.
+        checkout: the commit in whose folder it runs; None for the current folder.
+    """
+
+    label: str
+    text: str
+    checkout: Checkout | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder in which the command runs; None for the current folder."""
+        return self.checkout.folder if self.checkout else None
+
+
+@dataclass(frozen=True)
+class CommandProtocol:
+    """How two commands are run.
+
+    Attributes:
+        minutes: no round begins that would end later.
+        metric: what a run is compared by.
+        warmup: runs of each side that do not count.
+        prepare: a shell command that is run, untimed, before each visit.
+        timeout: seconds after which a run has failed.
+        exit_codes: exit codes that are no failure.
+        base_first: whether the second side runs first in the warm-up. If it fails there, the
+            comparison has no base and raises ConfigError.
+    """
+
+    minutes: float = 10.0
+    metric: OutputMetric = field(default_factory=OutputMetric)
+    warmup: int = 1
+    prepare: str | None = None
+    timeout: float = 600.0
+    exit_codes: tuple[int, ...] = (0,)
+    base_first: bool = False
+
+
+@dataclass(frozen=True)
+class CommandRun:
+    """One process.
+
+    Attributes:
+        measured: wall time in seconds, or the metric.
+        cpu_seconds: processor time of the process and its children.
+        failure: why the run failed; None if it succeeded.
+    """
+
+    measured: float
+    cpu_seconds: float | None = None
+    failure: str | None = None
+
+
+def command_line(text: str, folder: Path | None = None) -> list[str]:
+    """The words to start for a command: its own, or those of a shell if it needs one.
+
+    Args:
+        text: the command as a user types it.
+        folder: where it runs; programs with a relative path are looked up there.
+
+    Raises:
+        ConfigError: the text is empty or has an open quotation, or the program does not exist.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(
+            "command", text, f"cannot be split ({error})", "close the quotation"
+        ) from None
+    if not words:
+        raise ConfigError("command", text, "is empty", "name a program")
+    # Quoted characters are the program's own.
+    unquoted = re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)
+    if _SHELL_CHARACTERS & set(unquoted) or "=" in unquoted.partition(" ")[0]:
+        if _has_pipe(unquoted):
+            return [*_pipeline_shell(), text]
+        return ["/bin/sh", "-c", text]
+    program = words[0]
+    if folder is not None and "/" in program:
+        program = str(folder / program)
+    if shutil.which(program) is None:
+        raise ConfigError(
+            "command",
+            text,
+            f"program {words[0]} not found",
+            "give an override (key=value) or a program",
+        )
+    return words
+
+
+def _has_pipe(text: str) -> bool:
+    """Whether a command without its quoted parts has a pipe, which is no || and no >|."""
+    return re.search(r"(?<![|>])\|(?!\|)", text) is not None
+
+
+@functools.cache
+def _pipeline_shell() -> tuple[str, ...]:
+    """A shell in which a pipeline fails if any of its commands fails, with its option -c.
+
+    /bin/sh if it has `pipefail`, else bash as a POSIX shell. Where neither is installed a warning
+    says that only the last command of a pipeline counts.
+    """
+    candidates = [("/bin/sh", "-o", "pipefail", "-c")]
+    bash = shutil.which("bash")
+    if bash:
+        # xpg_echo: echo treats backslashes as the shells that are /bin/sh elsewhere do.
+        candidates.append((bash, "--posix", "-O", "xpg_echo", "-o", "pipefail", "-c"))
+    for shell in candidates:
+        done = subprocess.run(
+            [*shell, ":"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return shell
+    print(
+        "warning: /bin/sh has no pipefail and bash is not installed, so only the last command of "
+        "a pipeline can fail; write the commands to a script that checks each of them",
+        file=sys.stderr,
+    )
+    return ("/bin/sh", "-c")
+
+
+def run_once(command: Command, protocol: CommandProtocol, guard: ProcessGuard) -> CommandRun:
+    """Run a command once. After `timeout` it is killed with all that it started.
+
+    Raises:
+        ConfigError: the command cannot be started.
+    """
+    words = command_line(command.text, command.folder)
+    metric = protocol.metric
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        begun = time.perf_counter()
+        try:
+            process = guard.start(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out if metric.is_printed else subprocess.DEVNULL,
+                stderr=err,
+                cwd=command.folder,
+            )
+        except OSError as error:
+            raise ConfigError(
+                "command",
+                command.text,
+                f"cannot be started ({error.strerror or error})",
+                "give another command",
+            ) from error
+        has_ended = False
+        try:
+            has_ended = _wait(process, protocol.timeout)
+            seconds = time.perf_counter() - begun
+        finally:
+            if not has_ended:
+                kill_group(process.pid)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            guard.release(process)
+        cpu_seconds = max(usage.ru_utime + usage.ru_stime, 1e-6)
+        value: float | None
+        if metric.is_printed:
+            value = metric.value(_read(out))
+        elif metric.pattern:
+            value = cpu_seconds
+        else:
+            value = seconds
+        if has_ended:
+            code = process.returncode
+            is_pipeline = words[-1] == command.text and "pipefail" in words
+            if is_pipeline and code == _SIGPIPE_CODE:
+                # A later command of the pipeline has read enough. That is no failure.
+                code = protocol.exit_codes[0]
+            failure = failure_reason(code, protocol.exit_codes, err)
+        else:
+            failure = f"took longer than {protocol.timeout:g} s"
+    if failure is None and value is None:
+        failure = f"printed no number above zero that --metric {metric.pattern} finds"
+    return CommandRun(value or 0.0, cpu_seconds, failure)
+
+
+def _wait(process: "subprocess.Popen[bytes]", timeout: float) -> bool:
+    """Whether a process ends within some seconds; it is not yet reaped then."""
+    with open(os.pidfd_open(process.pid), "rb", buffering=0) as handle:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(1e3 * min(timeout, _MAX_TIMEOUT)))
+
+
+def _read(source: IO[bytes]) -> str:
+    source.seek(0)
+    return source.read(_MAX_OUTPUT).decode(errors="replace")
+
+
+def failure_reason(code: int, good_codes: Sequence[int], err: IO[bytes]) -> str | None:
+    """Why a process failed, with the last line of its standard error; None if it succeeded."""
+    if code in good_codes:
+        return None
+    if code < 0:
+        how = f"killed by {_signal_name(-code)}"
+    else:
+        how = f"exit code {code}"
+    lines = [line.strip() for line in _read(err).splitlines() if line.strip()]
+    return f"{how} ({lines[-1][:200]})" if lines else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,187 @@
+"""Print the result of a comparison, and write it to the files that a command line names."""
+
+import csv
+import math
+import statistics
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Column
+
+from paradnn.cli.console import fitting_table, standard_output
+from paradnn.compare.result import PairedResult, round_table
+from paradnn.core.words import counted, in_seconds, rounded
+from paradnn.platform.findings import host_findings
+from paradnn.statistics.paired_rounds import FEWEST, false_alarms
+from paradnn.store.files import whole_file, write_json
+
+#: Repetitions of a null comparison with exchanged sides.
+_PERMUTATIONS = 400
+#: Minutes for which a null comparison says what it would find.
+_MINUTES = (1, 5, 20)
+_UNIT_NAMES = {"seconds": "time", "examples_per_second": "examples/s"}
+_TEXT_COLUMNS = ("point", "side")
+
+
+def write_files(
+    options: Namespace, document: Mapping[str, Any], results: Sequence[PairedResult]
+) -> None:
+    """Write the files of --json (the document) and --csv (the table of rounds), if requested."""
+    if options.json:
+        write_json(options.json, document)
+    if options.csv:
+        table = round_table(results)
+        with whole_file(options.csv, "--csv") as path, path.open("w", newline="") as file:
+            csv.writer(file).writerows([table["columns"], *table["data"]])
+
+
+def print_results(
+    results: Sequence[PairedResult],
+    sentences: Sequence[str],
+    closing: Sequence[str],
+    detail: int = 1,
+) -> None:
+    """Print sentences, a table of what each side measured, and closing lines.
+
+    Args:
+        results: what the tables show.
+        sentences: the verdicts.
+        closing: lines below the tables.
+        detail: 0 for the sentences alone; 2 for a table of all rounds as well.
+    """
+    _print_lines(sentences)
+    if not detail:
+        return
+    if detail > 1:
+        table = round_table(results)
+        rounds = [
+            [name, str(number), *(_format_number(value) for value in values)]
+            for name, number, *values in table["data"]
+        ]
+        _print_table(table["columns"], rounds)
+    headings, rows = summary_table(results)
+    _print_table(headings, rows)
+    _print_lines(closing)
+
+
+def summary_table(results: Sequence[PairedResult]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of a table with one row per point and side that was measured."""
+    rows = [
+        [result.name, *side_cells(result, side)]
+        for result in results
+        for side in (0, 1)
+        if result.values(side)
+    ]
+    return ["point", *side_headings(results[0].unit)], rows
+
+
+def side_headings(unit: str) -> list[str]:
+    """Headings of `side_cells`."""
+    return [
+        "side",
+        f"{_UNIT_NAMES.get(unit, unit)}, median",
+        "smallest .. largest",
+        "processor time",
+        "runs",
+    ]
+
+
+def side_cells(result: PairedResult, side: int) -> list[str]:
+    """Label, median, range, processor time and number of runs of a side, as text."""
+    formats: dict[str, Callable[[float], str]] = {
+        "seconds": in_seconds,
+        "examples_per_second": rounded,
+    }
+    show = formats.get(result.unit, _format_number)
+    values = result.values(side)
+    if values:
+        median = show(statistics.median(values))
+        spread = f"{show(min(values))} .. {show(max(values))}"
+    else:
+        median = ""
+        spread = ""
+    cpu_seconds = result.cpu_seconds(side)
+    processor_time = in_seconds(statistics.median(cpu_seconds)) if cpu_seconds else ""
+    return [result.labels[side], median, spread, processor_time, f"{len(values):,}"]
+
+
+def closing_lines(result: PairedResult, is_null: bool = False) -> list[str]:
+    """How long the comparison took and which difference it would have found.
+
+    A null comparison (one side against itself) adds what this machine can resolve in some minutes,
+    its rate of false alarms, and its most harmful setting.
+    """
+    duration = f"{counted(result.rounds, 'round')} in {in_seconds(result.seconds)}"
+    found = result.estimate
+    if found is None:
+        return [f"{duration}."]
+    lines = [
+        f"{duration}; four of five such comparisons would find a side that is "
+        f"{_percent(found.visible)} faster."
+    ]
+    if is_null:
+        lines += _null_lines(result, found.visible)
+    return lines
+
+
+def _null_lines(result: PairedResult, visible: float) -> list[str]:
+    resolutions = [
+        f"{_percent(_visible_after(result, visible, minutes))} in {minutes} min"
+        for minutes in _MINUTES
+    ]
+    false = false_alarms(result.logs, result.rule, _PERMUTATIONS)
+    harms = [
+        f"{finding.what} {finding.value} ({finding.why})"
+        for finding in host_findings()
+        if finding.harms
+    ]
+    worst = harms[0] if harms else "no setting of this host"
+    return [
+        "Four of five comparisons of such a command on this machine would find a difference of "
+        f"{', '.join(resolutions)}.",
+        f"False alarms: {_percent(false)} of {_PERMUTATIONS} repetitions of these rounds, with "
+        "sides exchanged at random, called equal sides different.",
+        f"Most harmful to measurements here: {worst}; paradnn check says more.",
+    ]
+
+
+def _visible_after(result: PairedResult, visible: float, minutes: float) -> float:
+    """The difference that a comparison of some minutes would find.
+
+    The interval narrows with the square root of the rounds, of which there are more in more time.
+    """
+    rounds = max(FEWEST, result.rounds * 60 * minutes / result.seconds)
+    return math.expm1(math.log1p(visible) * math.sqrt(result.rounds / rounds))
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table without its empty columns; nothing without rows."""
+    if not rows:
+        return
+    filled = [index for index in range(len(headings)) if any(row[index] for row in rows)]
+    columns = []
+    for index in filled:
+        if headings[index] in _TEXT_COLUMNS:
+            columns.append(Column(headings[index], justify="left"))
+        else:
+            columns.append(Column(headings[index], justify="right"))
+    cells = [[row[index] for index in filled] for row in rows]
+    console = standard_output()
+    console.print()
+    console.print(fitting_table(console, columns, cells, ()))
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        standard_output().print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _format_number(value: float) -> str:
+    return f"{value:,.6g}"
+
+
+def _percent(share: float) -> str:
+    if share < 0.995:
+        return f"{100 * share:.2g}%"
+    return f"{100 * share:.0f}%"

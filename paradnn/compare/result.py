@@ -1,0 +1,198 @@
+"""The result of an interleaved comparison of two sides, and its sentence."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paradnn.core.words import counted
+from paradnn.statistics.paired_rounds import FEWEST, Rule, SpeedEstimate, SpeedVerdict, estimate
+
+#: If more rounds than this would be needed, advising them is no help.
+_MAX_ADVISED_ROUNDS = 1000
+#: Digits of a ratio behind the point.
+_MAX_DIGITS = 6
+#: Digits of a ratio whose interval has no width.
+_EXACT_DIGITS = 4
+
+
+@dataclass
+class PairedResult:
+    """Two sides and what the rounds so far say about them. As a string it is one sentence.
+
+    Attributes:
+        labels: the names of the sides.
+        rule: when the comparison stops, and which differences matter.
+        name: the point that is compared; empty if there is only one.
+        unit: `seconds`, `metric` or `examples_per_second`, of `measured`.
+        logs: logarithm of the first side's speed over the second's, one per round in which both
+            sides were measured.
+        numbers: the numbers of these rounds.
+        measured: what both sides measured in these rounds, in `unit`.
+        problem: why there is no verdict.
+        seconds: how long the comparison took.
+        last: whether it ended because time or rounds were over.
+    """
+
+    labels: tuple[str, str]
+    rule: Rule
+    name: str = ""
+    unit: str = "examples_per_second"
+    logs: list[float] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    measured: list[tuple[float, float]] = field(default_factory=list)
+    problem: str | None = None
+    seconds: float = 0.0
+    last: bool = False
+
+    def add(self, number: int, log_ratio: float, measured: tuple[float, float]) -> None:
+        """Add a round."""
+        self.numbers.append(number)
+        self.logs.append(log_ratio)
+        self.measured.append(measured)
+
+    @property
+    def estimate(self) -> SpeedEstimate | None:
+        """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
+        if len(self.logs) >= FEWEST:
+            return estimate(self.logs, self.rule.misses, self.last)
+        return None
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that count."""
+        return len(self.logs)
+
+    @property
+    def verdict(self) -> SpeedVerdict:
+        """The verdict on the first side; undecided if there is a problem."""
+        found = self.estimate
+        if found is None or self.problem:
+            return SpeedVerdict.NOT_SETTLED
+        return found.verdict(self.rule.margin)
+
+    @property
+    def ratio(self) -> float | None:
+        """The first side's speed over the second's; None without an estimate."""
+        found = self.estimate
+        return found.ratio if found else None
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of the 95% interval of the ratio; None without an estimate."""
+        found = self.estimate
+        return found.low if found else None
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of the 95% interval of the ratio; None without an estimate."""
+        found = self.estimate
+        return found.high if found else None
+
+    def values(self, side: int) -> list[float]:
+        """What a side measured, in `unit`."""
+        return [pair[side] for pair in self.measured]
+
+    def cpu_seconds(self, side: int) -> list[float]:
+        """Processor seconds of a side's runs; empty if they are not known."""
+        return []
+
+    def answer(self) -> dict[str, Any]:
+        """The first keys of --json: ratio of speeds, its 95% interval, and verdict."""
+        names = ("ratio", "low", "high", "verdict", "rounds", "seconds", "problem")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"no verdict: {self.problem}"
+        found = self.estimate
+        if found:
+            return sentence(found, self.labels, self.rule.margin)
+        return self._too_few_rounds()
+
+    def _too_few_rounds(self) -> str:
+        first, second = self.labels
+        if self.logs:
+            ratio = math.exp(statistics.median(self.logs))
+            measured = f"{first} is about {ratio:.2g} times as fast as {second}, but "
+        else:
+            measured = ""
+        if self.last:
+            # Two rounds' time for the warm-up.
+            minutes = math.ceil((FEWEST + 2) * self.seconds / 60 / max(self.rounds, 1))
+            remedy = f"; try --minutes {minutes}"
+        else:
+            remedy = ""
+        return (
+            f"undecided: {measured}an interval needs {FEWEST} rounds, "
+            f"not {counted(self.rounds, 'round')}{remedy}"
+        )
+
+
+def round_table(results: Sequence[PairedResult]) -> dict[str, Any]:
+    """One row per point and round: what both sides measured, and the ratio of their speeds."""
+    first, second = results[0].labels
+    unit = results[0].unit
+    columns = ["point", "round", f"{first} {unit}", f"{second} {unit}", "ratio"]
+    rows = [
+        [result.name, number, *measured, math.exp(log_ratio)]
+        for result in results
+        for number, measured, log_ratio in zip(
+            result.numbers, result.measured, result.logs, strict=True
+        )
+    ]
+    return {"columns": columns, "data": rows}
+
+
+def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> str:
+    """An estimate as a sentence that names the faster side first.
+
+    Args:
+        found: the first side's speed over the second's.
+        labels: the names of both sides.
+        margin: the share below which a difference does not matter.
+    """
+    first, second = labels
+    verdict = found.verdict(margin)
+    if verdict is SpeedVerdict.SLOWER:
+        found = found.inverse()
+        first, second = second, first
+    ratio = _format_ratio(found.ratio, found)
+    interval = f"95% interval {format_interval(found)}, {counted(found.rounds, 'round')}"
+    if verdict is SpeedVerdict.EQUIVALENT:
+        return (
+            f"no difference: {first} and {second} are equally fast within {100 * margin:.3g}% "
+            f"(ratio {ratio}, {interval})"
+        )
+    statement = f"{first} is {ratio} times as fast as {second} ({interval})"
+    if verdict is not SpeedVerdict.NOT_SETTLED:
+        return statement
+    needed = found.rounds_needed(margin)
+    if needed <= _MAX_ADVISED_ROUNDS:
+        advice = f"about {needed} rounds would settle it"
+    else:
+        advice = f"settling it would take over {_MAX_ADVISED_ROUNDS:,} rounds"
+    return f"undecided: {statement}; {advice}"
+
+
+def format_interval(found: SpeedEstimate) -> str:
+    """The 95% interval of the ratio: `1.08 .. 1.12`."""
+    return f"{_format_ratio(found.low, found)} .. {_format_ratio(found.high, found)}"
+
+
+def _format_ratio(value: float, found: SpeedEstimate) -> str:
+    """A ratio with as many digits as its interval justifies, and at least two significant ones.
+
+    An end of the interval next to 1 is not rounded to 1.
+    """
+    half_width = found.ratio * found.half
+    if half_width:
+        digits = max(0, -math.floor(math.log10(half_width)))
+    else:
+        digits = _EXACT_DIGITS
+    ends = [end for end in (found.low, found.high) if end != 1]
+    while digits < _MAX_DIGITS and any(round(end, digits) == 1 for end in ends):
+        digits += 1
+    significant = 1 - math.floor(math.log10(value))
+    return f"{value:.{min(max(digits, significant), _MAX_DIGITS)}f}"

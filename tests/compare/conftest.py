@@ -1,0 +1,54 @@
+"""Fixtures for tests of comparisons: a command line in this process, and a repository."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+#: Call the `main` of a command with some words.
+Call = Callable[[Any, Sequence[object]], Outcome]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(main: Any, words: Sequence[object]) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["paradnn", *map(str, words)])
+        code = int(main())
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True)
+
+
+def commit(message: str) -> None:
+    git("add", "--all")
+    git("commit", "-q", "-m", message)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits whose program prints 100 and 80; in the working tree it prints 50."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    git("init", "-q", "-b", "main")
+    for speed in (100, 80):
+        (folder / "program.sh").write_text(f"echo speed: {speed}\n")
+        commit(str(speed))
+    (folder / "program.sh").write_text("echo speed: 50\n")
+    return folder

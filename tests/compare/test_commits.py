@@ -1,0 +1,72 @@
+"""Commits in separate worktrees, and one command at two of them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paradnn.compare import __main__ as command
+from paradnn.core.errors import ConfigError
+from paradnn.platform.commits import checkouts
+from tests.compare.conftest import Call
+
+
+def test_commits_are_checked_out_and_removed_afterwards(repository: Path) -> None:
+    with checkouts(("main~1", "."), setup="echo ready > set_up") as found:
+        programs = [(checkout.folder / "program.sh").read_text() for checkout in found]
+        assert programs == ["echo speed: 100\n", "echo speed: 50\n"]
+        assert all((checkout.folder / "set_up").exists() for checkout in found)
+        assert [checkout.label for checkout in found] == ["main~1", "the working tree"]
+        assert found[0].tree != repository
+        assert found[1].tree == repository
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+def test_the_folder_of_a_commit_corresponds_to_the_current_one(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "new").mkdir()
+    monkeypatch.chdir(repository / "new")
+    with (
+        pytest.raises(ConfigError, match="--commits=main: has no folder new"),
+        checkouts(("main", ".")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("reference", "setup", "message"),
+    [
+        pytest.param("nowhere", None, "commit=nowhere: git knows no such commit", id="unknown"),
+        pytest.param("--upload-pack=x", None, "git knows no such commit", id="option"),
+        pytest.param(
+            "main",
+            "echo broken >&2; exit 1",
+            r"--setup=.*: failed for main \(broken\)",
+            id="setup fails",
+        ),
+    ],
+)
+def test_a_commit_that_cannot_be_checked_out_is_wrong_input(
+    repository: Path, reference: str, setup: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message), checkouts((reference, "."), setup):
+        pass
+
+
+def test_one_command_at_two_commits(repository: Path, call: Call) -> None:
+    outcome = call(
+        command.main,
+        ["--metric", "speed: (.*)", "--commits", "main", "main~1", "--", "sh", "program.sh"],
+    )
+    assert outcome.code == 0
+    assert "main~1 is 1.2500 times as fast as main" in outcome.output
+
+
+def test_two_commits_with_the_same_code_are_reported(repository: Path, call: Call) -> None:
+    outcome = call(
+        command.main,
+        ["--metric", "speed: (.*)", "--commits", "main", "HEAD", "--", "sh", "program.sh"],
+    )
+    assert "Both sides ran the same code: they loaded the same" in outcome.output

@@ -1,0 +1,113 @@
+"""One run of a command: how it is started, and what counts as a failure."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from paradnn.compare import processes
+from paradnn.compare.metric import OutputMetric
+from paradnn.compare.processes import Command, CommandProtocol, CommandRun, command_line, run_once
+from paradnn.core.errors import ConfigError
+from paradnn.platform.process_guard import ProcessGuard
+
+
+def run(text: str, protocol: CommandProtocol | None = None) -> CommandRun:
+    with ProcessGuard() as guard:
+        return run_once(Command("side", text), protocol or CommandProtocol(), guard)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("ls -l 'a b'", ["ls", "-l", "a b"], id="quoted argument"),
+        pytest.param(
+            "python3 -c 'print(1 > 0)'", ["python3", "-c", "print(1 > 0)"], id="quoted operator"
+        ),
+        pytest.param("A=1 ls", ["/bin/sh", "-c", "A=1 ls"], id="variable assignment"),
+        pytest.param("ls $HOME", ["/bin/sh", "-c", "ls $HOME"], id="variable"),
+        pytest.param('ls "$HOME"', ["/bin/sh", "-c", 'ls "$HOME"'], id="quoted variable"),
+        pytest.param("ls || ls", ["/bin/sh", "-c", "ls || ls"], id="alternative"),
+    ],
+)
+def test_a_shell_is_started_only_if_needed(text: str, words: list[str]) -> None:
+    assert command_line(text) == words
+
+
+def test_a_relative_program_is_looked_up_in_the_folder_of_its_commit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="program bin/tool not found"):
+        command_line("bin/tool", tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "tool").chmod(0o755)
+    assert command_line("bin/tool", tmp_path) == ["bin/tool"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python3 missing.py | cat",
+        "python3 missing.py | cat | cat",
+        "true && false | cat",
+        "false|cat",
+    ],
+)
+def test_a_pipeline_fails_if_any_of_its_commands_fails(text: str) -> None:
+    assert shutil.which("bash"), "the tests need a shell with pipefail"
+    failure = run(text).failure
+    assert failure is not None
+    assert failure.startswith("exit code")
+
+
+@pytest.mark.parametrize("text", ["echo a | cat", "yes | head -1", "false || echo a | cat"])
+def test_a_pipeline_whose_reader_ends_early_succeeds(text: str) -> None:
+    assert run(text).failure is None
+
+
+def test_a_shell_without_pipefail_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(
+        processes.subprocess,
+        "run",
+        lambda words, **_: processes.subprocess.CompletedProcess(words, 2),
+    )
+    shell = processes._pipeline_shell.__wrapped__()
+    assert shell == ("/bin/sh", "-c")
+    assert "only the last command of a pipeline can fail" in capsys.readouterr().err
+
+
+def test_processor_time_is_a_metric() -> None:
+    measured = run("sleep 0.1", CommandProtocol(metric=OutputMetric("cpu")))
+    assert measured.measured == measured.cpu_seconds
+
+
+def test_a_run_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    pids = tmp_path / "pids"
+    measured = run(f"sleep 300 & echo $! >{pids}; wait; touch {late}", CommandProtocol(timeout=1.0))
+    assert measured.failure == "took longer than 1 s"
+    assert not late.exists()
+    with pytest.raises(ProcessLookupError):
+        _signal_until_reaped(int(pids.read_text()))
+
+
+def _signal_until_reaped(pid: int) -> None:
+    """Signal an orphan until init has reaped it. ProcessLookupError then."""
+    for _ in range(2000):
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":
+            raise ProcessLookupError
+        os.sched_yield()
+
+
+def test_a_failure_has_the_last_line_of_standard_error() -> None:
+    measured = run("sh -c 'echo one >&2; echo two >&2; exit 7'")
+    assert measured.failure == "exit code 7 (two)"
+
+
+def test_a_signal_is_named() -> None:
+    assert run("sh -c 'kill -9 $$'").failure == "killed by SIGKILL"

@@ -1,0 +1,55 @@
+"""Commands of a driver that is killed end with it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paradnn.platform.process_guard import ProcessGuard
+from tests.processes import wait_for
+
+DRIVER = """
+import sys, time
+from paradnn.platform.process_guard import ProcessGuard
+with ProcessGuard() as guard:
+    ended = guard.start(["true"])
+    ended.wait()
+    guard.release(ended)
+    guard.start(["sh", "-c", f"sleep 1000 & echo $! $$ >{sys.argv[1]}; wait"])
+    time.sleep(1000)
+"""
+
+
+def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(pids)]) as driver:
+        assert wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        helpers = psutil.Process(driver.pid).children()
+        driver.send_signal(signal.SIGKILL)
+    assert wait_for(lambda: not any(map(_is_alive, [*started, *helpers])))
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_an_exception_ends_the_command_and_all_that_it_started() -> None:
+    with (
+        ProcessGuard() as guard,
+        pytest.raises(RuntimeError),
+        guard.running(["sh", "-c", "sleep 1000 & sleep 1000"]) as process,
+    ):
+        assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+        children = psutil.Process(process.pid).children()
+        raise RuntimeError
+    assert wait_for(lambda: not any(map(_is_alive, children)))
+
+
+def test_output_of_a_command_is_captured() -> None:
+    with ProcessGuard() as guard:
+        done = guard.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
