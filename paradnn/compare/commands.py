@@ -42,7 +42,8 @@ NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 #: What to do if a side loads code of another commit.
 _SEPARATE_ENVIRONMENTS = (
     "give each side its own environment: "
-    "--setup 'python -m venv .venv && .venv/bin/pip install .' -- .venv/bin/python ..."
+    "--setup 'python -m venv .venv-gate && .venv-gate/bin/pip install .' "
+    "-- .venv-gate/bin/python ..."
 )
 
 #: One side's part of a round: consecutive runs, of which the last may have failed.

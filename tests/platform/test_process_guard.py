@@ -38,14 +38,17 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def test_an_exception_ends_the_command_and_all_that_it_started() -> None:
-    with (
-        ProcessGuard() as guard,
-        pytest.raises(RuntimeError),
-        guard.running(["sh", "-c", "sleep 1000 & sleep 1000"]) as process,
-    ):
-        assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
-        children = psutil.Process(process.pid).children()
-        raise RuntimeError
+    words = ["sh", "-c", "sleep 1000 & sleep 1000"]
+    children: list[psutil.Process] = []
+
+    def fail_while_it_runs(guard: ProcessGuard) -> None:
+        with guard.running(words) as process:
+            assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+            children.extend(psutil.Process(process.pid).children())
+            raise RuntimeError
+
+    with ProcessGuard() as guard, pytest.raises(RuntimeError):
+        fail_while_it_runs(guard)
     assert wait_for(lambda: not any(map(_is_alive, children)))
 
 
