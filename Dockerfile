@@ -1,8 +1,8 @@
-# ParaDnn on CPUs, with TensorFlow. The folder in which it is run holds the store and the report:
+# ParaDnn on CPUs, with TensorFlow. The mounted folder holds the store and the report:
 #   docker build -t paradnn .
 #   docker run --rm -v "$PWD:/results" paradnn train -m experiment=quick
 #   docker run --rm -v "$PWD:/results" paradnn analysis report --out report.html
-# Contention is read from the cgroup of the container: --cpuset-cpus gives it cores of its own.
+# Contention is measured for the control group of the container; --cpuset-cpus gives it dedicated cores.
 FROM python:3.11-slim AS build
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE ./

@@ -1,15 +1,15 @@
-# The commands that people and CI use; each does all the set-up it needs.
-#   make demo       install, sweep a few points of every family, write report.html
-#   make tour       a larger demo, some ten minutes: something for nearly every section of the report
-#   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
-#   make test-long         planted truths, repeated often enough to know their rates: some minutes, before a release
-#   make gate           does planning take more processor time than at BASE (origin/main)? By turns, on this machine
-#   make test-pages        what README and the tutorial say to type, from top to bottom: some minutes
-#   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
-#   make test-cluster      tracking servers and PostgreSQL, with drivers killed: installs what it needs
-#   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
-#   make docs       the documentation as a site, with a report of this machine: site/index.html
-#   make ui         the MLflow UI on http://127.0.0.1:5000; PORT=5001 if that is taken
+# Commands for people and CI. Each performs the set-up that it needs.
+#   make demo             install, sweep a few points of every family, write report.html
+#   make tour             a larger demo with something for nearly every section of the report (about ten minutes)
+#   make test             install, then lint, type-check and test; FAST=1 omits tests that need a framework or are slow
+#   make test-long        statistical tests with enough draws to estimate error rates; run before a release
+#   make test-pages       run every command of README and the tutorial, in order
+#   make test-frameworks  the same models in TensorFlow, JAX and PyTorch, in a separate environment
+#   make test-cluster     tracking servers and PostgreSQL, with drivers killed; installs missing packages
+#   make test-gpu         validate a GPU machine without a network; run make gpu-wheels before, with a network
+#   make gate             is planning slower than at BASE (origin/main)?
+#   make docs             build the documentation as a site, with a report of this machine: site/index.html
+#   make ui               the MLflow UI on http://127.0.0.1:5000; set PORT=5001 if that port is taken
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,7 +25,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing TensorFlow, MLflow and what else is needed into $(VENV): one to three minutes"
+	@echo "Installing TensorFlow, MLflow and other requirements into $(VENV): one to three minutes"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
@@ -40,7 +40,7 @@ demo: install
 	@echo "Look at the runs:  make ui   prints the links to open"
 	@echo "Measure your own:  $(BIN)/python -m paradnn.train -m model=lstm model.embedding_size=100,200 batch_size=16,64"
 
-# A comparison that is not settled in its minute has told as much: exit code 1.
+# An undecided comparison exits with 1, which is not a failure here.
 tour: install
 	$(BIN)/python -m paradnn.train -m experiment=tour
 	$(BIN)/python -m paradnn.compare compile=graph compile=xla --minutes 1 -- model=fc model.nodes=256 batch_size=64 measure=quick || [ $$? = 1 ]
@@ -49,8 +49,8 @@ tour: install
 	@echo
 	@echo "The report is $(CURDIR)/report.html: open it in a browser"
 
-# The pages keep their places below build/docs, so that every link between them holds. The report is that of the demo
-# where there is none yet.
+# Pages keep their paths below build/docs, so that the links between them work. `make demo` writes the report if it
+# is missing.
 docs: $(VENV)/.installed-docs $(if $(wildcard report.html),,demo)
 	rm -rf build/docs site && mkdir -p build/docs
 	cp -r --parents README.md CONTRIBUTING.md CHANGELOG.md docs benchmarks/README.md notebooks/analysis.ipynb \
@@ -64,8 +64,8 @@ $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them. Types are
-# checked meanwhile: both must be right.
+# Two test processes, since a driver's test mostly waits for another process. Each test file stays in one of them. mypy
+# runs in parallel.
 PROCESSES ?= 2
 test: install-dev lint-style
 	@log=$$(mktemp); $(BIN)/mypy > $$log 2>&1 & types=$$!; \
@@ -73,7 +73,7 @@ test: install-dev lint-style
 	  $(if $(FAST),-m 'not framework and not slow and not pages and not long'); tests=$$?; \
 	wait $$types; types=$$?; cat $$log; rm $$log; [ $$tests = 0 ] && [ $$types = 0 ]
 
-# By processor time, which neighbours disturb less. What stays undecided (exit code 3) is no failure. GATE holds more
+# Compares processor time, which neighbors disturb less. Undecided (exit code 3) is not a failure. GATE holds further
 # options, such as --markdown FILE.
 BASE ?= origin/main
 gate: install
@@ -94,7 +94,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,jax,torch,engines]'
 	touch $@
 
-# What the distribution gives: missing packages are installed, and no service of theirs is left running.
+# Installs missing packages of the distribution. RUNLEVEL=1 keeps their services from starting.
 CLUSTER := .venv-cluster
 CLUSTER_TESTS ?= tests/cluster
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -114,9 +114,9 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,server]'
 	touch $@
 
-# A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` fills a folder with what else is needed there, some
-# 35 MiB for each of GPU_PYTHONS (the versions of its Python); `test-gpu` installs what that Python lacks from there, beside what it has,
-# and runs anywhere as python3 -m tests.gpu too. PLATFORM=cpu rehearses all of it where there is no GPU.
+# A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` downloads the other requirements, about
+# 35 MiB per version in GPU_PYTHONS (the Python versions of that machine). `test-gpu` installs missing packages from
+# there; it also runs as python3 -m tests.gpu. PLATFORM=cpu rehearses it without a GPU.
 GPU := .gpu
 GPU_PYTHONS ?= 3.12
 GPU_PLATFORMS := $(foreach libc,17 27 28 34 35,--platform manylinux_2_$(libc)_x86_64) --platform manylinux2014_x86_64 --platform manylinux1_x86_64
