@@ -1,10 +1,9 @@
-"""Conditions on the columns of a frame, the same in --where, in both sides of a comparison and in
-claims.
+"""Conditions on the columns of a frame, as --where, comparisons and claims use them.
 
     model.nodes>=1024      device=TPU v2,V100      version.tensorflow!=2.1*      reason=null
 
-`docs/reference/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition
-but `column=null`.
+`docs/reference/analysis.md`, section "Conditions", defines them. A missing value meets no condition
+except `column=null`.
 """
 
 from __future__ import annotations
@@ -13,27 +12,37 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from analysis.lazy import pd
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import did_you_mean
 
 Value = str | int | float | bool | None
+_ColumnKind = Literal["boolean", "time", "number", "text"]
 
 _SIGNS = ">=|<=|!=|=|>|<"
 _CONDITION = re.compile(rf"\s*(.+?)\s*({_SIGNS})\s*(.*?)\s*")
-_SIGNED = re.compile(rf"\s*({_SIGNS})\s*(.+?)\s*")
+_SIGNED_VALUE = re.compile(rf"\s*({_SIGNS})\s*(.+?)\s*")
 _TIME = re.compile(r"\d{4}-\d\d?(-\d\d?.*)?")
-_ORDER: dict[str, Callable[[Any, Any], Any]]
-_ORDER = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _NULL = "null"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a column must be: `sign` is = != < <= > or >=. = is met by any of `values`, != by none
-    of them.
+    """A condition on one column.
+
+    Attributes:
+        column: Name of the column.
+        sign: One of = != < <= > >=.
+        values: The operands. = is met by a value that equals any of them, != by one that equals
+            none.
     """
 
     column: str
@@ -44,85 +53,135 @@ class Condition:
         return f"{self.column}{self.sign}{','.join(self.values)}"
 
     def meets(self, column: pd.Series, option: str) -> Any:
-        """Which entries (rows,) meet it; ConfigError, naming the `option`, for a value that the
-        column cannot hold.
+        """Evaluate the condition.
+
+        Args:
+            column: The column.
+            option: Option that an error message names.
+
+        Returns:
+            Whether each entry meets the condition (rows,), as a boolean array.
+
+        Raises:
+            ConfigError: The column cannot hold such a value.
         """
-        there = column.notna().to_numpy(dtype=bool)
-        text = self.values[0]
         try:
-            if self.sign in _ORDER:
-                return there & _ordered(column, self.sign, text)
-            parts = [part for value in self.values for part in _parts(value, column)]
-            equal = ~there if _NULL in parts else there & False
-            for text in (part for part in parts if part != _NULL):
-                equal |= there & _equals(column, text)
-        except ValueError:
-            problem = f"{text!r} is no value of {self.column}"
-            holds = f"that column holds {column.dtype}"
-            raise ConfigError(option, str(self), problem, holds) from None
-        return equal if self.sign == "=" else there & ~equal
+            if self.sign in _COMPARISONS:
+                is_present = column.notna().to_numpy(dtype=bool)
+                return is_present & _compare(column, self.sign, self.values[0])
+            return self._meets_equality(column)
+        except ValueError as error:
+            problem = f"{str(error)!r} is no value of {self.column}"
+            remedy = f"that column holds {column.dtype}"
+            raise ConfigError(option, str(self), problem, remedy) from None
+
+    def _meets_equality(self, column: pd.Series) -> Any:
+        """Evaluate = or !=; raises ValueError with the value that the column cannot hold."""
+        is_present = column.notna().to_numpy(dtype=bool)
+        parts = [part for value in self.values for part in _split_values(value, column)]
+        equal = ~is_present if _NULL in parts else is_present & False
+        for part in parts:
+            if part != _NULL:
+                equal |= is_present & _equals(column, part)
+        if self.sign == "=":
+            return equal
+        return is_present & ~equal
 
 
-#: Column -> what it must be; all conditions must be met.
+#: Column -> its conditions. A row must meet all conditions.
 Conditions = Mapping[str, tuple[Condition, ...]]
 
 
 def parse_condition(text: str, option: str = "--where") -> Condition:
-    """A condition such as "model.nodes>=1024" or "device=TPU v2,V100"; ConfigError, naming the
-    `option`, otherwise.
+    """Parse a condition such as "model.nodes>=1024" or "device=TPU v2,V100".
+
+    Args:
+        text: The condition.
+        option: Option that an error message names.
+
+    Raises:
+        ConfigError: The text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise ConfigError(
             option, text, "is not a condition", f"write for example {option} 'model.nodes>=1024'"
         )
-    return _checked(Condition(match[1], match[2], (match[3],)), option)
+    column, sign, value = match.groups()
+    condition = Condition(column, sign, (value,))
+    _check_order(condition, option)
+    return condition
 
 
 def claim_conditions(column: str, values: Sequence[Value], option: str) -> tuple[Condition, ...]:
-    """A claim's conditions on one column: values of which any will do, and texts such as ">=1024"
-    that all hold.
+    """A claim's conditions on one column.
+
+    Args:
+        column: Name of the column.
+        values: Texts such as ">=1024", which must all hold, and values of which any may match.
+        option: Option that an error message names.
     """
-    named = {None: _NULL, True: "true", False: "false"}
-    texts = [
-        named[value] if value is None or isinstance(value, bool) else str(value) for value in values
-    ]
-    signed = [match for text in texts if (match := _SIGNED.fullmatch(text))]
-    plain = tuple(text for text in texts if not _SIGNED.fullmatch(text))
-    found = [_checked(Condition(column, match[1], (match[2],)), option) for match in signed]
-    if plain:
-        return (*found, Condition(column, "=", plain))
-    return tuple(found)
+    conditions = []
+    plain_values = []
+    for value in values:
+        text = _value_text(value)
+        match = _SIGNED_VALUE.fullmatch(text)
+        if match is None:
+            plain_values.append(text)
+            continue
+        condition = Condition(column, match[1], (match[2],))
+        _check_order(condition, option)
+        conditions.append(condition)
+    if plain_values:
+        conditions.append(Condition(column, "=", tuple(plain_values)))
+    return tuple(conditions)
+
+
+def _value_text(value: Value) -> str:
+    if value is None:
+        return _NULL
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def filter_by_text(
     frame: pd.DataFrame, texts: Iterable[str], option: str = "--where"
 ) -> pd.DataFrame:
-    """The rows that meet every condition as `parse` reads it, renumbered; ConfigError as `choose`."""
-    return filter_rows(
-        frame, [parse_condition(text, option) for text in texts], option
-    ).reset_index(drop=True)
+    """The rows that meet every condition, which `parse_condition` reads, with a new index.
+
+    Raises:
+        ConfigError: As `filter_rows`.
+    """
+    conditions = [parse_condition(text, option) for text in texts]
+    return filter_rows(frame, conditions, option).reset_index(drop=True)
 
 
 def filter_rows(
     frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "--where"
 ) -> pd.DataFrame:
-    """The rows that meet every condition; ConfigError for a column that is not there or a value of
-    another type.
+    """The rows that meet every condition.
+
+    Raises:
+        ConfigError: A column is absent, or cannot hold the value.
     """
     for condition in conditions:
         if condition.column not in frame:
-            own = f"model.{condition.column}"
-            if own in frame:
-                close = f"did you mean {own}?"
-            else:
-                close = did_you_mean(condition.column, map(str, frame.columns))
-            problem = f"these runs have no column {condition.column}"
             raise ConfigError(
-                option, str(condition), problem, close.strip() or "see python -m analysis export"
+                option,
+                str(condition),
+                f"these runs have no column {condition.column}",
+                _similar_column(condition.column, frame),
             )
         frame = frame[condition.meets(frame[condition.column], option)]
     return frame
+
+
+def _similar_column(name: str, frame: pd.DataFrame) -> str:
+    if f"model.{name}" in frame:
+        return f"did you mean model.{name}?"
+    hint = did_you_mean(name, map(str, frame.columns)).strip()
+    return hint or "see python -m analysis export"
 
 
 def format_conditions(conditions: Conditions) -> str:
@@ -130,66 +189,84 @@ def format_conditions(conditions: Conditions) -> str:
     return ", ".join(str(condition) for group in conditions.values() for condition in group)
 
 
-def _checked(condition: Condition, option: str) -> Condition:
-    """ConfigError where an order is asked for that no column has."""
+def _check_order(condition: Condition, option: str) -> None:
+    """Raise ConfigError if an order is compared with a text, which has none."""
     [value] = condition.values
-    if condition.sign in _ORDER and not _TIME.fullmatch(value):
-        try:
-            float(value)
-        except ValueError:
-            remedy = f"write for example '{condition.column}>=1024', or ask = or !="
-            raise ConfigError(
-                option, str(condition), "compares with no number and no time", remedy
-            ) from None
-    return condition
+    if condition.sign not in _COMPARISONS or _TIME.fullmatch(value):
+        return
+    try:
+        float(value)
+    except ValueError:
+        raise ConfigError(
+            option,
+            str(condition),
+            "compares with no number and no time",
+            f"write for example '{condition.column}>=1024', or ask = or !=",
+        ) from None
 
 
-def _parts(value: str, column: pd.Series) -> list[str]:
-    """A comma divides values, unless a value of the column holds it, such as the name of a device."""
-    if "," not in value or (_kind(column) == "text" and _equals(column, value).any()):
+def _split_values(value: str, column: pd.Series) -> list[str]:
+    """Split values at commas, unless a value of the column has one, such as the name of a device."""
+    if "," not in value:
+        return [value]
+    if _column_kind(column) == "text" and _equals(column, value).any():
         return [value]
     return [part.strip() for part in value.split(",")]
 
 
 def _equals(column: pd.Series, text: str) -> Any:
-    """Numbers as numbers, truth as truth, times as times, all else as text in which * and ? stand
-    for anything.
+    """Whether each entry equals a value (rows,).
+
+    Numbers, booleans and times are compared as such. In text * matches any characters and ? any
+    single one. Raises ValueError, with the value, if the column cannot hold it.
     """
-    kind = _kind(column)
+    kind = _column_kind(column)
     if kind == "text":
         pattern = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
-        return column.isin(
-            [entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]
-        ).to_numpy()
-    if kind == "truth" and text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    if kind == "truth":
-        value = text.lower() == "true"
-    else:
-        value = _value(text, kind)
+        matches = [entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]
+        return column.isin(matches).to_numpy()
+    value = _parse_value(text, kind)
     return column.eq(value).fillna(False).to_numpy(dtype=bool)
 
 
-def _ordered(column: pd.Series, sign: str, text: str) -> Any:
-    """Numbers and times have an order; of text, what is a number."""
-    kind = _kind(column)
-    if kind == "truth":
+def _compare(column: pd.Series, sign: str, text: str) -> Any:
+    """Whether each entry compares so with a number or time (rows,).
+
+    Of a text column only the entries that are numbers can. Raises ValueError, with the value, if
+    the column has no order.
+    """
+    kind = _column_kind(column)
+    if kind == "boolean":
         raise ValueError(text)
     if kind == "text":
         column = pd.to_numeric(column, errors="coerce").astype("float64")
-    return _ORDER[sign](column, _value(text, kind)).fillna(False).to_numpy(dtype=bool)
+        kind = "number"
+    value = _parse_value(text, kind)
+    return _COMPARISONS[sign](column, value).fillna(False).to_numpy(dtype=bool)
 
 
-def _kind(column: pd.Series) -> str:
+def _column_kind(column: pd.Series) -> _ColumnKind:
     if pd.api.types.is_bool_dtype(column):
-        return "truth"
+        return "boolean"
     if pd.api.types.is_datetime64_any_dtype(column):
         return "time"
-    return "number" if pd.api.types.is_numeric_dtype(column) else "text"
+    if pd.api.types.is_numeric_dtype(column):
+        return "number"
+    return "text"
 
 
-def _value(text: str, kind: str) -> Any:
-    """A number, or a time (UTC unless it says otherwise); ValueError for what is none."""
-    if kind == "time":
-        return pd.to_datetime(text, utc=True)
-    return float(text)
+def _parse_value(text: str, kind: _ColumnKind) -> Any:
+    """A value of a kind of column; a time without a zone is UTC.
+
+    Raises ValueError, with the text, if the text is no such value.
+    """
+    if kind == "boolean":
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    try:
+        if kind == "time":
+            return pd.to_datetime(text, utc=True)
+        return float(text)
+    except ValueError:
+        raise ValueError(text) from None

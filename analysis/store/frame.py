@@ -1,8 +1,9 @@
-"""The tidy frame every method starts from: one row a run, columns typed, units beside them.
+"""The tidy frame that every method starts from: one row per run, typed columns, known units.
 
-A reader fills `Records` with the store's text and numbers; `build` makes the frame, so that a run
-reads the same whichever way it came. `require_homogeneous` refuses to pool heterogeneous runs,
-`aggregate_replicates` brings repetitions of a point down to one row with their spread.
+A reader fills `Records` with the store's text and numbers. `build_frame` makes the frame from
+these, so a run is the same from every reader. `require_homogeneous` refuses to pool
+heterogeneous runs. `aggregate_replicates` reduces the replicates of a point to one row with their
+spread.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import get_args, get_type_hints
 
@@ -22,21 +23,22 @@ from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
 from paradnn.store.runs import ADDED_PARAMS, protocol_name
 
-#: What runs must share to be one population: hardware and software, how they were timed, what a run
-#: holds, and whether it times a step or a training, whose steps wait for real batches.
+#: What runs must share to be one population: hardware and software, the timing protocol, the
+#: schema, and whether they time a step or a training, whose steps wait for real batches.
 IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
-#: Its tag is the number of a launched task, its param what a run does, and older: the number has a
-#: column of its own.
+#: The param `task` says what a run does. The older tag of that name is the number of a launched
+#: task, which gets its own column.
 _TASK = "task"
 _TASK_NUMBER = "launched_task"
-#: What the store says of each run in words.
-_OF_RUNS = ("run_id", "run_name", "experiment", "status", "artifact_uri")
+#: Text that the store holds of every run.
+_RUN_FIELDS = ("run_id", "run_name", "experiment", "status", "artifact_uri")
 #: Tags that are not text.
 _TYPED_TAGS = ("replicate", "steady", "contended")
+_COMMIT_TAG = "mlflow.source.git.commit"
 
-#: Columns that may explain a difference, by the identity they belong to.
-_EXPLAIN = {
+#: Columns that may explain a difference, by the part of the identity that they belong to.
+_EXPLAINING_COLUMNS = {
     "environment_id": (
         "device",
         "host",
@@ -48,103 +50,137 @@ _EXPLAIN = {
     ),
     "protocol_id": ("measure.", "source"),
 }
+#: Options that choose one value of a part of the identity.
+_CHOOSING_OPTIONS = {"task": "--where task=...", "protocol_id": "--protocol ..."}
+_MAX_VALUES_SHOWN = 3
 
-_LONGEST = 40  # characters of a number
+_MAX_NUMBER_LENGTH = 40
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
+_LAST_MILLISECOND = 253_402_300_799_999  # of the year 9999
 
 
 def build_frame(records: stored.Records) -> pd.DataFrame:
-    """The frame of some records, sorted by start time and run id.
+    """Build the frame of some records.
 
-    Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where
-    names meet, the first of these wins, and a tag fills in for runs that lack the param of its name
-    (but `task`, whose tag is `launched_task`). Params are Int64, float64, boolean or text as all
-    their values allow, "null" is missing; metrics are float64, tags text but for `replicate`,
-    `steady` and `contended`; of `mlflow.*` tags parent and commit.
+    Args:
+        records: Runs with their params, metrics and tags.
+
+    Returns:
+        A row per run, sorted by start time and run id. The columns are those that every run has,
+        then params, metrics and tags, each in alphabetical order. If names collide, the first of
+        these wins. A tag fills in for runs that lack the param of its name, except for `task`,
+        whose tag is `launched_task`. Params are Int64, float64, boolean or text, the narrowest that
+        holds all values, and "null" is missing. Metrics are float64. Tags are text except for
+        `replicate`, `steady` and `contended`. Of the `mlflow.*` tags the frame has the parent and
+        the commit.
     """
-    # of a key beside them every run lacks the value
+    # Lookups in `records` add absent keys, so these copies hold only the present ones.
     params = dict(records.params)
     tags = dict(records.tags)
-    runs = {
-        name: pd.Series([getattr(run, name) for run in records.runs], dtype="str")
-        for name in _OF_RUNS
-    }
-    kinds = records.tags["kind"]
-    outcomes = records.tags["outcome"]
-    # Other kinds of runs, of earlier versions, say how they ended as points do.
-    of_points = np.where((kinds.codes < 0) | kinds.are("point"), outcomes.codes, -1)
-    columns: dict[str, object] = {
-        **{name: runs[name] for name in _OF_RUNS[:4]},
-        "start_time": _time(run.start_ms for run in records.runs),
-        "end_time": _time(run.end_ms for run in records.runs),
-        "parent_run_id": _text(records.tags["mlflow.parentRunId"]),
-        "artifact_uri": runs["artifact_uri"],
-        "family": _text(records.params["model.name"]),
-        "device": _text(records.tags["device"]),
-        "outcome": _text(stored.Texts(of_points, outcomes.places)),
-    }
-    models = records.tags["source"].are("measured") & (records.params["model.name"].codes >= 0)
-    for name in sorted({*params, *({_TASK} & tags.keys())}):
-        values = records.params[name]
-        if name in ADDED_PARAMS:  # what it meant by default where a measured run is older than it
-            values = values.filled(
-                stored.Texts(np.where(models, 0, -1).astype("int32"), {ADDED_PARAMS[name]: 0})
-            )
-        if name in tags and name != _TASK:
-            values = values.filled(tags[name])
-        columns.setdefault(name, _typed(values, _kinds().get(name)))
+    columns = _run_columns(records)
+    names = set(params)
+    if _TASK in tags:
+        names.add(_TASK)
+    for name in sorted(names):
+        columns.setdefault(name, _param_column(records, name, tags))
     for name in sorted(records.metrics):
         columns.setdefault(name, records.numbers(name))
     if _TASK in tags:
-        columns[_TASK_NUMBER] = _text(tags[_TASK])
-    told = {
-        name
-        for name in tags
-        if not name.startswith("mlflow.") or name == "mlflow.source.git.commit"
-    }
-    for name in sorted(told.difference(columns)):
-        columns[name] = (
-            _typed(tags[name], _kinds().get(name)) if name in _TYPED_TAGS else _text(tags[name])
-        )
-    known = tags.get("protocol_id")
-    if known and "protocol" not in columns:
-        names = [*(text and protocol_name(text) for text in known.places), None]
-        columns["protocol"] = pd.Series(pd.array(names, dtype="str")[known.codes])
+        columns[_TASK_NUMBER] = _text_column(tags[_TASK])
+    for name in sorted(tags):
+        is_kept = not name.startswith("mlflow.") or name == _COMMIT_TAG
+        if not is_kept or name in columns:
+            continue
+        if name in _TYPED_TAGS:
+            columns[name] = _typed_column(tags[name], _option_types().get(name))
+        else:
+            columns[name] = _text_column(tags[name])
+    if tags.get("protocol_id") and "protocol" not in columns:
+        columns["protocol"] = _protocol_column(tags["protocol_id"])
     frame = pd.DataFrame(columns)
-    in_order = (
-        frame["start_time"].is_monotonic_increasing and frame["start_time"].is_unique
-    )  # as most stores are
-    if in_order:
+    # Most stores hold their runs in this order, and a sort of a million rows takes a second.
+    is_sorted = frame["start_time"].is_monotonic_increasing and frame["start_time"].is_unique
+    if is_sorted:
         return frame
     return frame.sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
 
 
+def _run_columns(records: stored.Records) -> dict[str, object]:
+    """The columns that every run has."""
+    fields = {
+        name: pd.Series([getattr(run, name) for run in records.runs], dtype="str")
+        for name in _RUN_FIELDS
+    }
+    kinds = records.tags["kind"]
+    outcomes = records.tags["outcome"]
+    # Other kinds of runs, of earlier versions, have outcomes too. Only those of points count.
+    is_point = (kinds.codes < 0) | kinds.are("point")
+    point_outcomes = stored.Texts(np.where(is_point, outcomes.codes, -1), outcomes.places)
+    return {
+        "run_id": fields["run_id"],
+        "run_name": fields["run_name"],
+        "experiment": fields["experiment"],
+        "status": fields["status"],
+        "start_time": _time_column(run.start_ms for run in records.runs),
+        "end_time": _time_column(run.end_ms for run in records.runs),
+        "parent_run_id": _text_column(records.tags["mlflow.parentRunId"]),
+        "artifact_uri": fields["artifact_uri"],
+        "family": _text_column(records.params["model.name"]),
+        "device": _text_column(records.tags["device"]),
+        "outcome": _text_column(point_outcomes),
+    }
+
+
+def _param_column(
+    records: stored.Records, name: str, tags: Mapping[str, stored.Texts]
+) -> pd.Series:
+    """A param, with its historical default for older runs and with the tag of its name."""
+    values = records.params[name]
+    if name in ADDED_PARAMS:
+        # A measured run of a model that is older than the param had this value.
+        is_measured_model = records.tags["source"].are("measured") & (
+            records.params["model.name"].codes >= 0
+        )
+        codes = np.where(is_measured_model, 0, -1).astype("int32")
+        values = values.filled(stored.Texts(codes, {ADDED_PARAMS[name]: 0}))
+    if name in tags and name != _TASK:
+        values = values.filled(tags[name])
+    return _typed_column(values, _option_types().get(name))
+
+
+def _protocol_column(protocol_ids: stored.Texts) -> pd.Series:
+    names = [protocol_name(text) if text else text for text in protocol_ids.places]
+    return pd.Series(pd.array([*names, None], dtype="str")[protocol_ids.codes])
+
+
 def units(names: Iterable[str]) -> dict[str, str]:
     """Column -> unit, for the columns that are registered metrics."""
-    found: dict[str, str] = {}
+    known: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(KeyError):
-            found[name] = metric(name).unit
-    return found
+            known[name] = metric(name).unit
+    return known
 
 
 def is_ok(frame: pd.DataFrame) -> pd.Series:
-    """Which runs ended `ok` (bool); a run without an outcome did not."""
+    """Whether each run ended `ok` (bool). A run without an outcome did not."""
     return frame["outcome"].eq("ok").fillna(False).astype(bool)
 
 
-def select_rows(frame: pd.DataFrame, which: pd.Series) -> pd.DataFrame:
-    """The rows that are true in `which`; where all are, the frame itself: to copy a million rows
-    takes a second.
+def select_rows(frame: pd.DataFrame, mask: pd.Series) -> pd.DataFrame:
+    """The rows for which the mask is true.
+
+    If it is true for all rows, the frame itself is returned: a copy of a million rows takes a
+    second.
     """
-    return frame if which.all() else frame[which]
+    if mask.all():
+        return frame
+    return frame[mask]
 
 
 def families(frame: pd.DataFrame) -> list[str]:
-    """The model families in a frame: the paper's first, in the paper's order, then real models by
-    name.
-    """
+    """The model families in a frame: the paper's in its order, then real models by name."""
     present = set(frame["family"].dropna().unique())
     generated = [
         name for name, family in FAMILIES.items() if name in present and not family.is_real
@@ -155,168 +191,218 @@ def families(frame: pd.DataFrame) -> list[str]:
 def require_homogeneous(
     frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False
 ) -> pd.DataFrame:
-    """The frame, if all its rows agree in `keys`; else HeterogeneousError says which differ and
-    how.
+    """Require that all rows agree in some columns.
 
-    With `pool` heterogeneous rows pass, and `attrs["pooled"]` says how they differ. A key that the
-    frame lacks is passed over; a missing value is a value of its own.
+    Args:
+        frame: The runs.
+        keys: The columns. Columns that the frame lacks are ignored; a missing value is a value.
+        pool: Whether heterogeneous rows pass. `attrs["pooled"]` then says how they differ.
+
+    Returns:
+        The frame.
+
+    Raises:
+        HeterogeneousError: The rows differ and `pool` is false.
     """
-    different = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
-    if not different:
+    differing = [key for key in keys if key in frame and frame[key].nunique(dropna=False) > 1]
+    if not differing:
         return frame
-    text = "; ".join(_difference(frame, key) for key in different)
+    description = "; ".join(_describe_difference(frame, key) for key in differing)
     if not pool:
-        flags = {"task": "--where task=...", "protocol_id": "--protocol ..."}
-        choice = " ".join(flags.get(key, f"--tag {key}=...") for key in different)
+        options = " ".join(_CHOOSING_OPTIONS.get(key, f"--tag {key}=...") for key in differing)
         raise HeterogeneousError(
-            f"these runs are heterogeneous: {text}; choose with {choice}, or pool them with --pool"
+            f"these runs are heterogeneous: {description}; "
+            f"choose with {options}, or pool them with --pool"
         )
     pooled = frame.copy(deep=False)
-    pooled.attrs["pooled"] = text
+    pooled.attrs["pooled"] = description
     return pooled
 
 
-def _difference(frame: pd.DataFrame, key: str) -> str:
-    """How many values a key has, over how many runs each, and what else goes with it."""
+def _describe_difference(frame: pd.DataFrame, key: str) -> str:
+    """The values of a column with their numbers of runs, and the columns that explain them."""
+    column = key
     if key == "protocol_id" and "protocol" in frame:
-        named = "protocol"
-    else:
-        named = key
-    values = frame[named].astype("str").fillna("(none)")
+        column = "protocol"
+    values = _as_text(frame[column])
     counts = values.value_counts()
-    causes = []
-    shown = ", ".join(
-        f"{value} ({counted(count, 'run')})" for value, count in counts.head(3).items()
-    )
-    more = f" and {len(counts) - 3} more" if len(counts) > 3 else ""
-    for name in (
-        name
-        for name in frame
-        if str(name).startswith(_EXPLAIN.get(key, ())) and name not in (key, named)
-    ):
-        text = frame[name].astype("str").fillna("(none)")
-        held = text.unique()
-        # An explanation is constant within each group and not the same in all of them.
-        if len(held) > 1 and text.groupby(values).nunique().max() == 1:
-            causes.append(
-                f"{name} ({' / '.join(held[:3])}{f' / {len(held) - 3} more' if len(held) > 3 else ''})"
-            )
-    return f"{named} = {shown}{more}" + (f", differing in {', '.join(causes)}" if causes else "")
+    shown = [
+        f"{value} ({counted(count, 'run')})"
+        for value, count in counts.head(_MAX_VALUES_SHOWN).items()
+    ]
+    text = f"{column} = {', '.join(shown)}"
+    if len(counts) > _MAX_VALUES_SHOWN:
+        text += f" and {len(counts) - _MAX_VALUES_SHOWN} more"
+    causes = list(_explanations(frame, key, values))
+    if causes:
+        text += f", differing in {', '.join(causes)}"
+    return text
+
+
+def _explanations(frame: pd.DataFrame, key: str, values: pd.Series) -> Iterator[str]:
+    """Columns that are constant within each group of values and differ between the groups."""
+    for name in frame:
+        is_candidate = str(name).startswith(_EXPLAINING_COLUMNS.get(key, ()))
+        if not is_candidate or name in (key, values.name):
+            continue
+        text = _as_text(frame[name])
+        distinct = text.unique()
+        if len(distinct) > 1 and text.groupby(values).nunique().max() == 1:
+            shown = list(distinct[:_MAX_VALUES_SHOWN])
+            if len(distinct) > _MAX_VALUES_SHOWN:
+                shown.append(f"{len(distinct) - _MAX_VALUES_SHOWN} more")
+            yield f"{name} ({' / '.join(shown)})"
+
+
+def _as_text(column: pd.Series) -> pd.Series:
+    return column.astype("str").fillna("(none)")
 
 
 def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each point (`point_id` and IDENTITY): medians over its replicates, with their
-    count and spread.
+    """Reduce the replicates of each point to one row.
 
-    Every metric becomes the median of the ok replicates, and gains `<metric>_spread`: their sample
-    standard deviation / absolute mean, NaN below two. `replicates` counts the ok ones,
-    `replicates_failed` the rest. The outcome is ok when any replicate is, else the commonest; other
-    columns are those of the first row that has it.
+    A point is given by `point_id` and IDENTITY.
+
+    Args:
+        frame: The runs.
+
+    Returns:
+        A row per point. Every metric is the median of the ok replicates, and gains a column
+        `<metric>_spread`: their sample standard deviation relative to their absolute mean, NaN
+        below two replicates. `replicates` counts the ok replicates, `replicates_failed` the others.
+        The outcome is ok if any replicate is, else the most frequent one. Other columns are those
+        of the first row with that outcome.
+
+    Raises:
+        SchemaError: The runs have no `point_id`.
     """
     if "point_id" not in frame:
         raise SchemaError(
             "point_id: (none): these runs have no identity, so their replicates are not known"
         )
     keys = ["point_id", *(key for key in IDENTITY if key in frame)]
-    measured = list(units(frame.columns))
+    metrics = list(units(frame.columns))
     group = frame.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-    # a run that stands alone is what it is
     ok = is_ok(frame).to_numpy()
-    several = np.bincount(group)[group] > 1
-    table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
-    counts = table[several].groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
-    order = counts.sort_values(
-        ["ok", "count", "outcome"], ascending=[False, False, True]
-    ).drop_duplicates("group")
-    ending = table["group"].map(order.set_index("group")["outcome"])
-    chosen = table["outcome"].eq(ending) | ending.isna()
-    first = table[chosen].drop_duplicates("group").sort_values("group").index
-    result: pd.DataFrame = (frame if len(first) == len(frame) else frame.loc[first]).reset_index(
-        drop=True
+    has_replicates = np.bincount(group)[group] > 1
+    first = _representative_rows(frame, group, ok, has_replicates)
+    result: pd.DataFrame = frame if len(first) == len(frame) else frame.loc[first]
+    result = result.reset_index(drop=True)
+
+    # A run without replicates keeps its own values.
+    replicated = has_replicates & ok
+    values = frame.loc[replicated, metrics].astype("float64").groupby(group[replicated])
+    medians = values.median()
+    spreads = (values.std() / values.mean().abs()).reindex(range(len(result)))
+    result[metrics] = result[metrics].astype("float64")
+    result.loc[medians.index, metrics] = medians.where(
+        medians.notna(), result.loc[medians.index, metrics]
     )
-    values = frame.loc[several & ok, measured].astype("float64").groupby(group[several & ok])
-    middle = values.median()
-    spread = (values.std() / values.mean().abs()).reindex(range(len(result))).add_suffix("_spread")
-    result[measured] = result[measured].astype("float64")
-    result.loc[middle.index, measured] = middle.where(
-        middle.notna(), result.loc[middle.index, measured]
+    ok_counts = np.bincount(group, ok).astype("int64")
+    counts = pd.DataFrame(
+        {"replicates": ok_counts, "replicates_failed": np.bincount(group) - ok_counts}
     )
-    ran = np.bincount(group, ok).astype("int64")
-    extra = pd.DataFrame({"replicates": ran, "replicates_failed": np.bincount(group) - ran})
-    result = pd.concat([result, extra, spread], axis=1)
+    result = pd.concat([result, counts, spreads.add_suffix("_spread")], axis=1)
     result.attrs = dict(frame.attrs)
     return result
 
 
-def _text(column: stored.Texts) -> pd.Series:
+def _representative_rows(
+    frame: pd.DataFrame, group: np.ndarray, ok: np.ndarray, has_replicates: np.ndarray
+) -> pd.Index:
+    """The index of the first row of each group that has the group's outcome."""
+    table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
+    counts = (
+        table[has_replicates].groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
+    )
+    preferred = counts.sort_values(
+        ["ok", "count", "outcome"], ascending=[False, False, True]
+    ).drop_duplicates("group")
+    outcome = table["group"].map(preferred.set_index("group")["outcome"])
+    has_outcome = table["outcome"].eq(outcome) | outcome.isna()
+    return table[has_outcome].drop_duplicates("group").sort_values("group").index
+
+
+def _text_column(column: stored.Texts) -> pd.Series:
     return pd.Series(pd.array([*column.places, None], dtype="str")[column.codes])
 
 
-def _time(milliseconds: Iterable[int | None]) -> pd.Series:
-    """UTC timestamps; a run that has not ended has none, and no time is after the year 9999."""
-    never = np.iinfo(np.int64).min
-    latest = 253_402_300_799_999
-    stamps = np.array(
-        [never if ms is None or not 0 <= ms <= latest else ms for ms in milliseconds], dtype="int64"
-    )
-    return pd.Series(stamps.view("datetime64[ms]")).dt.tz_localize("UTC")
+def _time_column(milliseconds: Iterable[int | None]) -> pd.Series:
+    """UTC timestamps; missing for a run that has not ended, or for a time after the year 9999."""
+    missing = np.iinfo(np.int64).min
+    stamps = [
+        ms if ms is not None and 0 <= ms <= _LAST_MILLISECOND else missing for ms in milliseconds
+    ]
+    array = np.array(stamps, dtype="int64")
+    return pd.Series(array.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
-    """Texts, as the store holds params, as the column that a frame has of them."""
-    return _typed(stored.Texts.of(values))
+    """The column that a frame makes of texts, as the store holds params."""
+    return _typed_column(stored.Texts.of(values))
 
 
 @cache
-def _kinds() -> dict[str, type]:
-    """Params and tags that are numbers (float) or truth values (bool) by the types of the options."""
+def _option_types() -> dict[str, type]:
+    """Params and tags that are numbers (float) or booleans (bool), by the types of the options."""
+    types: dict[str, set[object]] = {
+        name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")
+    }
+    types |= {"steady": {bool}, "contended": {bool}}
     classes: list[tuple[str, type]] = [
         ("measure.", Measure),
         ("optimizer.", Optimizer),
         ("platform.", Platform),
     ]
     classes += [("model.", family.options) for family in FAMILIES.values()]
-    kinds: dict[str, set[object]] = {
-        name: {int} for name in ("batch_size", "devices", "hosts", "seed", "replicate")
-    }
-    kinds |= {"steady": {bool}, "contended": {bool}}
     for prefix, options in classes:
         for name, hint in get_type_hints(options).items():
-            kinds.setdefault(f"{prefix}{name}", set()).update(get_args(hint) or {hint})
-    known = {name: held - {type(None)} for name, held in kinds.items()}
-    found: dict[str, type] = {name: float for name, held in known.items() if held <= {int, float}}
-    return found | {name: bool for name, held in known.items() if held == {bool}}
+            types.setdefault(f"{prefix}{name}", set()).update(get_args(hint) or {hint})
+    known: dict[str, type] = {}
+    for name, alternatives in types.items():
+        possible = alternatives - {type(None)}
+        if possible == {bool}:
+            known[name] = bool
+        elif possible <= {int, float}:
+            known[name] = float
+    return known
 
 
-def _typed(column: stored.Texts, kind: type | None = None) -> pd.Series:
-    """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is
-    missing, and what is not of the `kind` that is asked: a truth value, or a finite number.
+def _typed_column(column: stored.Texts, option_type: type | None = None) -> pd.Series:
+    """A column in the narrowest of Int64, float64, boolean and text that holds all its values.
+
+    Args:
+        column: The texts.
+        option_type: bool or float if all values must be booleans or finite numbers; others are then
+            missing. "null" is always missing.
     """
-
-    def fits(text: str) -> bool:
-        if kind is bool:
-            return text in ("true", "false")
-        is_number = len(text) < _LONGEST and bool(_NUMBER.fullmatch(text))
-        return kind is None or (is_number and math.isfinite(float(text)))
-
     codes = column.codes
-    held = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
-    distinct = [
-        text if there and text != "null" and fits(text) else None
-        for text, there in zip(column.places, held, strict=True)
-    ]
+    occurs = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
+    # Code -1, a missing value, finds the last entry of each list below.
+    distinct: list[str | None] = []
+    for text, is_used in zip(column.places, occurs, strict=True):
+        is_valid = is_used and text != "null" and _has_type(text, option_type)
+        distinct.append(text if is_valid else None)
+    distinct.append(None)
     values = [text for text in distinct if text is not None]
-    lacking = np.array([*(text is None for text in distinct), True])[codes]
+    is_missing = np.array([text is None for text in distinct])[codes]
     if values and set(values) <= {"true", "false"}:
-        truth = np.array([*(text == "true" for text in distinct), False])[codes]
-        return pd.Series(pd.arrays.BooleanArray(truth, lacking))
+        booleans = np.array([text == "true" for text in distinct])[codes]
+        return pd.Series(pd.arrays.BooleanArray(booleans, is_missing))
     if values and all(_INTEGER.fullmatch(value) and abs(int(value)) < 2**63 for value in values):
-        whole = np.array([*(int(text or 0) for text in distinct), 0], dtype="int64")[codes]
-        return pd.Series(pd.arrays.IntegerArray(whole, lacking))
+        integers = np.array([int(text or 0) for text in distinct], dtype="int64")[codes]
+        return pd.Series(pd.arrays.IntegerArray(integers, is_missing))
     if values and all(_NUMBER.fullmatch(value) for value in values):
-        return pd.Series(
-            np.array([*(float(text or "nan") for text in distinct), math.nan], dtype="float64")[
-                codes
-            ]
-        )
-    return pd.Series(pd.array([*distinct, None], dtype="str")[codes])
+        numbers = np.array([float(text or "nan") for text in distinct], dtype="float64")
+        return pd.Series(numbers[codes])
+    return pd.Series(pd.array(distinct, dtype="str")[codes])
+
+
+def _has_type(text: str, option_type: type | None) -> bool:
+    """Whether a text is a boolean or a finite number, as the option's type asks."""
+    if option_type is None:
+        return True
+    if option_type is bool:
+        return text in ("true", "false")
+    is_number = len(text) < _MAX_NUMBER_LENGTH and bool(_NUMBER.fullmatch(text))
+    return is_number and math.isfinite(float(text))

@@ -1,16 +1,15 @@
-"""The only way from a tracking store to a frame, and to what its runs keep as files.
+"""The only way from a tracking store to a frame, and to the files that its runs keep.
 
     from analysis.store.load import load
     frame = load(family="fc", platform="cpu", outcome="ok")
 
-Stores are read by `paradnn.store`, table by table or through MLflow's search; both give the same
-frame.
+`paradnn.store` reads stores, table by table or through MLflow's search. Both give the same frame.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -35,8 +34,9 @@ Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
-#: What the frame's own columns and the schema check are made from, whatever columns are asked for.
-_ALWAYS = (
+#: Params and tags that the frame's own columns and the schema check need, whatever columns are
+#: requested.
+_REQUIRED_COLUMNS = (
     "model.name",
     "device",
     *OUTCOME_TAGS,
@@ -45,11 +45,24 @@ _ALWAYS = (
     "protocol_id",
     "mlflow.parentRunId",
 )
-_RATES = ("flops_per_second", "bytes_per_second", "arithmetic_intensity")
-#: What a table of operations holds of each type: how often it ran and its own seconds in the
-#: profile, its share of the profiled time, FLOPs and bytes moved, both rates while it runs, FLOPs /
-#: bytes.
-NUMBERS = ("count", "self_seconds", "share", "flops", "bytes", *_RATES)
+#: Numbers that a table of operations holds of each type: how often it ran, its own seconds in the
+#: profile, its share of the profiled time, FLOPs, bytes moved, both rates while it runs, and FLOPs
+#: per byte.
+OPERATION_NUMBERS = (
+    "count",
+    "self_seconds",
+    "share",
+    "flops",
+    "bytes",
+    "flops_per_second",
+    "bytes_per_second",
+    "arithmetic_intensity",
+)
+#: Columns that every table of operations must have. Older ones lack counts and seconds.
+_REQUIRED_OPERATION_COLUMNS = ("type", *OPERATION_NUMBERS[2:])
+#: Files that are fetched at the same time.
+_FETCH_THREADS = 8
+_MAX_DAMAGE_LENGTH = 200
 
 
 def load(
@@ -68,88 +81,113 @@ def load(
     columns: Collection[str] | None = None,
     reader: Way = "auto",
 ) -> pd.DataFrame:
-    """One row a run, sorted by start time; see `analysis.store.frame.build` for the columns.
+    """Load runs as a frame.
 
-    `experiments` None reads MLFLOW_EXPERIMENT_NAME, else "paradnn".
+    A filter takes one value, or several of which any may match.
 
-    A filter takes one value or several, of which any will do. `since` counts, `until` does not; a
-    time without zone is UTC. Runs that never got an outcome are left out unless `unfinished`.
-    `kind` None reads runs of every kind. `protocol` is a name, or the beginning of a hash. Of
-    several stores the column `store` says which a run is from. `columns` limits the params, metrics
-    and tags that are read.
+    Args:
+        tracking_uri: Address of the store, or several; None for the default one.
+        experiments: Names of experiments; None for MLFLOW_EXPERIMENT_NAME, else "paradnn".
+        family: Model families.
+        platform: Names of platforms.
+        outcome: Outcomes.
+        since: First start time that counts. A time without a zone is UTC.
+        until: First start time that does not count.
+        tags: Tag -> its value, or several.
+        kind: Kinds of runs; None for all.
+        protocol: Timing protocol: its name, or the beginning of its hash.
+        unfinished: Whether to include runs that never got an outcome.
+        columns: Params, metrics and tags to read; None for all.
+        reader: How to read the store.
 
-    Raises StoreError when the store or an experiment is not there, SchemaError for runs of another
-    schema.
+    Returns:
+        A row per run, sorted by start time; `analysis.store.frame.build_frame` describes the
+        columns. If there are several stores, the column `store` holds the store of each run.
+
+    Raises:
+        StoreError: The store or an experiment does not exist.
+        SchemaError: A run has another schema.
     """
-    chosen = {**(tags or {}), "kind": kind, "outcome": outcome}
     query = Query(
-        experiments=_choice(experiments or default_experiment()),
-        params={
-            key: _choice(value)
-            for key, value in (("model.name", family), ("platform.name", platform))
-            if value
-        },
-        tags={key: _choice(value) for key, value in chosen.items() if value},
+        experiments=_as_tuple(experiments or default_experiment()),
+        params=_filters({"model.name": family, "platform.name": platform}),
+        tags=_filters({**(tags or {}), "kind": kind, "outcome": outcome}),
         since_ms=_milliseconds("since", since),
         until_ms=_milliseconds("until", until),
         unfinished=unfinished,
-        columns={}
-        if columns is None
-        else {kind: {*columns, *_ALWAYS} for kind in get_args(Values)},
+        columns=_query_columns(columns),
     )
-    stores = _stores(tracking_uri)
+    stores = _unique_stores(tracking_uri)
     parts = []
     for uri in stores:
         address = address_of(uri)
         records, known = read_columns(address, query, reader)
         for name in query.experiments:
             if name not in known:
-                where = "the store" if len(stores) == 1 else address.public
-                held = ", ".join(known) or "none"
-                raise StoreError(f"experiment={name}: no such experiment in {where}; it has {held}")
+                place = "the store" if len(stores) == 1 else address.public
+                raise StoreError(
+                    f"experiment={name}: no such experiment in {place}; "
+                    f"it has {', '.join(known) or 'none'}"
+                )
         if len(stores) > 1:
-            records.tags["store"] = Texts.of([_name(uri)] * len(records.runs))
+            records.tags["store"] = Texts.of([_store_label(uri)] * len(records.runs))
         parts.append(records)
     records = parts[0] if len(parts) == 1 else Records.joined(parts)
     _check_schema(records)
     frame = build_frame(records)
-    return frame if protocol is None else _of_protocol(frame, protocol)
+    if protocol is None:
+        return frame
+    return _filter_protocol(frame, protocol)
 
 
-def _stores(tracking_uri: Stores) -> list[str | None]:
-    """The stores that are meant, each once; None is the default one."""
-    given: list[str | None] = (
-        [tracking_uri] if isinstance(tracking_uri, str) else list(tracking_uri or ())
-    )
-    return list(dict.fromkeys(given)) or [None]
+def _filters(choices: Mapping[str, Choice]) -> dict[str, tuple[str, ...]]:
+    return {key: _as_tuple(value) for key, value in choices.items() if value}
 
 
-def _name(uri: str | None) -> str:
-    """A store as frames name it, which may be shown."""
+def _query_columns(columns: Collection[str] | None) -> dict[Values, Collection[str]]:
+    if columns is None:
+        return {}
+    return {kind: {*columns, *_REQUIRED_COLUMNS} for kind in get_args(Values)}
+
+
+def _unique_stores(tracking_uri: Stores) -> list[str | None]:
+    """The named stores, each once; None is the default store."""
+    if isinstance(tracking_uri, str):
+        return [tracking_uri]
+    stores: list[str | None] = list(dict.fromkeys(tracking_uri or ()))
+    return stores or [None]
+
+
+def _store_label(uri: str | None) -> str:
+    """A store as frames name it, without credentials."""
     return without_secrets(uri or address_of(uri).uri)
 
 
-def _of_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The runs of one timing protocol, by its name or the beginning of its hash; ConfigError where
-    none has it.
+def _filter_protocol(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The runs of a timing protocol, by its name or the beginning of its hash.
+
+    Raises:
+        ConfigError: No run has it.
     """
     if frame.empty or "protocol" not in frame:
         return frame.iloc[:0]
-    found = frame["protocol"].eq(name) | frame["protocol_id"].str.startswith(name)
-    if not found.any():
+    matches = frame["protocol"].eq(name) | frame["protocol_id"].str.startswith(name)
+    if not matches.any():
         counts = frame["protocol"].value_counts()
-        held = ", ".join(f"{other} ({count})" for other, count in counts.items())
+        known = ", ".join(f"{other} ({count})" for other, count in counts.items())
         hint = did_you_mean(name, [str(other) for other in counts.index])
-        raise ConfigError("--protocol", name, "no run has it", f"{hint}these runs have {held}")
-    return frame[found.fillna(False).astype(bool)].reset_index(drop=True)
+        raise ConfigError("--protocol", name, "no run has it", f"{hint}these runs have {known}")
+    return frame[matches.fillna(False).astype(bool)].reset_index(drop=True)
 
 
-def _choice(value: Choice) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value or ())
+def _as_tuple(value: Choice) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value or ())
 
 
 def _milliseconds(name: str, value: Time) -> int | None:
-    """Unix milliseconds of a time; one without a zone is taken as UTC."""
+    """Unix milliseconds of a time; a time without a zone is UTC."""
     if value is None:
         return None
     stamp = pd.to_datetime(value, utc=True, errors="coerce")
@@ -164,94 +202,106 @@ def _milliseconds(name: str, value: Time) -> int | None:
 
 
 def _check_schema(records: Records) -> None:
-    """Every run that says what kind it is must be of this schema."""
+    """Raise SchemaError if a run that states its kind has another schema."""
     nothing = Texts.missing(len(records.runs))
     versions = records.tags.get("schema_version", nothing)
     kinds = records.tags.get("kind", nothing)
-    for place in np.flatnonzero((kinds.codes >= 0) & ~versions.are(SCHEMA_VERSION))[:1]:
-        version = list(versions)[place] or "(none)"
-        raise SchemaError(
-            f"schema_version={version} in run {records.runs[place].run_id}, but this analysis "
-            f"reads schema_version={SCHEMA_VERSION}: choose other runs, or use the release that wrote these"
-        )
-
-
-def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
-    """A run's artifact table, such as operations.json. StoreError when there is none, DataError
-    when it is damaged.
-    """
-    missing = StoreError(f"no run {run_id}")
-    nothing: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
-    for uri in _stores(tracking_uri):
-        store = open_reader(address_of(uri))
-        try:
-            query = Query(
-                tuple(store.experiments()), run_id=run_id, unfinished=True, columns=nothing
-            )
-            found = (
-                _artifact(row.run.artifact_uri or "", run_id, name, uri)
-                for row in store.read(query)
-            )
-            content = next(filter(None, found), None)
-            if content:
-                return _parse(content, name, run_id)
-        except StoreError as error:
-            missing = error
-    raise StoreError(
-        f"run {run_id} has no table {name}: profile it when it is measured ({missing})"
+    foreign = np.flatnonzero((kinds.codes >= 0) & ~versions.are(SCHEMA_VERSION))
+    if not len(foreign):
+        return
+    first = foreign[0]
+    version = list(versions)[first] or "(none)"
+    raise SchemaError(
+        f"schema_version={version} in run {records.runs[first].run_id}, "
+        f"but this analysis reads schema_version={SCHEMA_VERSION}: "
+        "choose other runs, or use the release that wrote these"
     )
 
 
-def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
-    """The artifact tables of many runs below each other, with their `run_id` as first column.
+def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
+    """Load an artifact table of a run, such as operations.json.
 
-    Runs without such a table are passed over. Raises DataError for a damaged table.
+    Raises:
+        StoreError: The run has no such table.
+        DataError: The table is damaged.
     """
-    tables = {
-        run_id: _parse(content, name, run_id)
-        for run_id, content in load_files(frame, name, tracking_uri).items()
-    }
-    for run_id, table in tables.items():
+    problem = StoreError(f"no run {run_id}")
+    for uri in _unique_stores(tracking_uri):
+        try:
+            for content in _run_artifacts(run_id, name, uri):
+                return _parse_table(content, name, run_id)
+        except StoreError as error:
+            problem = error
+    raise StoreError(
+        f"run {run_id} has no table {name}: profile it when it is measured ({problem})"
+    )
+
+
+def _run_artifacts(run_id: str, name: str, uri: str | None) -> Iterator[bytes]:
+    """The contents of an artifact of the runs of a store that have an id."""
+    store = open_reader(address_of(uri))
+    no_columns: dict[Values, Collection[str]] = dict.fromkeys(get_args(Values), ())
+    query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=no_columns)
+    for row in store.read(query):
+        content = _read_artifact(row.run.artifact_uri or "", run_id, name, uri)
+        if content:
+            yield content
+
+
+def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> pd.DataFrame:
+    """Load an artifact table of many runs.
+
+    Returns:
+        The tables below each other, with `run_id` as the first column. Runs without such a table
+        are skipped.
+
+    Raises:
+        DataError: A table is damaged.
+    """
+    tables = []
+    for run_id, content in load_files(frame, name, tracking_uri).items():
+        table = _parse_table(content, name, run_id)
         table.insert(0, "run_id", run_id)
-    nothing = pd.DataFrame({"run_id": pd.Series(dtype="str")})
+        tables.append(table)
     if tables:
-        return pd.concat(tables.values(), ignore_index=True)
-    return nothing
+        return pd.concat(tables, ignore_index=True)
+    return pd.DataFrame({"run_id": pd.Series(dtype="str")})
 
 
 def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> dict[str, bytes]:
-    """Run id -> the content of an artifact, eight fetched at a time; runs without it are passed
-    over.
+    """Load an artifact of many runs, several at a time.
+
+    Returns:
+        Run id -> content. Runs without the artifact are skipped, with a warning if their files are
+        outside of the store.
+
+    Raises:
+        StoreError: A tracking server keeps the files, and its address is not given.
     """
-    stores = frame["store"] if "store" in frame else [None] * len(frame)
-    given = _stores(tracking_uri)
-    named = {_name(uri): uri for uri in given}
-    rows = [
-        (str(uri or ""), str(run_id), named.get(str(store), store) if len(given) > 1 else given[0])
-        for run_id, uri, store in zip(frame["run_id"], frame["artifact_uri"], stores, strict=True)
-    ]
-    if any(
-        uri.startswith("mlflow-artifacts:") and not address_of(store).is_server
-        for uri, _, store in rows
-    ):
-        raise StoreError(
-            f"{name}: a tracking server keeps these files; give its address instead of the database's"
-        )
+    rows = _artifact_rows(frame, tracking_uri)
+    for artifact_uri, _, store in rows:
+        if artifact_uri.startswith("mlflow-artifacts:") and not address_of(store).is_server:
+            raise StoreError(
+                f"{name}: a tracking server keeps these files; "
+                "give its address instead of the database's"
+            )
     problems: list[StoreError] = []
 
     def fetch(row: tuple[str, str, str | None]) -> tuple[str, bytes | None]:
+        artifact_uri, run_id, store = row
         try:
-            artifact_folder(row[0], row[1], [address_of(row[2])])
-        except StoreError as error:  # files that are none of the store's own
+            # Raises for a folder outside of the store.
+            artifact_folder(artifact_uri, run_id, [address_of(store)])
+        except StoreError as error:
             problems.append(error)
-            return row[1], None
+            return run_id, None
         try:
-            return row[1], _artifact(row[0], row[1], name, row[2])
+            return run_id, _read_artifact(artifact_uri, run_id, name, store)
         except StoreError:
-            return row[1], None
+            return run_id, None
 
-    with ThreadPoolExecutor(8) as pool:
-        files = [*pool.map(fetch, rows)]
+    with ThreadPoolExecutor(_FETCH_THREADS) as pool:
+        files = list(pool.map(fetch, rows))
     if problems:
         warnings.warn(
             f"files of {counted(len(problems), 'run')} are not read: {problems[0]}", stacklevel=2
@@ -259,96 +309,152 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
     return {run_id: content for run_id, content in files if content is not None}
 
 
-def _artifact(
-    artifact_uri: str, run_id: str, name: str, uri: str | None, alone: bool = True
-) -> bytes | None:
-    """A file among the artifacts at an address; None where there is none, StoreError where it
-    cannot be fetched.
+def _artifact_rows(frame: pd.DataFrame, tracking_uri: Stores) -> list[tuple[str, str, str | None]]:
+    """Artifact address, run id and store of each run."""
+    stores = _unique_stores(tracking_uri)
+    run_stores: list[str | None]
+    if len(stores) == 1:
+        run_stores = stores * len(frame)
+    elif "store" not in frame:
+        run_stores = [None] * len(frame)
+    else:
+        by_label = {_store_label(uri): uri for uri in stores}
+        run_stores = [by_label.get(str(label), label) for label in frame["store"]]
+    return [
+        (str(artifact_uri or ""), str(run_id), store)
+        for artifact_uri, run_id, store in zip(
+            frame["artifact_uri"], frame["run_id"], run_stores, strict=True
+        )
+    ]
 
-    `alone`: a server keeps it by itself, as tables and what no program reads; other files may be
-    packed there.
+
+def _read_artifact(
+    artifact_uri: str, run_id: str, name: str, uri: str | None, *, is_packed: bool = False
+) -> bytes | None:
+    """Read a file among the artifacts of a run.
+
+    Args:
+        artifact_uri: Address of the run's artifacts.
+        run_id: Id of the run.
+        name: Path of the file below that address.
+        uri: Address of the store.
+        is_packed: Whether a server may keep the file in a pack. Tables, and files that no program
+            reads, are kept as they are.
+
+    Returns:
+        The content; None if there is no such file.
+
+    Raises:
+        StoreError: The file cannot be fetched.
     """
     if artifact_uri.startswith(f"{BUNDLE}:"):
         return read_bundled(artifact_uri, name)
     folder = artifact_folder(artifact_uri, run_id, [address_of(uri)])
     if folder is not None:
-        path = folder / name if is_inside(folder, name) else None
-        return path.read_bytes() if path and path.is_file() else None
+        if not is_inside(folder, name):
+            return None
+        path = folder / name
+        return path.read_bytes() if path.is_file() else None
+    return _download_artifact(run_id, name, address_of(uri).uri, is_packed=is_packed)
+
+
+def _download_artifact(run_id: str, name: str, server: str, *, is_packed: bool) -> bytes | None:
     from mlflow.artifacts import download_artifacts, list_artifacts
 
-    server = address_of(uri).uri
     with store_errors(f"{name} of run {run_id}"):
-        if alone:
-            held = []
-        else:
-            held = [file.path for file in list_artifacts(run_id=run_id, tracking_uri=server)]
-        packed = PACKED in held and name not in held
-        fetched = download_artifacts(
-            run_id=run_id, artifact_path=PACKED if packed else name, tracking_uri=server
+        use_pack = False
+        if is_packed:
+            files = [file.path for file in list_artifacts(run_id=run_id, tracking_uri=server)]
+            use_pack = PACKED in files and name not in files
+        path = download_artifacts(
+            run_id=run_id, artifact_path=PACKED if use_pack else name, tracking_uri=server
         )
-    content = Path(fetched).read_bytes()
-    return unpack(content).get(name) if packed else content
+    content = Path(path).read_bytes()
+    if use_pack:
+        return unpack(content).get(name)
+    return content
 
 
-def _parse(content: bytes, name: str, run_id: str) -> pd.DataFrame:
+def _parse_table(content: bytes, name: str, run_id: str) -> pd.DataFrame:
     """A table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
     try:
         value = read_json(content.decode())
         return pd.DataFrame(value["data"], columns=value["columns"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{name} of run {run_id} is damaged: {' '.join(str(error).split())[:200]}"
-        ) from error
+        reason = " ".join(str(error).split())[:_MAX_DAMAGE_LENGTH]
+        raise DataError(f"{name} of run {run_id} is damaged: {reason}") from error
 
 
 def read_operations(run_id: str, tracking_uri: Stores = None) -> pd.DataFrame:
-    """One row an operation, or an operation type where the run holds types alone (no column
-    `operation` then).
+    """Read the operations of a run.
 
-    StoreError for a run that was not profiled, DataError for a table that lacks columns.
+    Returns:
+        A row per operation, or per type of operation if the run holds only types; the column
+        `operation` is absent then.
+
+    Raises:
+        StoreError: The run was not profiled.
+        DataError: The table lacks columns.
     """
     try:
         name = "operations.json"
-        table = load_table(run_id, "operations.json", tracking_uri)
+        table = load_table(run_id, name, tracking_uri)
     except StoreError:
         name = "operation_types.json"
-        table = load_table(run_id, "operation_types.json", tracking_uri)
-    lacking = [column for column in ("type", *NUMBERS[2:]) if column not in table]
-    if lacking:
+        table = load_table(run_id, name, tracking_uri)
+    missing = [column for column in _REQUIRED_OPERATION_COLUMNS if column not in table]
+    if missing:
         raise DataError(
-            f"{name} of run {run_id} is no operation table: it lacks {', '.join(lacking)}"
+            f"{name} of run {run_id} is not an operation table: it lacks {', '.join(missing)}"
         )
     return table
 
 
 def load_types(frame: pd.DataFrame, tracking_uri: Stores = None) -> pd.DataFrame:
-    """The tables operation_types.json of a frame's runs: run_id, type and NUMBERS (float64, NaN
-    where not recorded).
+    """Load the tables operation_types.json of a frame's runs.
 
-    Runs that were not profiled, which have no metric `op_share.<type>`, are passed over: to look
-    for the files of a hundred thousand takes minutes. Raises DataError for a damaged table.
+    Runs that were not profiled lack the metrics `op_share.<type>` and are skipped: to look for the
+    files of a hundred thousand runs takes minutes.
+
+    Returns:
+        The columns run_id, type and OPERATION_NUMBERS (float64, NaN if not recorded).
+
+    Raises:
+        DataError: A table is damaged.
     """
-    profiled = frame[frame.filter(regex=r"^op_share\.").notna().any(axis=1)]
-    tables = load_tables(profiled, "operation_types.json", tracking_uri).reindex(
-        columns=["run_id", "type", *NUMBERS]
-    )
+    is_profiled = frame.filter(regex=r"^op_share\.").notna().any(axis=1)
+    tables = load_tables(frame[is_profiled], "operation_types.json", tracking_uri)
+    tables = tables.reindex(columns=["run_id", "type", *OPERATION_NUMBERS])
     numbers = {
-        name: pd.to_numeric(tables[name], errors="coerce").astype("float64") for name in NUMBERS
+        name: pd.to_numeric(tables[name], errors="coerce").astype("float64")
+        for name in OPERATION_NUMBERS
     }
     return tables.assign(type=tables["type"].astype("str"), **numbers)
 
 
 def read_environment(run: Mapping[Any, Any], store: str | None) -> Mapping[str, Any]:
-    """The environment that a run (a row of the frame) of a store recorded; empty where it has none
-    that can be read.
+    """Read the environment that a run recorded.
+
+    Args:
+        run: A row of the frame.
+        store: Address of the run's store.
+
+    Returns:
+        The environment; empty if the run has none that can be read.
     """
     if not run["artifact_uri"]:
         return {}
     try:
-        content = _artifact(
-            str(run["artifact_uri"]), str(run["run_id"]), "environment.json", store, alone=False
+        content = _read_artifact(
+            str(run["artifact_uri"]),
+            str(run["run_id"]),
+            "environment.json",
+            store,
+            is_packed=True,
         )
-        found = read_json(content or b"{}")
+        environment = read_json(content or b"{}")
     except (OSError, ValueError, StoreError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if isinstance(environment, dict):
+        return environment
+    return {}

@@ -1,14 +1,13 @@
-"""The gate that runs pass on their way into every analysis: what is wrong stays out, what is
-doubtful is reported.
+"""The quality gate before every analysis: unusable runs are excluded, doubtful ones are reported.
 
-runs, quality = usable_runs(frame) quality.text()   "Left out: 3 runs with failed checks, 12 copies of
-other runs; 4 runs are not steady."
+runs, quality = usable_runs(frame)
+quality.text()  # "Excluded: 3 runs with failed checks, 12 copies of other runs; ..."
 """
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -17,9 +16,9 @@ from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
 from paradnn.core.words import counted
 
-_LARGEST = 1e30  # no quantity is as large, in any unit: so many FLOPs are a century of all computers there are
-#: What tells one timing from another: metrics in one tuple follow from each other, so they agree
-#: together.
+#: Larger than any quantity in any unit: a century of FLOPs of all computers on Earth.
+_MAX_PLAUSIBLE = 1e30
+#: Metrics that distinguish two timings. Those of one tuple follow from each other.
 _TIMINGS = (
     ("step_time_ms", "examples_per_second", "flops_per_second"),
     ("step_time_low_ms", "examples_per_second_high"),
@@ -27,30 +26,47 @@ _TIMINGS = (
     ("step_time_cv",),
     ("compile_seconds",),
 )
-#: Significant digits in which two timings must agree, over all that tell them apart, to be one: two
+#: Significant digits in which two timings must agree, summed over `_TIMINGS`, to be copies. Two
 #: measurements with a spread of 1% agree in five digits once in 3,000 times.
-_DIGITS = 5
-# times the slowest block; times what was rounded to so many digits
-_BEYOND = 1.1
-_SLACK = 1 + 1e-5
-_BLOCKS = (
+_MIN_COMMON_DIGITS = 5
+#: Two timings whose relative difference exceeds this are different.
+_MAX_ROUNDING = 1e-3
+#: An interval may exceed the slowest block by this factor.
+_BLOCK_FACTOR = 1.1
+#: Tolerance of comparisons between rounded metrics.
+_ROUNDING_FACTOR = 1 + 1e-5
+_STEP_TIMES = (
     "step_time_ms",
     "step_time_low_ms",
     "step_time_high_ms",
     "step_time_min_ms",
     "step_time_max_ms",
 )
-_ENDS = (*_BLOCKS[1:3], "examples_per_second_low", "examples_per_second_high")
+_RATES = ("examples_per_second", "examples_per_second_low", "examples_per_second_high")
+_INTERVAL_ENDS = (
+    "step_time_low_ms",
+    "step_time_high_ms",
+    "examples_per_second_low",
+    "examples_per_second_high",
+)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What the gate left out and what it let pass although it is doubtful, as numbers of runs.
+    """Counts of the runs that the quality gate excluded, and of doubtful ones.
 
-    Out are `failed_checks`, `copies` and, with `steady_only`, `unsteady` and `contended` runs,
-    which are else flagged. `impossible` values and `wild` intervals are taken as missing. `failed`
-    maps outcomes to runs that failed beside ok replicates of `partly_failed` points; `scenarios`
-    are runs that were taken for what their steps are.
+    Attributes:
+        runs: Number of runs before the gate.
+        failed_checks: Excluded runs whose checks failed.
+        copies: Excluded runs that are copies of other runs.
+        impossible: Values that no quantity can have, which became missing.
+        wild: Runs with an implausible interval, which became missing.
+        unsteady: Runs that did not reach a steady state; excluded with `steady_only`.
+        contended: Runs on a machine with other work; excluded with `steady_only`.
+        steady_only: Whether unsteady and contended runs are excluded.
+        partly_failed: Points with both ok and failed replicates.
+        failed: Outcome -> number of failed replicates of these points.
+        scenarios: Runs of scenarios that count for the steps that they time.
     """
 
     runs: int = 0
@@ -67,184 +83,248 @@ class Quality:
 
     @property
     def out(self) -> int:
-        """How many runs were left out."""
-        return (
-            self.failed_checks
-            + self.copies
-            + (self.unsteady + self.contended if self.steady_only else 0)
-        )
+        """Number of excluded runs."""
+        excluded = self.failed_checks + self.copies
+        if self.steady_only:
+            excluded += self.unsteady + self.contended
+        return excluded
 
     def as_json(self) -> dict[str, Any]:
         """The fields, and `out`."""
         return asdict(self) | {"out": self.out}
 
     def text(self) -> str:
-        """What was left out and what is doubtful in one line; empty where there is neither."""
-        runs = functools.partial(counted, noun="run")
-        strict = self.steady_only
-        failed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
-        out = {
-            f"{runs(self.failed_checks)} with failed checks": self.failed_checks,
-            f"{self.copies} {'copies' if self.copies > 1 else 'copy'} of other runs": self.copies,
-            f"{runs(self.unsteady)} that are not steady": self.unsteady * strict,
-            f"{runs(self.contended)} on a contended machine": self.contended * strict,
-            f"{self.impossible} infinite or impossible values": self.impossible,
-        }
-        rest = f"{counted(self.partly_failed, 'point')} rest on the replicates that did not fail ({failed} failed)"
-        shared = f"{runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)"
-        steps = f"{runs(self.scenarios)} of scenarios count for the steps that they time, not for their queries"
-        parts = {
-            f"left out: {', '.join(words for words, count in out.items() if count)}": sum(
-                out.values()
-            ),
-            f"{runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady": self.unsteady
-            * (not strict),
-            shared: self.contended * (not strict),
-            f"{runs(self.wild)} without an interval, which would reach far beyond every block": self.wild,
-            rest: self.partly_failed,
-            f"{steps} (docs/how-to/serving.md)": self.scenarios,
-        }
-        line = "; ".join(words for words, count in parts.items() if count)
-        return f"{line[0].upper()}{line[1:]}." if line else ""
+        """The excluded and the doubtful runs in one line; empty if there are no such runs."""
+        parts = []
+        excluded = list(self._excluded())
+        if excluded:
+            parts.append(f"excluded: {', '.join(excluded)}")
+        parts += self._doubtful()
+        line = "; ".join(parts)
+        if not line:
+            return ""
+        return f"{line[0].upper()}{line[1:]}."
+
+    def _excluded(self) -> Iterator[str]:
+        if self.failed_checks:
+            yield f"{counted(self.failed_checks, 'run')} with failed checks"
+        if self.copies:
+            copies = "copies" if self.copies > 1 else "copy"
+            yield f"{self.copies} {copies} of other runs"
+        if self.unsteady and self.steady_only:
+            yield f"{counted(self.unsteady, 'run')} without a steady state"
+        if self.contended and self.steady_only:
+            yield f"{counted(self.contended, 'run')} on a contended machine"
+        if self.impossible:
+            yield counted(self.impossible, "infinite or impossible value")
+
+    def _doubtful(self) -> Iterator[str]:
+        if self.unsteady and not self.steady_only:
+            verb = "are" if self.unsteady > 1 else "is"
+            yield f"{counted(self.unsteady, 'run')} {verb} not steady"
+        if self.contended and not self.steady_only:
+            yield (
+                f"{counted(self.contended, 'run')} shared the machine with other work "
+                "(--steady-only excludes such runs)"
+            )
+        if self.wild:
+            yield (
+                f"{counted(self.wild, 'run')} without an interval, "
+                "which would reach far beyond every block"
+            )
+        if self.partly_failed:
+            failed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
+            verb = "rest" if self.partly_failed > 1 else "rests"
+            yield (
+                f"{counted(self.partly_failed, 'point')} {verb} on the replicates that did not "
+                f"fail ({failed} failed)"
+            )
+        if self.scenarios:
+            yield (
+                f"{counted(self.scenarios, 'run')} of scenarios count for the steps that they "
+                "time, not for their queries (docs/how-to/serving.md)"
+            )
 
 
 def usable_runs(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
-    """The runs that an analysis may rest on, and what became of the others; `steady_only` also
-    leaves out runs that are not steady or whose machine was contended.
+    """Pass runs through the quality gate.
+
+    Args:
+        frame: The runs.
+        steady_only: Whether to exclude runs that are not steady or ran on a contended machine.
+
+    Returns:
+        The usable runs, and the counts of excluded and doubtful ones.
     """
-    if "outcome" not in frame:  # models without runs
+    if "outcome" not in frame:
+        # A frame of models without runs.
         return frame, Quality(runs=len(frame))
-    wrong = _begins(frame, "checks", "failed")
-    copied = ~wrong & find_copies(frame)
-    contended = ~wrong & ~copied & _begins(frame, "contended", "true")
-    unsteady = (
-        ~wrong & ~copied & ~contended & is_ok(frame).to_numpy() & _begins(frame, "steady", "false")
+    has_failed_checks = _starts_with(frame, "checks", "failed")
+    is_copy = ~has_failed_checks & find_copies(frame)
+    is_valid = ~has_failed_checks & ~is_copy
+    is_contended = is_valid & _starts_with(frame, "contended", "true")
+    is_unsteady = (
+        is_valid & ~is_contended & is_ok(frame).to_numpy() & _starts_with(frame, "steady", "false")
     )
-    out = wrong | copied | ((unsteady | contended) & steady_only)
-    kept = frame[~out].reset_index(drop=True) if out.any() else frame
-    numbers = kept[
-        [name for name in units(kept.columns) if pd.api.types.is_float_dtype(kept[name])]
-    ]
-    impossible = (
-        numbers.loc[:, (numbers.max() > _LARGEST) | (numbers.min() < -_LARGEST)].abs() > _LARGEST
-    )
-    if impossible.size:
-        kept = kept.assign(
-            **{str(name): numbers[name].mask(bad) for name, bad in impossible.items()}
-        )
-    kept, wild = drop_implausible_intervals(kept)
-    points, failed = _failed_beside_ok(kept)
-    return kept, Quality(
+    is_excluded = ~is_valid
+    if steady_only:
+        is_excluded = is_excluded | is_unsteady | is_contended
+    kept = frame
+    if is_excluded.any():
+        kept = frame[~is_excluded].reset_index(drop=True)
+    kept, impossible = _drop_impossible_values(kept)
+    kept, implausible = drop_implausible_intervals(kept)
+    partly_failed, failed = _partly_failed_points(kept)
+    quality = Quality(
         runs=len(frame),
-        failed_checks=int(wrong.sum()),
-        copies=int(copied.sum()),
-        impossible=int(impossible.to_numpy().sum()),
-        wild=wild,
-        unsteady=int(unsteady.sum()),
-        contended=int(contended.sum()),
+        failed_checks=int(has_failed_checks.sum()),
+        copies=int(is_copy.sum()),
+        impossible=impossible,
+        wild=implausible,
+        unsteady=int(is_unsteady.sum()),
+        contended=int(is_contended.sum()),
         steady_only=steady_only,
-        partly_failed=points,
+        partly_failed=partly_failed,
         failed=failed,
     )
+    return kept, quality
+
+
+def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The frame without values that no quantity can have, and the number of these."""
+    names = [name for name in units(frame.columns) if pd.api.types.is_float_dtype(frame[name])]
+    numbers = frame[names]
+    is_suspect = (numbers.max() > _MAX_PLAUSIBLE) | (numbers.min() < -_MAX_PLAUSIBLE)
+    is_impossible = numbers.loc[:, is_suspect].abs() > _MAX_PLAUSIBLE
+    if is_impossible.size:
+        cleaned = {str(name): numbers[name].mask(mask) for name, mask in is_impossible.items()}
+        frame = frame.assign(**cleaned)
+    return frame, int(is_impossible.to_numpy().sum())
 
 
 def find_copies(frame: pd.DataFrame) -> np.ndarray:
-    """Which ok runs (n,) are copies of one that stands before them.
+    """Find ok runs that are copies of an earlier run.
 
-    A copy is of the same record (`offline_id`, or `origin` together with the point) or of the same
-    point in the same environment with the same timings to rounding: every timing that both hold
-    agrees in the digits of the one with fewer, five or more over all. Runs with equal raw blocks
-    have equal timings, and so are found.
+    A copy has the same record: the same `offline_id`, or the same `origin` and point. Or it is of
+    the same point in the same environment, and its timings are equal up to rounding. Every timing
+    that both runs hold then agrees in all digits of the shorter one, and the digits in common are
+    at least five in total. Runs with equal raw blocks have equal timings, so they are found too.
+
+    Returns:
+        Whether each run is a copy (n,).
     """
-    found = np.zeros(len(frame), dtype=bool)
+    is_copy = np.zeros(len(frame), dtype=bool)
     ok = is_ok(frame).to_numpy()
     for keys in (["offline_id"], ["origin", "point_id"]):
         if all(name in frame for name in keys):
-            places = np.flatnonzero(ok & frame[keys].notna().all(axis=1).to_numpy())
-            found[places] |= frame[keys].iloc[places].duplicated().to_numpy()
+            positions = np.flatnonzero(ok & frame[keys].notna().all(axis=1).to_numpy())
+            is_copy[positions] |= frame[keys].iloc[positions].duplicated().to_numpy()
     if "point_id" not in frame:
-        return found
+        return is_copy
     keys = [name for name in ("point_id", "environment_id") if name in frame]
-    places = np.flatnonzero(ok & ~found & frame["point_id"].notna().to_numpy())
-    places = places[frame[keys].iloc[places].duplicated(keep=False).to_numpy()]
+    positions = np.flatnonzero(ok & ~is_copy & frame["point_id"].notna().to_numpy())
+    positions = positions[frame[keys].iloc[positions].duplicated(keep=False).to_numpy()]
     timings = [
         frame.reindex(columns=list(names)).astype("float64").to_numpy() for names in _TIMINGS
     ]
-    for _, same in pd.Series(places).groupby(
-        frame[keys].iloc[places].groupby(keys, dropna=False).ngroup().to_numpy()
-    ):
-        first: list[int] = []
-        for place in same:
-            pairs = (
-                [list(map(_shared, rows[place], rows[other])) for rows in timings]
-                for other in first
+    groups = frame[keys].iloc[positions].groupby(keys, dropna=False).ngroup().to_numpy()
+    for _, group in pd.Series(positions).groupby(groups):
+        originals: list[int] = []
+        for position in group:
+            is_copy[position] = any(
+                _have_equal_timings(timings, position, original) for original in originals
             )
-            found[place] = any(min(map(min, d)) >= 0 and sum(map(max, d)) >= _DIGITS for d in pairs)
-            first += [] if found[place] else [place]
-    return found
+            if not is_copy[position]:
+                originals.append(position)
+    return is_copy
 
 
-def _shared(one: float, other: float) -> float:
-    """The digits in which two timings agree, all of the one with fewer; 0 where one is not known,
-    -1 if they differ.
+def _have_equal_timings(timings: list[np.ndarray], first: int, second: int) -> bool:
+    """Whether two rows of the timings are one measurement, up to rounding."""
+    digits = [
+        [_common_digits(one, other) for one, other in zip(rows[first], rows[second], strict=True)]
+        for rows in timings
+    ]
+    if min(min(group) for group in digits) < 0:
+        return False
+    return sum(max(group) for group in digits) >= _MIN_COMMON_DIGITS
+
+
+def _common_digits(one: float, other: float) -> int:
+    """The digits in which two timings agree: all digits of the shorter one.
+
+    Returns:
+        0 if one of them is missing, -1 if they differ.
     """
     if not (math.isfinite(one) and math.isfinite(other)):
         return 0
-    if abs(one - other) > 1e-3 * max(abs(one), abs(other)):
+    if abs(one - other) > _MAX_ROUNDING * max(abs(one), abs(other)):
         return -1
-    texts = (f"{each:.15g}" for each in (one, other))  # what a stored number has
-    fewer = min(len(Decimal(text).normalize().as_tuple().digits) for text in texts)
-    return fewer if f"{one:.{fewer}g}" == f"{other:.{fewer}g}" else -1
+    # A stored number has at most 15 digits.
+    texts = (f"{value:.15g}" for value in (one, other))
+    digits = min(len(Decimal(text).normalize().as_tuple().digits) for text in texts)
+    if f"{one:.{digits}g}" == f"{other:.{digits}g}":
+        return digits
+    return -1
 
 
-def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
-    """Which rows say a word, truth values in words; none where the column is not there."""
+def _starts_with(frame: pd.DataFrame, name: str, prefix: str) -> np.ndarray:
+    """Whether each value of a column starts with a lower-case text (n,).
+
+    Booleans count as their text. Without the column no row does.
+    """
     if name not in frame:
         return np.zeros(len(frame), dtype=bool)
-    codes, words = pd.factorize(frame[name])
-    return np.array([*(str(each).lower().startswith(word) for each in words), False])[codes]
+    codes, distinct = pd.factorize(frame[name])
+    # Code -1, a missing value, finds the last entry.
+    matches = [str(value).lower().startswith(prefix) for value in distinct]
+    return np.array([*matches, False])[codes]
 
 
 def drop_implausible_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The frame without intervals that cannot be, and how many runs had one.
+    """Make implausible intervals missing.
 
-    Such an interval is wider than what it is of, to each side in the mean, does not hold it, or
-    ends a tenth and more beyond the fastest or the slowest block that was measured. Runs stored
-    before intervals ended at those have them.
+    An interval is implausible if its mean half width exceeds its estimate, if it excludes its
+    estimate, or if it ends a tenth or more beyond the fastest or the slowest measured block. Only
+    runs that were stored before intervals ended at these blocks have such intervals.
+
+    Returns:
+        The frame, and the number of runs with such an interval.
     """
-    names = [*_BLOCKS, "examples_per_second", *_ENDS[2:]]
-    value, low, high, fastest, slowest, rate, least, most = (
-        frame.reindex(columns=names).astype("float64").to_numpy().T
-    )
+    names = [*_STEP_TIMES, *_RATES]
+    columns = frame.reindex(columns=names).astype("float64").to_numpy().T
+    value, low, high, fastest, slowest, rate, rate_low, rate_high = columns
     with np.errstate(invalid="ignore"):
-        wild = (high - low > 2 * value) | (low < fastest / _BEYOND) | (high > slowest * _BEYOND)
-        wild |= (
-            (low > value * _SLACK)
-            | (value > high * _SLACK)
-            | (least > rate * _SLACK)
-            | (rate > most * _SLACK)
-        )
-    if wild.any():
-        frame = frame.assign(**{name: frame[name].mask(wild) for name in _ENDS if name in frame})
-    return frame, int(wild.sum())
+        is_too_wide = high - low > 2 * value
+        is_beyond_blocks = (low < fastest / _BLOCK_FACTOR) | (high > slowest * _BLOCK_FACTOR)
+        excludes_time = (low > value * _ROUNDING_FACTOR) | (value > high * _ROUNDING_FACTOR)
+        excludes_rate = (rate_low > rate * _ROUNDING_FACTOR) | (rate > rate_high * _ROUNDING_FACTOR)
+    is_implausible = is_too_wide | is_beyond_blocks | excludes_time | excludes_rate
+    if is_implausible.any():
+        ends = {name: frame[name].mask(is_implausible) for name in _INTERVAL_ENDS if name in frame}
+        frame = frame.assign(**ends)
+    return frame, int(is_implausible.sum())
 
 
-def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
-    """(points with an ok replicate beside failed ones, outcome -> how many failed); what was
-    repeated with success under the same replicate did not fail.
+def _partly_failed_points(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
+    """Points with both ok and failed replicates.
+
+    A failure that was repeated with success under the same replicate does not count.
+
+    Returns:
+        The number of such points, and the number of failed replicates by outcome.
     """
     ok = is_ok(frame)
-    keys = [name for name in ("point_id", "environment_id") if name in frame]
-    if "point_id" not in frame or not (frame["outcome"].notna() & ~ok).any():
+    has_failed = frame["outcome"].notna() & ~ok
+    if "point_id" not in frame or not has_failed.any():
         return 0, {}
+    keys = [name for name in ("point_id", "environment_id") if name in frame]
     point = frame.groupby(keys, dropna=False).ngroup()
-    beside = frame["outcome"].notna() & ~ok & ok.groupby(point).transform("any")
+    counts_as_failed = has_failed & ok.groupby(point).transform("any")
     if "replicate" in frame:
-        again = ok.groupby(frame.groupby([*keys, "replicate"], dropna=False).ngroup()).transform(
-            "any"
-        )
-        beside &= ~(again & frame["replicate"].notna())
-    counts = frame.loc[beside, "outcome"].astype("object").value_counts()
-    return int(point[beside].nunique()), {
-        str(outcome): int(count) for outcome, count in counts.items()
-    }
+        replicate = frame.groupby([*keys, "replicate"], dropna=False).ngroup()
+        was_repeated = ok.groupby(replicate).transform("any") & frame["replicate"].notna()
+        counts_as_failed &= ~was_repeated
+    outcomes = frame.loc[counts_as_failed, "outcome"].astype("object").value_counts()
+    failed = {str(outcome): int(count) for outcome, count in outcomes.items()}
+    return int(point[counts_as_failed].nunique()), failed

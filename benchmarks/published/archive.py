@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.published.source import ImportedFolder, Publication, PublishedRun, read_text
-from analysis.store.load import NUMBERS
+from analysis.store.load import OPERATION_NUMBERS
 from benchmarks.published.common import published_run
 from paradnn.store.files import read_json
 
@@ -175,7 +175,7 @@ def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
         share = number["time_perc"] / 100
         rates = [shares["flops_perc"] * _TPU.peak, shares["memory_bandwidth"] * _PEAK_BANDWIDTH]
         own = [None, None] if kind == "while" else rates
-        _, rows = run.tables.setdefault("operation_types.json", (("type", *NUMBERS), []))
+        _, rows = run.tables.setdefault("operation_types.json", (("type", *OPERATION_NUMBERS), []))
         rows.append(
             [kind, None, None, share, intensity * moved, moved, *own, intensity if moved else None]
         )

@@ -17,7 +17,14 @@ import pytest
 
 from analysis.cli import main
 from analysis.columns import parse_blocks
-from analysis.store.load import _parse, load, load_files, load_table, load_tables, read_environment
+from analysis.store.load import (
+    _parse_table,
+    load,
+    load_files,
+    load_table,
+    load_tables,
+    read_environment,
+)
 from paradnn.core.errors import ConfigError, DataError, ParadnnError
 from paradnn.designs.adaptive import _number
 from paradnn.families import Model
@@ -313,7 +320,7 @@ def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"operations\.json of run r1 is damaged: nested too deeply"
     ):
-        _parse(deep.encode() * 20, "operations.json", "r1")
+        _parse_table(deep.encode() * 20, "operations.json", "r1")
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)

@@ -72,7 +72,7 @@ def test_copies_are_found_whatever_their_rounding() -> None:
         np.testing.assert_array_equal(find_copies(both), np.repeat([False, True, True], len(frame)))
         kept, quality = usable_runs(both)
         assert list(kept["run_id"]) == list(frame["run_id"])
-        assert quality.text() == "Left out: 18 copies of other runs."
+        assert quality.text() == "Excluded: 18 copies of other runs."
     elsewhere = pd.concat(
         [frame, frame.assign(run_id="other", environment_id="env-B")], ignore_index=True
     )
@@ -97,13 +97,13 @@ def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
     kept, quality = usable_runs(frame)
     assert (len(kept), quality.out, quality.unsteady, quality.contended) == (26, 1, 2, 1)
     assert quality.text() == (
-        "Left out: 1 run with failed checks; 2 runs are not steady; 1 run shared the machine with other work "
-        "(--steady-only leaves such runs out)."
+        "Excluded: 1 run with failed checks; 2 runs are not steady; 1 run shared the machine with other work "
+        "(--steady-only excludes such runs)."
     )
     kept, quality = usable_runs(frame, steady_only=True)
     assert (len(kept), quality.out) == (23, 4)
-    steady = "2 runs that are not steady, 1 run on a contended machine."
-    assert quality.text() == f"Left out: 1 run with failed checks, {steady}"
+    steady = "2 runs without a steady state, 1 run on a contended machine."
+    assert quality.text() == f"Excluded: 1 run with failed checks, {steady}"
     as_text = frame.assign(
         steady=frame["steady"].map(str).str.lower(), contended=frame["contended"].map(str)
     )
@@ -141,7 +141,7 @@ def test_an_analysis_says_what_it_left_out_in_text_and_json() -> None:
     )
     assert (
         result.text().splitlines()[-1]
-        == "Left out: 1 run with failed checks, 27 copies of other runs."
+        == "Excluded: 1 run with failed checks, 27 copies of other runs."
     )
     assert (
         result.quality.as_json() | {"failed_checks": 1, "copies": 27, "out": 28}

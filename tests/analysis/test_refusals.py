@@ -134,12 +134,12 @@ REFUSED += [
     (
         "boxplot",
         lambda: boxes().assign(checks="failed: rates"),
-        "no run is left to analyze: Left out: ",
+        "no run is left to analyze: Excluded: ",
     ),
     (
         "boxplot --steady-only",
         lambda: boxes().assign(steady="false"),
-        "that are not steady",
+        "without a steady state",
     ),
     ("boxplot --a device=A", lambda: paired(), "--b=(none): both sides are needed"),
     ("channel", lambda: whole(), "no run measured messages; measure some"),
