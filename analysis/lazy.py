@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from paradnn.statistics.lazy import LazyModule, np, optimize, pd, special, stats
 
 if TYPE_CHECKING:
-    from analysis import drawing
+    # Not `from analysis import drawing`: the package imports modules that import this one.
+    import analysis.drawing as drawing
     from paradnn.store import columns as stored
 else:
     drawing = LazyModule("analysis.drawing")

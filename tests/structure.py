@@ -1,197 +1,250 @@
-"""The structure of the code as its imports say it. `python -m tests.structure` draws the picture of
-it.
+"""The imports between the packages of this project, and the picture of them in the documentation.
 
-A room is a folder of `paradnn`, or one of the other packages; the files at the top of `paradnn`,
-which `python -m` runs, are the room of the commands. A room stands one floor above the highest of
-those it imports. The picture in docs/explanation/architecture.md shows every room with the first sentence of
-its docstring, and the arrows that no longer way round replaces.
+`python -m tests.structure` draws docs/images/architecture.svg. It shows every package of `paradnn`,
+the commands at its top level, and the other packages, each with the first sentence of its
+docstring. A package is one layer above the highest that it imports. An import is omitted if a chain
+of others implies it.
 """
 
 import ast
 import html
 import textwrap
+from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "architecture.svg"
-#: The room of the files at the top of `paradnn`.
+#: The name in the picture of the modules at the top level of `paradnn`.
 COMMANDS = "commands"
 PACKAGES = ("paradnn", "analysis", "hydra_plugins", "benchmarks")
+
+
+def _module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+#: The files of all modules by dotted name.
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    _module_name(path): path
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
-Arrows = dict[str, set[str]]
+#: The packages that each package imports.
+Dependencies = dict[str, set[str]]
+
+# Sizes in the picture, in pixels.
 WIDTH = 1500
-BOX = 78
+BOX_HEIGHT = 78
+MAX_BOX_WIDTH = 330
 GAP = 16
-ROW = 128
+LAYER_HEIGHT = 128
 MARGIN = 24
+CHARACTER_WIDTH = 6.4
+CAPTION_LINES = 3
+_SWEEPS = 12
+_STYLE = (
+    "text{font-family:system-ui,sans-serif;fill:#1b2733}"
+    ".n{font-size:16px;font-weight:600}"
+    ".c{font-size:11px}"
+    "rect{fill:#eef3f8;stroke:#7a93ab}"
+    "path{fill:none;stroke:#4a6785;stroke-opacity:.45;stroke-width:1.3}"
+)
+
+
+@dataclass(frozen=True)
+class Position:
+    """The center of a box in the picture."""
+
+    x: float
+    y: float
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    """A file's syntax tree."""
+def parse(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
     return ast.parse(path.read_text())
 
 
 @cache
-def imports_of(path: Path) -> set[str]:
-    """Dotted names of every import in a file, those inside functions too; not those that a type
-    checker alone makes.
+def imported_names(path: Path) -> set[str]:
+    """Return the dotted names that a file imports.
+
+    Imports within functions count, and so do imports that only a type checker sees.
     """
     names: set[str] = set()
-    typed = [
-        node
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    unmade = {part for node in typed for statement in node.body for part in ast.walk(statement)}
-    for node in ast.walk(tree(path)):
-        if node in unmade:
-            continue
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def room_of(module: str) -> str | None:
-    """The room of a module; None outside the house, and for `paradnn` itself and its dispatcher of
-    commands.
+def package_of(module: str) -> str | None:
+    """Return the package of a module as the picture names it.
+
+    None for modules of other projects, `paradnn` itself and its dispatcher `paradnn.__main__`.
     """
-    head, _, rest = module.partition(".")
-    if head != "paradnn":
-        return head if head in PACKAGES else None
-    room = rest.partition(".")[0]
-    if f"paradnn.{room}" not in MODULES or room == "__main__":
+    top, _, rest = module.partition(".")
+    if top != "paradnn":
+        return top if top in PACKAGES else None
+    name = rest.partition(".")[0]
+    if f"paradnn.{name}" not in MODULES or name == "__main__":
         return None
-    return room if (ROOT / "paradnn" / room).is_dir() else COMMANDS
+    if (ROOT / "paradnn" / name).is_dir():
+        return name
+    return COMMANDS
 
 
-def arrows() -> Arrows:
-    """Every room with the rooms it imports."""
-    found: Arrows = {room: set() for name in MODULES if (room := room_of(name))}
+def package_dependencies() -> Dependencies:
+    """Return all packages with the packages that they import."""
+    dependencies: Dependencies = {}
     for name, path in MODULES.items():
-        room = room_of(name)
-        if room:
-            found[room] |= {
-                other for imported in imports_of(path) if (other := room_of(imported))
-            } - {room}
-    return found
+        package = package_of(name)
+        if package is None:
+            continue
+        imported = {package_of(other) for other in imported_names(path)} - {None, package}
+        dependencies.setdefault(package, set()).update(other for other in imported if other)
+    return dependencies
 
 
-def floors(house: Arrows) -> dict[str, int]:
-    """The floor of every room, from 1; RecursionError for a circle."""
-    known: dict[str, int] = {}
+def module_dependencies() -> Dependencies:
+    """Return all modules with the modules of this project that they import."""
+    return {
+        name: (imported_names(path) & MODULES.keys()) - {name} for name, path in MODULES.items()
+    }
 
-    def floor(room: str) -> int:
-        if room not in known:
-            known[room] = 1 + max((floor(other) for other in house[room]), default=0)
-        return known[room]
 
-    return {room: floor(room) for room in house}
+def layers(dependencies: Dependencies) -> dict[str, int]:
+    """Return the layer of every package, from 1; raises CycleError if packages form a cycle."""
+    layer: dict[str, int] = {}
+    for package in TopologicalSorter(dependencies).static_order():
+        layer[package] = 1 + max((layer[other] for other in dependencies[package]), default=0)
+    return layer
+
+
+def direct_dependencies(dependencies: Dependencies) -> set[tuple[str, str]]:
+    """Return the imports that no chain of other imports implies."""
+
+    @cache
+    def reachable(package: str) -> frozenset[str]:
+        return frozenset({package}.union(*(reachable(other) for other in dependencies[package])))
+
+    direct = set()
+    for package, imported in dependencies.items():
+        for other in imported:
+            is_implied = any(other in reachable(between) for between in imported - {other})
+            if not is_implied:
+                direct.add((package, other))
+    return direct
 
 
 def captions() -> dict[str, str]:
-    """The first sentence of every room's docstring."""
-    files = {room: MODULES.get(f"paradnn.{room}") or MODULES.get(room) for room in arrows()}
-    texts = {room: ast.get_docstring(tree(path)) or "" for room, path in files.items() if path}
+    """Return the first sentence of the docstring of every package."""
+    texts = {}
+    for package in package_dependencies():
+        path = MODULES.get(f"paradnn.{package}") or MODULES.get(package)
+        docstring = ast.get_docstring(parse(path)) if path else ""
+        texts[package] = docstring or ""
+    commands = sorted(name for name in MODULES if package_of(name) == COMMANDS)
+    texts[COMMANDS] = ", ".join(name.removeprefix("paradnn.") for name in commands)
     # A namespace package has no docstring.
-    texts[COMMANDS] = (
-        f"{', '.join(sorted(name[8:] for name in MODULES if room_of(name) == COMMANDS and name[8:]))}"
-    )
-    texts["hydra_plugins"] = "What Hydra finds by itself: the sweeper that plans."
+    texts["hydra_plugins"] = "The plug-in that Hydra discovers: the sweeper that plans."
+    return {package: _first_sentence(text) for package, text in texts.items()}
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".")
+
+
+def positions(dependencies: Dependencies) -> dict[str, Position]:
+    """Return the position of every package: a row per layer, near the packages it depends on."""
+    layer = layers(dependencies)
+    top = max(layer.values())
+    neighbors: dict[str, list[str]] = {package: [] for package in dependencies}
+    for package, other in direct_dependencies(dependencies):
+        neighbors[package].append(other)
+        neighbors[other].append(package)
+    rows = [
+        sorted(package for package in dependencies if layer[package] == level)
+        for level in range(1, top + 1)
+    ]
+    x: dict[str, float] = {}
+    for row in rows:
+        for index, package in enumerate(row):
+            x[package] = WIDTH * (index + 1) / (len(row) + 1)
+
+    def mean_neighbor(package: str) -> tuple[float, str]:
+        near = sorted(x[other] for other in neighbors[package]) or [x[package]]
+        return sum(near) / len(near), package
+
+    for _ in range(_SWEEPS):
+        for row in rows:
+            row.sort(key=mean_neighbor)
+            for index, package in enumerate(row):
+                x[package] = WIDTH * (index + 0.5) / len(row)
     return {
-        room: " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-        for room, text in texts.items()
+        package: Position(
+            x[package], MARGIN + (top - layer[package]) * LAYER_HEIGHT + BOX_HEIGHT / 2
+        )
+        for package in dependencies
     }
-
-
-def needed(house: Arrows) -> set[tuple[str, str]]:
-    """The arrows that remain when each that a longer way replaces is left out."""
-
-    def reach(room: str) -> set[str]:
-        return {room}.union(*(reach(other) for other in house[room]))
-
-    return {
-        (room, other)
-        for room, others in house.items()
-        for other in others
-        if not any(other in reach(between) for between in others - {other})
-    }
-
-
-def places(house: Arrows) -> dict[str, tuple[float, float]]:
-    """Centre (x, y) of every room: floors as rows, within a row near what a room is tied to."""
-    floor = floors(house)
-    tied = needed(house)
-    top = max(floor.values())
-    rows = {
-        level: sorted(room for room in house if floor[room] == level) for level in range(1, top + 1)
-    }
-    x = {
-        room: WIDTH * (index + 1) / (len(row) + 1)
-        for row in rows.values()
-        for index, room in enumerate(row)
-    }
-    for _ in range(12):
-        for row in rows.values():
-            near = {
-                room: [x[b if a == room else a] for a, b in tied if room in (a, b)] for room in row
-            }
-            row.sort(
-                key=lambda room: (
-                    sum(near[room]) / len(near[room]) if near[room] else x[room],
-                    room,
-                )
-            )
-            x |= {room: WIDTH * (index + 0.5) / len(row) for index, room in enumerate(row)}
-    return {room: (x[room], MARGIN + (top - floor[room]) * ROW + BOX / 2) for room in house}
 
 
 def draw() -> str:
-    """The picture as SVG."""
-    house = arrows()
-    place = places(house)
-    caption = captions()
-    height = max(y for _, y in place.values()) + BOX / 2 + MARGIN
-    style = (
-        "text{font-family:system-ui,sans-serif;fill:#1b2733}.n{font-size:16px;font-weight:600}.c{font-size:11px}"
-        "rect{fill:#eef3f8;stroke:#7a93ab}path{fill:none;stroke:#4a6785;stroke-opacity:.45;stroke-width:1.3}"
-    )
+    """Return the picture as SVG."""
+    dependencies = package_dependencies()
+    position = positions(dependencies)
+    height = max(each.y for each in position.values()) + BOX_HEIGHT / 2 + MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
-        'aria-label="Rooms of the code and the imports between them">',
-        f'<style>{style}</style><rect width="100%" height="100%" style="fill:#fff;stroke:none"/>',
+        'aria-label="Packages of the code and the imports between them">',
+        f"<style>{_STYLE}</style>",
+        '<rect width="100%" height="100%" style="fill:#fff;stroke:none"/>',
     ]
-    for room, other in sorted(needed(house)):
-        (x1, y1), (x2, y2) = place[room], place[other]
-        middle = (y1 + y2) / 2
-        lines.append(
-            f'<path d="M{x1:.0f} {y1 + BOX / 2:.0f}C{x1:.0f} {middle:.0f} {x2:.0f} {middle:.0f} '
-            f'{x2:.0f} {y2 - BOX / 2:.0f}"/>'
-        )
-    counts = {y: sum(1 for _, other in place.values() if other == y) for _, y in place.values()}
-    for room, (x, y) in sorted(place.items()):
-        width = min(330, WIDTH / counts[y] - GAP)
-        lines.append(
-            f'<rect x="{x - width / 2:.0f}" y="{y - BOX / 2:.0f}" width="{width:.0f}" height="{BOX}" rx="7"/>'
-        )
-        name = room if room == COMMANDS else f"{room}/"
-        lines.append(
-            f'<text class="n" x="{x:.0f}" y="{y - 18:.0f}" text-anchor="middle">{name}</text>'
-        )
-        words = textwrap.wrap(caption.get(room, "").replace("`", ""), int(width / 6.4))[:3]
-        lines += [
-            f'<text class="c" x="{x:.0f}" y="{y + 15 * index:.0f}" text-anchor="middle">{html.escape(line)}</text>'
-            for index, line in enumerate(words)
-        ]
+    for package, other in sorted(direct_dependencies(dependencies)):
+        lines.append(_draw_import(position[package], position[other]))
+    caption = captions()
+    for package, center in sorted(position.items()):
+        row = [each for each in position.values() if each.y == center.y]
+        width = min(MAX_BOX_WIDTH, WIDTH / len(row) - GAP)
+        lines += _draw_package(package, caption.get(package, ""), center, width)
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _draw_import(start: Position, end: Position) -> str:
+    top = start.y + BOX_HEIGHT / 2
+    bottom = end.y - BOX_HEIGHT / 2
+    middle = (start.y + end.y) / 2
+    curve = (
+        f"M{start.x:.0f} {top:.0f}"
+        f"C{start.x:.0f} {middle:.0f} {end.x:.0f} {middle:.0f} {end.x:.0f} {bottom:.0f}"
+    )
+    return f'<path d="{curve}"/>'
+
+
+def _draw_package(package: str, caption: str, center: Position, width: float) -> list[str]:
+    name = package if package == COMMANDS else f"{package}/"
+    left = center.x - width / 2
+    top = center.y - BOX_HEIGHT / 2
+    lines = [
+        f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{BOX_HEIGHT}" rx="7"/>',
+        f'<text class="n" x="{center.x:.0f}" y="{center.y - 18:.0f}" '
+        f'text-anchor="middle">{name}</text>',
+    ]
+    wrapped = textwrap.wrap(caption.replace("`", ""), int(width / CHARACTER_WIDTH))
+    for index, text in enumerate(wrapped[:CAPTION_LINES]):
+        y = center.y + 15 * index
+        lines.append(
+            f'<text class="c" x="{center.x:.0f}" y="{y:.0f}" '
+            f'text-anchor="middle">{html.escape(text)}</text>'
+        )
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Imports run one way, from floor to floor; functions are small; no process imports what it must
-not.
-"""
+"""The architecture: who imports whom, what each process holds, and how names become paths."""
 
 import ast
 import json
@@ -11,199 +9,203 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import LONGEST
-from tests.structure import MODULES, PICTURE, ROOT, arrows, draw, floors, imports_of, room_of, tree
+from tests.structure import (
+    MODULES,
+    PICTURE,
+    ROOT,
+    draw,
+    imported_names,
+    module_dependencies,
+    parse,
+)
 
-RULES = yaml.safe_load(Path(__file__).with_name("architecture.yaml").read_text())
-FLOORS = [set(floor) for floor in RULES["floors"]]
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
-#: None of it is in an interpreter under test.
-DRIVERS_OWN = {
-    *("mlflow", "hydra", "omegaconf", "pandas", "psutil"),
-    *("rich", "sqlalchemy", "scipy", "statsmodels", "matplotlib"),
+#: Packages of the driver, which an interpreter under test does not have.
+DRIVER_PACKAGES = {
+    "hydra",
+    "matplotlib",
+    "mlflow",
+    "omegaconf",
+    "pandas",
+    "psutil",
+    "rich",
+    "scipy",
+    "sqlalchemy",
+    "statsmodels",
 }
-#: What takes seconds to import, and no command needs before it knows that there is work.
-SLOW = {"mlflow", "pandas", "scipy", "statsmodels", "matplotlib"}
+#: Packages that take seconds to import. No command needs them before it knows that there is work.
+SLOW_PACKAGES = {"mlflow", "pandas", "scipy", "statsmodels", "matplotlib"}
+#: Packages that execute code of the file they read.
+UNPICKLERS = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
 
-CODE = sorted(path for name, path in MODULES.items() if not name.startswith("benchmarks"))
-BY_PATH = pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+CODE = {name: path for name, path in MODULES.items() if not name.startswith("benchmarks")}
+EVERY_FILE = pytest.mark.parametrize("path", CODE.values(), ids=CODE.keys())
 
 
-def heads(names: set[str]) -> set[str]:
+def top_level(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def test_every_room_is_on_its_floor() -> None:
-    others = {"analysis", "hydra_plugins", "benchmarks"}
-    house = {room: imported - others for room, imported in arrows().items() if room not in others}
-    assert set(house) == set().union(*FLOORS)
-    assert max(floors(house).values()) <= len(FLOORS)
+def test_imports_keep_the_contracts_of_pyproject() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
 
 
-def test_no_class_name_stands_for_two_things() -> None:
+def test_modules_form_no_import_cycle() -> None:
+    order = TopologicalSorter(module_dependencies()).static_order()
+
+    assert list(order)  # CycleError names the modules of a cycle
+
+
+def test_class_names_are_unique() -> None:
     names = Counter(
         node.name
-        for name, path in MODULES.items()
-        if not name.startswith("benchmarks")
-        for node in ast.walk(tree(path))
+        for path in CODE.values()
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.ClassDef)
     )
+
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_files_that_take_longest_are_there() -> None:
+def test_the_longest_test_files_exist() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").exists()] == []
 
 
-def test_the_picture_in_the_documentation_is_of_this_code() -> None:
+def test_the_picture_in_the_documentation_shows_this_code() -> None:
     assert draw() == PICTURE.read_text(), "draw it again: python -m tests.structure"
 
 
-@BY_PATH
-def test_imports_run_one_way(path: Path) -> None:
-    names, (package, *inner) = imports_of(path), path.relative_to(ROOT).with_suffix("").parts
-    room = room_of(".".join((package, *inner))) if package == "paradnn" else None
-    if room:
-        floor = next(floor for floor, rooms in enumerate(FLOORS) if room in rooms)
-        others = {room_of(name) for name in names if name.startswith("paradnn.")} - {None}
-        assert others <= {room}.union(*FLOORS[:floor])
-        assert not heads(names) & {"analysis", "hydra_plugins"}
-        if room != "workloads":  # which have a driver's and a worker's side
-            assert not heads(names) & (
-                DRIVERS_OWN if room in ("core", "families", "worker") else FRAMEWORKS
-            )
-    elif package == "analysis":
-        assert not heads(names) & FRAMEWORKS
-        allowed = tuple(f"paradnn.{name}" for names in RULES["shared"] for name in names)
-        assert all(name.startswith(allowed) for name in names if name.startswith("paradnn."))
-
-
-@BY_PATH
+@EVERY_FILE
 def test_every_module_has_a_docstring(path: Path) -> None:
-    assert ast.get_docstring(tree(path))
+    assert ast.get_docstring(parse(path))
 
 
-@BY_PATH
+@EVERY_FILE
 def test_no_file_is_unpickled(path: Path) -> None:
-    """What unpickles runs whatever a file, or another process, says."""
-    assert not heads(imports_of(path)) & {
-        "pickle",
-        "shelve",
-        "marshal",
-        "dill",
-        "cloudpickle",
-        "joblib",
-    }
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            assert ast.unparse(node.func).rpartition(".")[2] not in (
-                "read_pickle",
-                "unsafe_load",
-                "full_load",
-            )
-            assert ast.unparse(node.func) not in ("torch.load", "yaml.load")
-            assert node.args or not ast.unparse(node.func).endswith(".recv"), (
-                "a Connection unpickles what it receives"
-            )
-            given = {entry.arg: ast.unparse(entry.value) for entry in node.keywords}
-            assert given.get("allow_pickle", "False") == "False"
-            assert given.get("safe_mode", "True") == given.get("weights_only", "True") == "True"
+    """Unpickling a file, or a message of another process, runs any code that it contains."""
+    assert not top_level(imported_names(path)) & UNPICKLERS
+    calls = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
+    for call in calls:
+        function = ast.unparse(call.func)
+        keywords = {entry.arg: ast.unparse(entry.value) for entry in call.keywords}
+        assert function.rpartition(".")[2] not in ("read_pickle", "unsafe_load", "full_load")
+        assert function not in ("torch.load", "yaml.load")
+        assert call.args or not function.endswith(".recv"), "Connection.recv unpickles"
+        assert keywords.get("allow_pickle", "False") == "False"
+        assert keywords.get("safe_mode", "True") == "True"
+        assert keywords.get("weights_only", "True") == "True"
 
 
-def test_no_import_cycles() -> None:
-    edges = {name: imports_of(path) & set(MODULES) - {name} for name, path in MODULES.items()}
-    assert list(TopologicalSorter(edges).static_order())  # CycleError names the modules of a circle
-
-
-#: Imports groups of modules, one after the other, in an interpreter of its own: what it holds then,
-#: what is not there.
+#: Imports groups of modules one after the other. Prints the modules that are loaded after each
+#: group, and the entries of `__all__` that do not exist.
 IMPORTER = """
 import importlib, json, sys
 
-held, missing = [], []
+loaded = []
+missing = []
 for group in json.loads(sys.argv[1]):
     for name in group:
         module = importlib.import_module(name)
-        missing += [f"{name}.{entry}" for entry in module.__dict__.get("__all__", ()) if not hasattr(module, entry)]
-    held.append(sorted(sys.modules))
-print(json.dumps([held, missing]))
+        for entry in module.__dict__.get("__all__", ()):
+            if not hasattr(module, entry):
+                missing.append(f"{name}.{entry}")
+    loaded.append(sorted(sys.modules))
+print(json.dumps([loaded, missing]))
 """
 
 
-def test_processes_hold_only_what_they_need() -> None:
-    """Followed through all that is imported on the way; and every driver module's __all__ is true.
-
-    The worker's modules for a framework, whose imports are late, are tested where they are used.
-    """
+def test_processes_import_only_what_they_need() -> None:
+    """Modules of the worker for one framework are tested where they are used."""
+    not_of_driver = ("paradnn.worker", "paradnn.families.parts", "paradnn.workloads.")
     driver = [
         name
         for name in MODULES
         if name.startswith("paradnn.")
-        and not name.startswith(("paradnn.worker", "paradnn.families.parts", "paradnn.workloads."))
+        and not name.startswith(not_of_driver)
         and not name.endswith("__main__")
     ]
     groups = [["paradnn.worker.__main__"], ["paradnn.train", "paradnn.cli.command"], driver]
     command = [sys.executable, "-c", IMPORTER, json.dumps(groups)]
+
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
     assert done.returncode == 0, done.stderr
-    (worker, started, whole), missing = json.loads(done.stdout)
-    shared = {"paradnn.worker", "paradnn.core", "paradnn.families", "paradnn.core.errors"}
-    assert {
+    (worker, started_driver, whole_driver), missing = json.loads(done.stdout)
+    packages_of_worker = {
         ".".join(name.split(".")[:2]) for name in worker if name.startswith("paradnn.")
-    } <= shared
-    assert not heads(set(worker)) & (DRIVERS_OWN | FRAMEWORKS | {"google", "numpy"})
-    assert not heads(set(started)) & (SLOW | FRAMEWORKS)
-    assert not heads(set(whole)) & FRAMEWORKS
+    }
+    assert packages_of_worker <= {"paradnn.worker", "paradnn.core", "paradnn.families"}
+    assert not top_level(set(worker)) & (DRIVER_PACKAGES | FRAMEWORKS | {"google", "numpy"})
+    assert not top_level(set(started_driver)) & (SLOW_PACKAGES | FRAMEWORKS)
+    assert not top_level(set(whole_driver)) & FRAMEWORKS
     assert missing == []
 
 
+#: Imports modules with the standard library alone, and prints the names of the families.
+STANDARD_LIBRARY_IMPORTER = """
+import importlib, sys
+
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+from paradnn.families import FAMILIES
+
+print(*FAMILIES)
+"""
+
+
 def test_options_and_costs_need_the_standard_library_alone() -> None:
-    """Every module of them, and what the registry finds, in an interpreter without site-packages."""
-    bare = ("paradnn.core.", "paradnn.families.")
+    """Includes what the registries import; the interpreter has no site-packages."""
     names = [
         name
         for name in MODULES
-        if name.startswith(bare) and not name.startswith("paradnn.families.parts")
+        if name.startswith(("paradnn.core.", "paradnn.families."))
+        and not name.startswith("paradnn.families.parts")
     ]
     names += [
         name for name in MODULES if name.startswith("paradnn.workloads") and name.count(".") < 3
     ]
-    code = "import importlib, sys; sys.path[0:0] = [sys.argv[1]]; [importlib.import_module(n) for n in sys.argv[2:]]"
-    code += "; from paradnn.families import FAMILIES; print(*FAMILIES)"
-    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT), *names]
+    command = [sys.executable, "-I", "-S", "-c", STANDARD_LIBRARY_IMPORTER, str(ROOT), *names]
+
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+
     assert (done.returncode, done.stderr) == (0, "")
     assert {"fc", "gpt", "gemm"} < set(done.stdout.split())
 
 
-#: Where a path is made of a name that stands in the code, or in a file that this user's own process
-#: wrote.
-OWN_NAMES = {
+#: Modules that join a folder with a name from the code, or from a file that a process of the same
+#: user wrote.
+JOINS_OWN_NAMES = {
     "analysis.cli.output",
+    "analysis.published.dawnbench",
     "analysis.published.source",
     "analysis.report.page",
     "paradnn.worker.input.pipelines",
     "paradnn.workloads.learn.sets",
 }
-#: ... and where `is_inside` was asked first.
-CHECKED = {"analysis.store.load"}
+#: Modules that call `is_inside` first.
+JOINS_CHECKED_NAMES = {"analysis.store.load"}
+#: Variables that hold names from elsewhere.
+NAME_VARIABLES = {"name", "member", "file", "artifact", "key", "entry"}
 
 
-def test_names_of_others_become_paths_through_one_function() -> None:
-    """`folder / name` follows a name wherever it leads; `paradnn.store.files.inside` refuses what
-    leads outside.
-    """
-    found = {
-        name
-        for name, path in MODULES.items()
-        if not name.startswith("benchmarks")
-        for node in ast.walk(tree(path))
+def test_foreign_names_become_paths_through_one_function() -> None:
+    """`folder / name` leaves the folder if `name` does; `paradnn.store.files.inside` rejects it."""
+    joining = {
+        module
+        for module, path in CODE.items()
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Div)
         and isinstance(node.right, ast.Name)
-        and node.right.id in {"name", "member", "file", "artifact", "key", "entry"}
+        and node.right.id in NAME_VARIABLES
     }
-    assert found == OWN_NAMES | CHECKED
+
+    assert joining == JOINS_OWN_NAMES | JOINS_CHECKED_NAMES
     assert "is_inside(folder, name)" in MODULES["analysis.store.load"].read_text()

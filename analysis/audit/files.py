@@ -15,7 +15,7 @@ from analysis.audit.microbenchmarks import (
     read_hyperfine,
     read_pytest_benchmark,
 )
-from analysis.audit.series import Condition, Note, Reading, Results, Series
+from analysis.audit.series import Note, Reading, Results, Series, SharedSetting
 from paradnn.core.errors import DataError
 
 #: Larger files are rejected: parsed JSON takes about ten times its size in memory.
@@ -133,7 +133,9 @@ def _read_document(label: str, document: Any) -> Results | None:
         entries = list(reader(document))
         series = [entry for entry in entries if isinstance(entry, Series)]
         notes = [entry.text for entry in entries if isinstance(entry, Note)]
-        conditions = {entry.name: entry.value for entry in entries if isinstance(entry, Condition)}
+        conditions = {
+            entry.name: entry.value for entry in entries if isinstance(entry, SharedSetting)
+        }
         if series or (notes and best is None):
             best = Results(
                 file=label,

@@ -63,7 +63,7 @@ class Note(NamedTuple):
     text: str
 
 
-class Condition(NamedTuple):
+class SharedSetting(NamedTuple):
     """A setting or a machine property that the compared sides should share."""
 
     name: str
@@ -71,7 +71,7 @@ class Condition(NamedTuple):
 
 
 #: What a reader yields for each entry of a document; None if the entry holds no positive number.
-Reading = Iterator[Series | Note | Condition | None]
+Reading = Iterator[Series | Note | SharedSetting | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,11 +191,11 @@ def from_summary(
     )
 
 
-def text_conditions(conditions: Mapping[str, Any]) -> Iterator[Condition]:
+def text_conditions(conditions: Mapping[str, Any]) -> Iterator[SharedSetting]:
     """The conditions that a document states; absent ones are skipped."""
     for name, value in conditions.items():
         if isinstance(value, str | int | float) and value != "":
-            yield Condition(name, str(value))
+            yield SharedSetting(name, str(value))
 
 
 def _canonical_unit(unit: str) -> tuple[float, str]:

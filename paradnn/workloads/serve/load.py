@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paradnn.core.errors import PointEnded
 from paradnn.worker.chance import beta_share, events_factor, passes, required_in_time_queries
@@ -29,7 +29,6 @@ from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.point import PointRun
-    from paradnn.workloads.serve import Scenario
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency,
 #: or by so many ns.
@@ -175,8 +174,18 @@ class Service:
         return load
 
 
+class QueryScenario(Protocol):
+    """What a scenario decides: how queries become batches, and when they are asked."""
+
+    def batches(self, largest: int) -> dict[int, int]:
+        """Return the examples of each compiled batch by the number of queries that it serves."""
+
+    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+        """Ask queries until the monotonic clock shows `until` ns at most; raises NotServed."""
+
+
 def measure_load(
-    scenario: Scenario, service: Service, seconds_left: float, meter: EnergyMeter
+    scenario: QueryScenario, service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
     """Let a scenario ask, for `seconds_left` at most. Raises NotServed."""
     # A batch that has begun is served.
@@ -450,7 +459,7 @@ _SINGLE_RUNS = 30
 _SINGLE_SECONDS = 2.0
 
 
-def measure_served(run: PointRun, scenario: Scenario) -> None:
+def measure_served(run: PointRun, scenario: QueryScenario) -> None:
     """A step as any other's, then the point's scenario asks; what it gave is in the answer, however
     it ends.
     """
@@ -480,7 +489,7 @@ def measure_served(run: PointRun, scenario: Scenario) -> None:
 
 
 def _ask(
-    run: PointRun, scenario: Scenario, serve_queries: Callable[[int], object], batch: int
+    run: PointRun, scenario: QueryScenario, serve_queries: Callable[[int], object], batch: int
 ) -> None:
     watch = ContentionMonitor()
     with run.phases("load"):
