@@ -76,6 +76,9 @@ class BuiltModel:
     makes operands of them, once, when they are on the device. `carried` is a list where a step
     hands variables on to the next one, as a cache: the same one for workloads that share them, in
     which JAX keeps the variables' values.
+
+    `batch_size` is the only one that the model takes, None for any. `no_loss_reason` says why a
+    model without targets cannot be trained.
     """
 
     model: keras.Model | FunctionModel
@@ -85,6 +88,8 @@ class BuiltModel:
     draw: Callable[[np.random.Generator, int], list[np.ndarray]] | None = None
     prepare: Callable[[list[Any]], list[Any]] = list
     carried: list[Any] | None = None
+    batch_size: int | None = None
+    no_loss_reason: str = "it has several outputs"
 
 
 def image_input(size: int) -> Any:

@@ -156,13 +156,13 @@ class Own(ExternalModel):
         )
 
     def built(self) -> BuiltModel:
-        from paradnn.families.parts.given import as_workload
+        from paradnn.families.parts.user_model import user_workload
 
         place, _, function = self.build.rpartition(":")
         path = unchanged(place, self.source)
         given = {key: value for key, value in self.arguments().items() if value is not None}
         made = getattr(_imported(path), function)(**given)
-        return as_workload(made, f"{path.name}:{function}", self.input_shape, self.output)
+        return user_workload(made, f"{path.name}:{function}", self.input_shape, self.output)
 
 
 def _located(build: str) -> tuple[Path, str]:
@@ -367,7 +367,7 @@ class KerasFile(_File):
     def built(self) -> BuiltModel:
         import keras
 
-        from paradnn.families.parts.given import as_workload
+        from paradnn.families.parts.user_model import user_workload
 
         path = unchanged(self.path, self.source)
         if (
@@ -378,7 +378,7 @@ class KerasFile(_File):
             f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
         ):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
-        return as_workload(model, path.name, self.input_shape, self.output)
+        return user_workload(model, path.name, self.input_shape, self.output)
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ class Onnx(_File):
         return point
 
     def built(self) -> BuiltModel:
-        from paradnn.families.parts.given import onnx_workload
+        from paradnn.families.parts.onnx_file import onnx_workload
 
         return onnx_workload(unchanged(self.path, self.source), self.input_shape)
 
@@ -433,7 +433,7 @@ class Exported(_File):
         return point
 
     def built(self) -> BuiltModel:
-        from paradnn.families.parts.given import exported_workload
+        from paradnn.families.parts.exported_program import exported_workload
 
         return exported_workload(unchanged(self.path, self.source), self.input_shape)
 
@@ -479,9 +479,9 @@ class _Package(ExternalModel):
             reason, ImportError, AttributeError, RuntimeError, remedy=remedy
         ):
             made = self.made(importlib.import_module(self.name))
-        from paradnn.families.parts.given import as_workload
+        from paradnn.families.parts.user_model import user_workload
 
-        return as_workload(made, f"{self.name}'s {self.called}")
+        return user_workload(made, f"{self.name}'s {self.called}")
 
     def made(self, package: Any) -> Any:
         """The module and an example, by the imported package. Raises UnavailableError."""

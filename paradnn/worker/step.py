@@ -38,8 +38,13 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         if workload.targets:
             lacks = "weights to train"
         else:
-            lacks = "loss: it has several outputs"
+            lacks = f"loss: {workload.no_loss_reason}"
         raise UnavailableError(f"the model has no {lacks}: set mode=inference")
+    if workload.batch_size not in (None, point["batch_size"]):
+        raise UnavailableError(
+            f"the model takes a batch of {workload.batch_size} alone: "
+            f"set batch_size={workload.batch_size}"
+        )
     return workload, framework.make_step(
         workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point
     )

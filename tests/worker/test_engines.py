@@ -3,6 +3,7 @@ framework before it is imported. `make test-frameworks` installs them.
 """
 
 import ast
+import contextlib
 import importlib
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 
 from paradnn.core.errors import UnavailableError
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.families.parts.given import _plain_archive
+from paradnn.families.parts.exported_program import plain_archive
 from tests.conftest import ROOT, Store, run
 from tests.worker.families import SMALL, TABLES, run_module
 
@@ -106,27 +107,67 @@ def test_what_an_engine_cannot_is_unavailable(
 
 
 @pytest.mark.framework
-def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
+@pytest.mark.parametrize(
+    ("outputs", "error"),
+    [
+        pytest.param([1.0, -2.1], 0.05, id="close"),
+        pytest.param([np.nan, -2.0], np.inf, id="not-finite"),
+        pytest.param([[1.0, -2.0]], np.inf, id="other-shape"),
+    ],
+)
+def test_the_error_is_a_share_of_the_largest_output(outputs: list[Any], error: float) -> None:
     engines = importlib.import_module("paradnn.worker.frameworks.engines")
-    one = [np.array([1.0, -2.0])]
-    assert engines.largest_error([np.array([1.0, -2.1])], one) == pytest.approx(0.05)
-    assert engines.largest_error([np.array([np.nan, -2.0])], one) == np.inf
-    assert engines.largest_error([np.array([[1.0, -2.0]])], one) == np.inf
+    expected = [np.array([1.0, -2.0])]
+    assert engines.largest_error([np.array(outputs)], expected) == pytest.approx(error)
 
-    wrong = SimpleNamespace(computes="", run=lambda: None, outputs=lambda: [np.array([1.0, -2.1])])
-    engine: Any = SimpleNamespace(
-        title="Always", convert=lambda *_: b"artefact", load=lambda *_: wrong
+
+@pytest.mark.framework
+def test_outputs_without_elements_are_equal() -> None:
+    engines = importlib.import_module("paradnn.worker.frameworks.engines")
+    empty = [np.zeros((0, 4))]
+    assert engines.largest_error(empty, empty) == 0.0
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize(
+    ("precision", "expected", "reason"),
+    [
+        pytest.param(
+            "float32", [1.0, -2.0], r"by 0\.05 of the largest, more than 0\.001$", id="float32"
+        ),
+        pytest.param(
+            "int8",
+            [1.0, -4.0],
+            r"by 0\.47 of the largest, more than 0\.25: set precision=float32$",
+            id="int8",
+        ),
+        pytest.param("int8", [1.0, -2.0], None, id="int8-may-differ-by-more"),
+    ],
+)
+def test_outputs_that_differ_too_much_are_no_measurement(
+    precision: str, expected: list[float], reason: str | None
+) -> None:
+    engines = importlib.import_module("paradnn.worker.frameworks.engines")
+    session = SimpleNamespace(
+        computes="", run=lambda: None, outputs=lambda: [np.array([1.0, -2.1])]
     )
-    source: Any = SimpleNamespace(expected=lambda: one, artefact=b"")
-    reason = "what Always computes differs from Keras' by {} of the largest output, over {}"
-    with pytest.raises(UnavailableError, match=reason.format(r"0\.05", r"0\.001$")):
-        engines.EngineStep(engine, source, "float32").run(1)
-    far: Any = SimpleNamespace(expected=lambda: [np.array([1.0, -4.0])], artefact=b"")
+    engine: Any = SimpleNamespace(
+        title="Always",
+        convert=lambda *_: b"artefact",
+        load=lambda *_: session,
+        refusing=lambda *_, **__: contextlib.nullcontext(),
+    )
+    source: Any = SimpleNamespace(
+        expected=lambda: [np.array(expected)], artefact=b"", reference="Keras"
+    )
+    step = engines.EngineStep(engine, source, precision)
+    if reason is None:
+        step.run(1)
+        return
     with pytest.raises(
-        UnavailableError, match=reason.format(r"0\.47", r"0\.25: set precision=float32$")
+        UnavailableError, match=f"outputs of Always differ from those of Keras {reason}"
     ):
-        engines.EngineStep(engine, far, "int8").run(1)
-    engines.EngineStep(engine, source, "int8").run(1)  # what is quantised may differ by more
+        step.run(1)
 
 
 def test_what_describes_an_interpreter_needs_no_package() -> None:
@@ -289,7 +330,7 @@ def test_nothing_that_pytorch_would_unpickle_is_handed_to_it(tmp_path: Path) -> 
         "net/archive_format",
     )
     path = archive(tmp_path / "net.pt2", **dict.fromkeys((*kept, *pickles, *others), "{}"))
-    with zipfile.ZipFile(_plain_archive(path)) as copy:
+    with zipfile.ZipFile(plain_archive(path)) as copy:
         assert {name for name in copy.namelist() if copy.read(name)} == set(kept)
         assert copy.read(pickles[0]) == b""
     entry = {"weight": {"path_name": "weight_0", "use_pickle": True}}
@@ -297,7 +338,7 @@ def test_nothing_that_pytorch_would_unpickle_is_handed_to_it(tmp_path: Path) -> 
         tmp_path / "pickled.pt2", **{GRAPH: "{}", WEIGHTS: json.dumps({"config": entry})}
     )
     with pytest.raises(UnavailableError, match=r"pickled\.pt2 holds pickled tensors"):
-        _plain_archive(path)
+        plain_archive(path)
 
 
 def test_a_program_computes_what_its_module_does(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from paradnn.core.errors import UnavailableError, reraise_as_unavailable
 from paradnn.core.messages import Conversion
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
+from paradnn.families.parts.onnx_file import OnnxGraph
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost, Shape, attention_flops, plain_cost, product_flops
@@ -33,7 +34,6 @@ try:
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    from paradnn.families.parts.given import OnnxGraph
     from paradnn.worker.frameworks.tensorflow import TensorFlow
 except ModuleNotFoundError:  # where artefacts come made (`MadeSource`) nothing is built
     TensorFlow = Framework  # type: ignore[assignment, misc]
@@ -62,7 +62,10 @@ class Session:
 class Source:
     """A Keras model as a TensorFlow function of fixed shapes, and the batch it is measured on."""
 
-    artefact = b""  # what it is converted to, where that is there already
+    #: The converted model, if another machine converted it.
+    artefact = b""
+    #: What the outputs of an engine are compared with.
+    reference = "Keras"
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         model = workload.model
@@ -113,17 +116,15 @@ class OnnxSource(Source):
     expected of it.
     """
 
+    reference = "ONNX Runtime in float32"
+
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
-        given: Any = workload.model
-        if given.fixed not in (None, len(batch[0])):
-            raise UnavailableError(
-                f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}"
-            )
+        graph: Any = workload.model
         self.batch = [
-            np.array(array, kind, order="C") for array, kind in zip(batch, given.types, strict=True)
+            np.array(array, kind, order="C") for array, kind in zip(batch, graph.types, strict=True)
         ]
         self.threads = threads
-        self.graph = given.graph
+        self.graph = graph.model
         self.examples = None
 
     def frozen(self, **settings: bool) -> Any:
@@ -289,12 +290,18 @@ class EngineStep(Step):
         )
         session = self._engine.load(self._artefact, self._source, self._precision)
         seconds = time.perf_counter() - begun
-        session.run()
-        error = largest_error(session.outputs(), self._source.expected())
-        if not error <= (most := _TOLERANCE[self._precision]):
-            differs = f"differs from Keras' by {error:.2g} of the largest output, over {most:g}"
+        # A model may fail on these inputs only when it runs. Engines raise RuntimeError or a
+        # subclass, and TypeError or ValueError for values that NumPy cannot hold.
+        with self._engine.refusing(RuntimeError, TypeError, ValueError, precision=self._precision):
+            session.run()
+            outputs = session.outputs()
+            expected = self._source.expected()
+        error = largest_error(outputs, expected)
+        tolerance = _TOLERANCE[self._precision]
+        if not error <= tolerance:  # NaN is no agreement either
             raise UnavailableError(
-                f"what {self._engine.title} computes {differs}{_remedy(self._precision)}"
+                f"outputs of {self._engine.title} differ from those of {self._source.reference} "
+                f"by {error:.2g} of the largest, more than {tolerance:g}{_remedy(self._precision)}"
             )
         self._conversion = Conversion(seconds, float(len(self._artefact)), error)
         self._session = session
@@ -355,17 +362,22 @@ def _remedy(precision: str) -> str:
     return "" if precision == "float32" else ": set precision=float32"
 
 
-def largest_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference between outputs, as a share of the largest expected one; infinite
-    where shapes differ.
+def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
+    """The largest difference between outputs, as a share of the largest expected value.
+
+    Infinite if the shapes differ or an output is not finite. Outputs without elements are equal.
     """
-    if [np.shape(one) for one in found] != [np.shape(one) for one in expected]:
+    if [np.shape(values) for values in outputs] != [np.shape(values) for values in expected]:
         return float("inf")
-    pairs = list(zip(found, expected, strict=True))
-    if not all(np.isfinite(one).all() for one, _ in pairs):
+    pairs = [
+        (np.asarray(values, "float64"), np.asarray(wanted, "float64"))
+        for values, wanted in zip(outputs, expected, strict=True)
+        if np.size(values)
+    ]
+    if not all(np.isfinite(values).all() for values, _ in pairs):
         return float("inf")
-    largest = max(float(np.abs(one).max()) for one in expected)
-    error = max(float(np.abs(np.asarray(one, "float64") - two).max()) for one, two in pairs)
+    largest = max((float(np.abs(wanted).max()) for _, wanted in pairs), default=0.0)
+    error = max((float(np.abs(values - wanted).max()) for values, wanted in pairs), default=0.0)
     return error / largest if largest else error
 
 
@@ -405,33 +417,117 @@ def onnx_model(source: Source) -> Any:
     return model
 
 
-def operation_cost(kind: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    """The cost of an operation of ONNX or OpenVINO by its name and shapes. Weights that an engine
-    keeps in an order of its own are no input any more: a matrix product needs none for its FLOPs, a
-    convolution without them has none.
+@dataclass(frozen=True)
+class OperationDetails:
+    """What a model says about an operation and a trace omits.
+
+    Attributes:
+        equation: That of an Einsum, such as "bij,jk->bik".
+        weight: Dimensions of a convolution's weight.
+    """
+
+    equation: str = ""
+    weight: tuple[int, ...] = ()
+
+
+#: Gates of a recurrent cell, by ONNX's name of the operation.
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def operation_cost(
+    kind: str,
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape],
+    details: OperationDetails | None = None,
+) -> Cost:
+    """The cost of an operation of ONNX or OpenVINO by its name and shapes.
+
+    Engines may keep weights in a layout of their own, and then list them among the inputs no more.
+    A matrix product needs none for its FLOPs. A convolution takes them from `details`, and has
+    unknown FLOPs without them.
     """
     category = categorise("onnx", kind)
+    details = details or OperationDetails()
+    if details.equation:
+        category = "matmul"
     if category not in PRODUCTS or not inputs or not outputs:
         return plain_cost(kind, category, inputs, outputs)
-    image = inputs[0].dimensions
-    output = outputs[0].dimensions
-    flops = None
-    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}.get(kind)
-    if gates:  # ONNX's; examples and positions lead
-        width = output[-1]
-        flops = product_flops((*image[:-1], gates * width), image[-1] + width)
-    elif kind.startswith(
-        "RNN"
-    ):  # OpenVINO's, whose last inputs are the weights of inputs and state, and the biases
-        flops = product_flops(image[:-1], sum(shape.elements for shape in inputs[-3:-1]))
-    elif "Attention" in kind and len(inputs) > 1:
-        flops = attention_flops(inputs[0], inputs[1].dimensions[-2])
-    elif category == "matmul":
-        flops = product_flops(output, image[-1])
-    elif weights := [
-        shape.dimensions for shape in inputs[1:] if len(shape.dimensions) >= len(output)
-    ]:
-        # Of a group's weights there are as many dimensions as of the output, or the group before
-        # them.
-        flops = product_flops(output, math.prod(weights[0][1 - len(output) :]))
+    flops = _product_flops(kind, category, inputs, outputs, details)
     return Cost(kind, category, flops, None, flops or 0.0, inputs[0].dtype)
+
+
+def _product_flops(
+    kind: str,
+    category: str,
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape],
+    details: OperationDetails,
+) -> float | None:
+    first = inputs[0].dimensions
+    output = outputs[0].dimensions
+    if details.equation:
+        return einsum_flops(details.equation, [shape.dimensions for shape in inputs])
+    if kind in _GATES:
+        # ONNX's: inputs are (steps, examples, width), outputs (..., directions, examples, units).
+        directions, _, units = output[-3:]
+        return product_flops((*first[:-1], directions * _GATES[kind] * units), first[-1] + units)
+    if kind.startswith("RNN"):
+        # OpenVINO's: the last inputs are the weights of inputs and of the state, and the biases.
+        return product_flops(first[:-1], sum(shape.elements for shape in inputs[-3:-1]))
+    if "Attention" in kind and len(inputs) > 1:
+        return attention_flops(inputs[0], inputs[1].dimensions[-2])
+    if "Gemm" in kind:
+        # The left matrix may be transposed.
+        return product_flops(output, inputs[0].elements // output[0])
+    if category == "matmul":
+        return product_flops(output, first[-1])
+    return _convolution_flops(kind, inputs, output, details)
+
+
+def _convolution_flops(
+    kind: str, inputs: Sequence[Shape], output: Sequence[int], details: OperationDetails
+) -> float | None:
+    """FLOPs of a convolution; None if its weight is not known.
+
+    The weight is (outputs, inputs / groups, *kernel), of a transposed convolution
+    (inputs, outputs / groups, *kernel). An axis of groups may come first. All axes but those two
+    tell how many multiply-accumulates one element takes, of the output or of the input.
+    """
+    weight = details.weight
+    for shape in inputs[1:]:
+        if len(shape.dimensions) >= len(output):
+            weight = shape.dimensions
+            break
+    if not weight:
+        return None
+    per_element = math.prod(weight[1 - len(output) :])
+    is_transposed = any(word in kind for word in ("Transpose", "Deconvolution", "Backprop"))
+    if is_transposed:
+        return product_flops(inputs[0].dimensions, per_element)
+    return product_flops(output, per_element)
+
+
+def einsum_flops(equation: str, operands: Sequence[Sequence[int]]) -> float | None:
+    """FLOPs of an Einsum of two operands: 0 if it sums over nothing that both have.
+
+    None for more operands, whose order of contraction is the engine's, and for an ellipsis.
+    """
+    left, _, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(operands) == 1:
+        return 0.0
+    if len(operands) != 2 or "." in equation:
+        return None
+    if "->" not in equation:
+        # Without an arrow, indices that occur once are those of the result.
+        letters = sorted(set(left) - {","})
+        result = "".join(letter for letter in letters if left.count(letter) == 1)
+    sizes = {
+        letter: size
+        for term, shape in zip(terms, operands, strict=True)
+        for letter, size in zip(term, shape, strict=True)
+    }
+    summed = set(terms[0]) & set(terms[1]) - set(result)
+    if not summed:
+        return 0.0
+    return 2.0 * math.prod(sizes.values())

@@ -16,7 +16,15 @@ from typing import Any
 import onnxruntime
 
 from paradnn.core.errors import reraise_as_unavailable
-from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
+from paradnn.families.parts.onnx_file import graph_inputs
+from paradnn.worker.frameworks.engines import (
+    Engine,
+    OperationDetails,
+    Session,
+    Source,
+    onnx_model,
+    operation_cost,
+)
 from paradnn.worker.profile.shapes import Shape
 from paradnn.worker.profile.trace import Event, Trace
 
@@ -60,15 +68,21 @@ class OnnxRuntime(Engine):
         return Session(
             run,
             bound.copy_outputs_to_cpu,
-            trace=lambda: read_profile(Path(session.end_profiling())),
+            trace=lambda: read_profile(Path(session.end_profiling()), artefact),
         )
 
 
-def read_profile(file: Path) -> Trace:
-    """ONNX Runtime's own trace (Chrome's format, microseconds) from the end of the first run on;
-    the operations within a loop are told beside it.
+def read_profile(file: Path, artifact: bytes = b"") -> Trace:
+    """Read ONNX Runtime's own trace (Chrome's format, microseconds) from the end of the first run on.
+
+    Operations within a loop have events of their own next to the loop's.
+
+    Args:
+        file: The trace.
+        artifact: The ONNX model that ran, which says what the trace omits about an operation.
     """
     events = json.loads(file.read_bytes())
+    details = operation_details(artifact)
     runs = [
         (event["ts"], event["ts"] + event["dur"])
         for event in events
@@ -77,32 +91,57 @@ def read_profile(file: Path) -> Trace:
     origin = runs[0][1]
     trace = Trace((runs[-1][1] - origin) * 1e-6, file=file)
     for event in events:
-        if (
-            event.get("cat") != "Node"
-            or not event["name"].endswith("_kernel_time")
-            or event["ts"] < origin
-        ):
+        is_kernel = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        if not is_kernel or event["ts"] < origin:
             continue
-        told = event["args"]
-        inputs, outputs = (_shapes(told[f"{side}_type_shape"]) for side in ("input", "output"))
-        kind = told["op_name"]
-        shown = (
-            ", ".join("x".join(map(str, one.dimensions)) or "1" for one in side)
-            for side in (inputs, outputs)
-        )
-        name = f"{kind}({' -> '.join(shown)})"
-        trace.stated.setdefault((name, kind), operation_cost(kind, inputs, outputs))
+        arguments = event["args"]
+        kind = arguments["op_name"]
+        inputs = _shapes(arguments["input_type_shape"])
+        outputs = _shapes(arguments["output_type_shape"])
+        name = f"{kind}({_listed(inputs)} -> {_listed(outputs)})"
+        node = event["name"].removesuffix("_kernel_time")
+        cost = operation_cost(kind, inputs, outputs, details.get(node))
+        trace.stated.setdefault((name, kind), cost)
         start = (event["ts"] - origin) * 1e-6
-        trace.events.append(
-            Event(str(event["tid"]), name, kind, start, start + event["dur"] * 1e-6)
-        )
+        end = start + event["dur"] * 1e-6
+        trace.events.append(Event(str(event["tid"]), name, kind, start, end))
     return trace
 
 
-def _shapes(told: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
-    """Types and dimensions as the trace has them, [{"float": [8, 256]}]."""
+def operation_details(artifact: bytes) -> dict[str, OperationDetails]:
+    """The details of a model's operations by the names that ONNX Runtime gives them.
+
+    Empty without the package onnx, which machines that only run converted models may lack.
+    """
+    try:
+        import onnx
+    except ImportError:
+        return {}
+    graph = onnx.load_from_string(artifact).graph
+    shapes = {entry.name: tuple(entry.dims) for entry in graph.initializer}
+    details = {}
+    nodes = [node for node in graph.node if node.op_type != "Constant"]
+    for index, node in enumerate(nodes):
+        # ONNX Runtime names a node without a name by its type and its place among these.
+        name = node.name or f"{node.op_type}_{index}"
+        if node.op_type == "Einsum":
+            details[name] = OperationDetails(equation=node.attribute[0].s.decode())
+        elif "Conv" in node.op_type and len(node.input) > 1:
+            details[name] = OperationDetails(weight=shapes.get(node.input[1], ()))
+    return details
+
+
+def _listed(shapes: Sequence[Shape]) -> str:
+    """Dimensions as text, such as "8x256, 256x10"; a scalar is "1"."""
+    return ", ".join("x".join(map(str, shape.dimensions)) or "1" for shape in shapes)
+
+
+def _shapes(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
+    """Types and dimensions as the trace has them, such as [{"float": [8, 256]}]."""
     return [
-        Shape(_DTYPES.get(kind, kind), tuple(shape)) for one in told for kind, shape in one.items()
+        Shape(_DTYPES.get(kind, kind), tuple(dimensions))
+        for entry in entries
+        for kind, dimensions in entry.items()
     ]
 
 
@@ -112,7 +151,7 @@ def quantised(model: Any, source: Source, precision: str) -> bytes:
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
     logging.getLogger().setLevel(logging.ERROR)  # it advises to prepare what is prepared
-    names = [entry.name for entry in model.graph.input]
+    names = [entry.name for entry in graph_inputs(model)]
     batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         before = Path(folder) / "before.onnx"

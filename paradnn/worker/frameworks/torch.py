@@ -21,87 +21,25 @@ from typing import Any
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
-import traceback
-
 import keras
 import torch
 import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
-from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from paradnn.core.errors import UnavailableError
 from paradnn.core.words import counted
+from paradnn.families import model_of
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Batch, Framework, Step
+from paradnn.worker.frameworks.torch_products import GraphProducts, products
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
-
-
-class _Products(TorchDispatchMode):  # type: ignore[misc]
-    """Costs of products: of calls while it is entered, and of graphs that Inductor compiles."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.costs: list[Cost] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func._overloadpacket not in flop_registry and func is not torch.ops.prim.device.default:
-            with self:  # what a product is hidden in, such as `linear`, in its parts
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
-        result = func(*args, **kwargs)
-        self.count(func, args, kwargs, result)
-        return result
-
-    def count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add what one call multiplies; the second tensor is an operand of every product, the first
-        may be a bias.
-        """
-        packet = getattr(func, "_overloadpacket", None)
-        if packet in flop_registry:
-            tensors = [value for value in (*args, result) if isinstance(value, torch.Tensor)]
-            dtype = str(tensors[min(1, len(tensors) - 1)].dtype).removeprefix("torch.")
-            flops = float(flop_registry[packet](*args, **kwargs, out_val=result))
-            kind = str(packet)
-            category = "convolution" if "convolution" in kind else "matmul"
-            # A bias comes first and is a vector; attention and gradients are several products.
-            operands = tuple(int(each.numel()) for each in tensors if each.ndim > 1)[-3:]
-            operands = operands if isinstance(result, torch.Tensor) else ()
-            self.costs.append(Cost(kind, category, flops, None, flops, dtype, operands))
-
-
-#: Of this process, which measures one point.
-products = _Products()
-
-
-class GraphProducts(CustomGraphPass):  # type: ignore[misc]
-    """Looks at every graph that Inductor compiles, once, and leaves it as it is."""
-
-    def __call__(self, graph: Any) -> None:
-        try:
-            for node in graph.nodes:
-                if node.op == "call_function":
-                    args, kwargs = torch.fx.node.map_arg(
-                        (node.args, node.kwargs), lambda each: each.meta.get("val")
-                    )
-                    products.count(node.target, args, kwargs, node.meta.get("val"))
-        except Exception:  # no graph goes uncompiled because it was looked at
-            traceback.print_exc()
-            products.costs.clear()
-
-    def uuid(self) -> str:
-        return "paradnn products"
-
 
 # The compiler would stop at what it makes there, and leave most of a model uncompiled: it is one
 # operation to it.
@@ -263,6 +201,8 @@ class _Step(Step):
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
+        #: Whether no arithmetic knows the model's FLOPs.
+        self._needs_counting = "model" in point and model_of(point["model"]).is_counted
 
     def run(self, steps: int) -> float | None:
         function = self.function
@@ -330,7 +270,19 @@ class _Step(Step):
         if not self._compiled:
             with products:
                 self.run(1)
+        elif self._needs_counting and _is_partly_compiled():
+            # Inductor saw a part of the model, or one part twice: count an uncompiled step.
+            products.costs.clear()
+            with torch.compiler.set_stance("force_eager"), products:
+                self.run(1)
         return products.costs
+
+
+def _is_partly_compiled() -> bool:
+    """Whether torch.compile left a part of this process's functions uncompiled, or repeated one."""
+    frames = dynamo.counters["frames"]
+    is_repeated = any(entry.recompile_reason for entry in dynamo.get_compilation_metrics())
+    return frames["ok"] < frames["total"] or bool(dynamo.counters["graph_break"]) or is_repeated
 
 
 def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:

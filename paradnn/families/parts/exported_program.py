@@ -1,0 +1,125 @@
+"""PyTorch programs in files of `torch.export.save`, as workloads. Only workers import this module."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from paradnn.core.errors import UnavailableError, reraise_as_unavailable
+from paradnn.families.built import ArraySpec, BuiltModel
+from paradnn.families.parts.inputs import array_spec, common_batch, filled_shape
+from paradnn.families.parts.user_model import torch_model
+
+#: Members of an archive that are read: the graph, and tensors as plain bytes.
+_PLAIN_MEMBER = re.compile(
+    r"[^/]+/("
+    r"models/[^/]+\.json"
+    r"|data/(weights|constants)/([^/]+_config\.json|(weight|tensor)_\d+)"
+    r"|archive_\w+"
+    r"|byteorder"
+    r"|\.data/\w+"
+    r")"
+)
+
+
+def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
+    """Make a workload, for inference, of a program of `torch.export.save`.
+
+    Args:
+        path: The file.
+        input_shape: Shape of the only input without the batch, which fills the sizes that the
+            program leaves open; () means the program's own.
+
+    Raises:
+        UnavailableError: If the file is no such program, holds pickled tensors, or has an input
+            that cannot be drawn. The message names the input.
+    """
+    import torch
+
+    reason = f"{path.name} is no program that this PyTorch loads ({torch.__version__})"
+    with reraise_as_unavailable(
+        reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError
+    ):
+        program = torch.export.load(plain_archive(path))
+    arguments, keyword_arguments = program.call_spec.in_spec.children()
+    is_flat = all(child.is_leaf() for child in arguments.children())
+    if keyword_arguments.num_leaves or not is_flat:
+        raise UnavailableError(
+            f"{path.name} takes keyword arguments or nested inputs: "
+            "export it with tensors as positional arguments"
+        )
+    names = set(program.graph_signature.user_inputs)
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    inputs = [node for node in nodes if node.name in names]
+    specs = []
+    first_axes = {}
+    for node in inputs:
+        label = f"input {node.name!r} of {path.name}"
+        spec, batch_size = _input_spec(
+            node.meta.get("val"), label, input_shape, is_only=len(inputs) == 1
+        )
+        specs.append(spec)
+        if batch_size is not None:
+            first_axes[label] = batch_size
+    module: Any = program.module()
+    # The program was exported for training or for inference, and cannot switch.
+    module.train = lambda mode=True: module
+    dtypes = [node.meta["val"].dtype for node in inputs]
+
+    def cast(tensors: list[Any]) -> list[Any]:
+        return [tensor.to(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+
+    return BuiltModel(
+        torch_model(module), tuple(specs), prepare=cast, batch_size=common_batch(first_axes)
+    )
+
+
+def _input_spec(
+    tensor: Any, label: str, input_shape: tuple[int, ...], *, is_only: bool
+) -> tuple[ArraySpec, int | None]:
+    """The array of an input, and the batch size that the program was exported for or None."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise UnavailableError(f"{label} is no tensor: make it a constant of the program")
+    sizes = [size if isinstance(size, int) else None for size in tensor.shape]
+    shape = filled_shape(sizes, input_shape, label, is_only=is_only)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return array_spec(shape, dtype, 2, label), sizes[0]
+
+
+def plain_archive(path: Path) -> io.BytesIO:
+    """Copy the archive without the members that PyTorch would unpickle.
+
+    The copy is loaded, so the checked content and the loaded content are the same.
+
+    Raises:
+        UnavailableError: If weights or constants are pickled.
+    """
+    copy = io.BytesIO()
+    model_members = []
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as plain:
+        for name in dict.fromkeys(archive.namelist()):
+            if name.endswith("_config.json") and _has_pickled_entries(archive.read(name)):
+                raise UnavailableError(
+                    f"{path.name} holds pickled tensors ({name}): export it with plain ones"
+                )
+            if _PLAIN_MEMBER.fullmatch(name):
+                plain.writestr(name, archive.read(name))
+                if "/models/" in name:
+                    model_members.append(name)
+        for name in model_members:
+            # PyTorch requires example inputs, which are pickled: an empty member stands for them.
+            examples = re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name)
+            plain.writestr(examples, b"")
+    copy.seek(0)
+    return copy
+
+
+def _has_pickled_entries(config: bytes) -> bool:
+    entries = json.loads(config).get("config", {}).values()
+    return any(entry.get("use_pickle") for entry in entries)

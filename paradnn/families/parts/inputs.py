@@ -1,0 +1,106 @@
+"""Checks of the inputs that a user's model declares, whatever format it comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paradnn.core.errors import UnavailableError
+from paradnn.families.built import ArraySpec
+
+#: Kinds of NumPy types that a batch can hold: booleans, integers and real numbers.
+_NUMERIC_KINDS = "biuf"
+
+
+def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> ArraySpec:
+    """The array of a batch with this shape, without the batch axis.
+
+    Args:
+        shape: Sizes of all axes but the first.
+        dtype: The element type, by NumPy's name or Keras'.
+        high: Integers are drawn below it.
+        label: The input, for messages.
+
+    Raises:
+        UnavailableError: If the element type is no number.
+    """
+    if str(dtype) == "bfloat16":
+        return ArraySpec(shape, "float32")
+    try:
+        kind = np.dtype(str(dtype)).kind
+    except TypeError:
+        kind = ""
+    if kind not in _NUMERIC_KINDS or not kind:
+        raise UnavailableError(f"{label} takes {dtype}: only real numbers and integers are drawn")
+    if kind == "f":
+        return ArraySpec(shape, "float32")
+    return ArraySpec(shape, "int32", high)
+
+
+def common_batch(first_axes: dict[str, int]) -> int | None:
+    """The batch size that the fixed first axes of inputs demand; None if no axis is fixed.
+
+    Args:
+        first_axes: Size of the first axis by the label of the input, such as "input 'x' of net".
+
+    Raises:
+        UnavailableError: If the axes differ, so that not all of them are the batch.
+    """
+    if not first_axes:
+        return None
+    labels = list(first_axes)
+    expected = first_axes[labels[0]]
+    for label, size in first_axes.items():
+        if size != expected:
+            raise UnavailableError(
+                f"{label} has {size} in its first axis, {labels[0]} has {expected}: "
+                "the first axis of every input must be the batch"
+            )
+    return expected
+
+
+def filled_shape(
+    sizes: Sequence[int | str | None],
+    input_shape: tuple[int, ...],
+    label: str,
+    *,
+    is_only: bool,
+) -> tuple[int, ...]:
+    """The shape of an input without the batch.
+
+    Args:
+        sizes: All axes of the input; a name or None marks one that the file leaves open.
+        input_shape: `model.input_shape`, which fills the open axes but the first; () is not set.
+        label: The input, for messages.
+        is_only: Whether the model has no other input; `input_shape` applies only then.
+
+    Raises:
+        UnavailableError: If the input is a scalar, an axis stays open, or `input_shape` contradicts
+            a fixed size.
+    """
+    if not sizes:
+        raise UnavailableError(
+            f"{label} is a scalar, without a batch axis: make it a constant of the model"
+        )
+    shown = f"[{', '.join(str(size or '?') for size in sizes)}]"
+    if input_shape and is_only:
+        fits = len(input_shape) == len(sizes) - 1 and all(
+            wanted == size or not isinstance(size, int)
+            for size, wanted in zip(sizes[1:], input_shape, strict=True)
+        )
+        if not fits:
+            raise UnavailableError(
+                f"{label} has the shape {shown}: "
+                f"model.input_shape={list(input_shape)} does not fit its fixed sizes"
+            )
+        return input_shape
+    shape = tuple(size for size in sizes[1:] if isinstance(size, int))
+    if len(shape) == len(sizes) - 1:
+        return shape
+    if is_only:
+        remedy = "set model.input_shape, without the batch"
+    else:
+        remedy = "fix the open sizes in the file, since the model has several inputs"
+    raise UnavailableError(f"{label} has the shape {shown}: {remedy}")

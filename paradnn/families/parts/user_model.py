@@ -1,0 +1,324 @@
+"""Models that users supply, as workloads: Keras models, PyTorch modules and JAX functions.
+
+Only workers import this module. ONNX files are in `onnx_file`, exported PyTorch programs in
+`exported_program`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from paradnn.core.errors import UnavailableError
+from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
+from paradnn.families.parts.inputs import array_spec, common_batch
+
+_RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
+
+
+def user_workload(
+    returned: Any, name: str, input_shape: Sequence[int] = (), output: str = "auto"
+) -> BuiltModel:
+    """Make a workload of what a user's function returned.
+
+    Args:
+        returned: A Keras model, a `torch.nn.Module`, or a JAX function f(parameters, inputs) with
+            its parameters; each optionally with an example of its input, which is a batch of at
+            least one.
+        name: The function or file, for messages.
+        input_shape: Shape of the only input without the batch; () means the model's own.
+        output: What training compares outputs with: "classes", "numbers", or "auto", which means
+            classes if the last axis is longer than one.
+
+    Raises:
+        UnavailableError: If it is no such model, or its inputs and outputs cannot be used. The
+            message names the input or output.
+    """
+    model, example = _model_and_example(returned, name)
+    inputs, batch_size = _input_specs(model, example, input_shape, name)
+    example_size = batch_size or 1
+    prepare = _casts(model, example)
+    zeros = [ops.zeros((example_size, *spec.shape), dtype=spec.dtype) for spec in inputs]
+    outputs = _output_tensors(model(_as_argument(prepare(zeros)), training=False), name)
+    obstacle = _loss_obstacle(outputs, example_size)
+    if obstacle:
+        return BuiltModel(
+            model, inputs, prepare=prepare, batch_size=batch_size, no_loss_reason=obstacle
+        )
+    target, loss = _target_and_loss(outputs[0][1].shape, output)
+    return BuiltModel(model, inputs, (target,), loss, prepare=prepare, batch_size=batch_size)
+
+
+def _as_argument(tensors: list[Any]) -> Any:
+    """The argument of a call: the only tensor by itself, several as a list."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return tensors
+
+
+def _model_and_example(returned: Any, name: str) -> tuple[keras.Model, Any]:
+    """The model in Keras, and the example that came with it or None."""
+    parts = list(returned) if isinstance(returned, tuple) else [returned]
+    first = parts[0] if parts else None
+    if isinstance(first, keras.Model):
+        model = first
+        rest = parts[1:]
+    elif "torch" in sys.modules and isinstance(first, sys.modules["torch"].nn.Module):
+        _require_backend("torch", f"{name} returns a torch.nn.Module")
+        model = torch_model(first)
+        rest = parts[1:]
+    elif callable(first) and len(parts) > 1:
+        _require_backend("jax", f"{name} returns a JAX function")
+        model = _jax_model(first, parts[1])
+        rest = parts[2:]
+    else:
+        kind = "nothing" if first is None else type(first).__name__
+        raise UnavailableError(f"{name} returns {kind}: {_RETURNS}")
+    return model, rest[0] if rest else None
+
+
+def _require_backend(framework: str, statement: str) -> None:
+    backend = keras.backend.backend()
+    if backend != framework:
+        raise UnavailableError(
+            f"{statement}, which runs in framework={framework}, not in {backend}"
+        )
+
+
+def _jax_model(function: Callable[..., Any], parameters: Any) -> keras.Model:
+    def call(params: Any, inputs: Any) -> Any:
+        # JaxLayer passes its arguments by these names.
+        return function(params, inputs)
+
+    layer = keras.layers.JaxLayer(call, params=parameters, dtype="float32")
+    return keras.Sequential([layer])
+
+
+def torch_model(module: Any) -> keras.Model:
+    """The PyTorch module as a Keras model.
+
+    16-bit policies run it under PyTorch's own automatic mixed precision.
+    """
+    import torch
+
+    autocast_types = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+    autocast_type = autocast_types.get(keras.config.dtype_policy().name)
+
+    class TorchModel(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(dtype="float32")
+            self.wrapper = keras.layers.TorchModuleWrapper(module, dtype="float32")
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            arguments = inputs if isinstance(inputs, list) else [inputs]
+            device = arguments[0].device.type
+            with torch.autocast(device, autocast_type, enabled=autocast_type is not None):
+                outputs = self.wrapper(*arguments, training=training)
+            for attribute in ("logits", "last_hidden_state"):  # outputs of the package transformers
+                outputs = getattr(outputs, attribute, outputs)
+            return outputs
+
+    model = TorchModel()
+    # Nothing is created when the model is first called: the module has its weights.
+    model.built = True
+    model.wrapper.built = True
+    return model
+
+
+def _input_specs(
+    model: keras.Model, example: Any, input_shape: Sequence[int], name: str
+) -> tuple[tuple[ArraySpec, ...], int | None]:
+    """The arrays of a batch, and the only batch size of the model or None.
+
+    An example decides, then `input_shape`, then the inputs that a Keras model declares.
+    """
+    if example is not None:
+        return _specs_of_example(model, example, name), None
+    declared = getattr(model, "inputs", None) or []
+    vocabulary = _smallest_vocabulary(model)
+    if input_shape and len(declared) <= 1:
+        if not declared:
+            return (ArraySpec(tuple(input_shape), "float32"),), None
+        label = f"input {declared[0].name!r} of {name}"
+        return (array_spec(tuple(input_shape), declared[0].dtype, vocabulary, label),), None
+    if not declared:
+        raise UnavailableError(
+            f"the input shape of {name} is not known; "
+            "set model.input_shape, or return an example too"
+        )
+    specs = []
+    first_axes = {}
+    for tensor in declared:
+        label = f"input {tensor.name!r} of {name}"
+        shape = tuple(tensor.shape)
+        if not shape:
+            raise UnavailableError(f"{label} is a scalar: it needs a batch axis")
+        if None in shape[1:]:
+            raise UnavailableError(
+                f"the input shape of {name} is open: {label} has {shape[1:]}; "
+                "set model.input_shape, or return an example too"
+            )
+        specs.append(array_spec(shape[1:], tensor.dtype, vocabulary, label))
+        if shape[0] is not None:
+            first_axes[label] = int(shape[0])
+    return tuple(specs), common_batch(first_axes)
+
+
+def _specs_of_example(model: keras.Model, example: Any, name: str) -> tuple[ArraySpec, ...]:
+    if isinstance(example, dict):
+        raise UnavailableError(
+            f"the example of {name} is a dict: return a list in the order of the model's inputs"
+        )
+    values = list(example) if isinstance(example, list | tuple) else [example]
+    if not values:
+        raise UnavailableError(f"the example of {name} is empty: return a batch of inputs")
+    specs = []
+    first_axes = {}
+    for label, value in zip(_input_labels(model, len(values), name), values, strict=True):
+        array = _as_array(value, label)
+        highest = int(array.max(initial=1)) if array.dtype.kind in "biu" else 1
+        specs.append(array_spec(array.shape[1:], array.dtype, highest + 1, label))
+        if not array.ndim:
+            raise UnavailableError(
+                f"{label} is a scalar: return a batch of inputs, of one at least, "
+                "or make it a constant of the model"
+            )
+        if not len(array):
+            raise UnavailableError(f"{label} has no example: return a batch of one at least")
+        first_axes[label] = len(array)
+    common_batch(first_axes)
+    return tuple(specs)
+
+
+def _as_array(value: Any, label: str) -> np.ndarray:
+    """The example as a NumPy array; bfloat16, which NumPy lacks, as float32."""
+    if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps on a GPU
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            value = value.float()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise UnavailableError(f"{label} is no array: {str(error).splitlines()[0]}") from error
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
+        return array.astype("float32")
+    return array
+
+
+def _input_labels(model: keras.Model, count: int, name: str) -> list[str]:
+    """What to call the inputs in messages: their own names if these are known."""
+    declared = getattr(model, "inputs", None) or []
+    wrapper = getattr(model, "wrapper", None)
+    names = [tensor.name for tensor in declared]
+    if wrapper is not None:
+        names = list(inspect.signature(wrapper.module.forward).parameters)
+    if len(names) < count:
+        names = [str(number) for number in range(count)]
+    return [f"input {names[number]!r} of {name}" for number in range(count)]
+
+
+def _smallest_vocabulary(model: keras.Model) -> int:
+    """Rows of the smallest embedding of the model: integers are drawn below it. 2 without one."""
+    if not hasattr(model, "_flatten_layers"):
+        return 2
+    vocabularies = [
+        layer.input_dim
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Embedding)
+    ]
+    return min(vocabularies, default=2)
+
+
+def _casts(model: keras.Model, example: Any) -> Callable[[list[Any]], list[Any]]:
+    """What gives inputs of a PyTorch module the integer types of its example, once on the device.
+
+    Batches are drawn as int32, which indices and masks of PyTorch need not accept.
+    """
+    if example is None or getattr(model, "wrapper", None) is None:
+        return list
+    values = example if isinstance(example, list | tuple) else [example]
+    types = [getattr(value, "dtype", None) for value in values]
+
+    def cast(tensors: list[Any]) -> list[Any]:
+        return [
+            tensor if dtype is None or tensor.is_floating_point() else tensor.to(_torch_type(dtype))
+            for tensor, dtype in zip(tensors, types, strict=True)
+        ]
+
+    return cast
+
+
+def _torch_type(dtype: Any) -> Any:
+    import torch
+
+    return dtype if isinstance(dtype, torch.dtype) else getattr(torch, np.dtype(dtype).name)
+
+
+def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]]:
+    """Each tensor among the outputs, with its place in their structure; None is no output.
+
+    Raises:
+        UnavailableError: If an output is no tensor, or there is none.
+    """
+    tensors = []
+    for path, value in keras.tree.flatten_with_path(outputs):
+        if value is None:
+            continue
+        if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+            place = "".join(f"[{key!r}]" for key in path)
+            raise UnavailableError(
+                f"output {place or '0'} of {name} is of type {type(value).__name__}: "
+                "a model's outputs must be tensors"
+            )
+        tensors.append((tuple(path), value))
+    if not tensors:
+        raise UnavailableError(f"{name} makes a model without outputs: return a tensor")
+    return tensors
+
+
+def _loss_obstacle(outputs: list[tuple[tuple[Any, ...], Any]], batch_size: int) -> str:
+    """Why training has no loss, or "" if it has one."""
+    if len(outputs) > 1:
+        return "it has several outputs"
+    path, tensor = outputs[0]
+    if len(path) > 1:
+        return "its output is nested, one entry per example"
+    shape = tuple(tensor.shape)
+    if not shape:
+        return "its output is a scalar, without a batch axis"
+    if shape[0] != batch_size:
+        return f"its output has {shape[0]} in its first axis for a batch of {batch_size}"
+    return ""
+
+
+def _target_and_loss(
+    output_shape: Sequence[int], output: str
+) -> tuple[ArraySpec, Callable[[Sequence[Any], Any], Any]]:
+    """The targets of the only output (batch, ...), and the loss between the two.
+
+    Classes: int32 classes at each place, softmax cross entropy over the last axis.
+    Numbers: float32 of the output's own shape, mean squared error.
+    """
+    shape = tuple(int(size) for size in output_shape[1:])
+    is_classes = output == "classes"
+    if output == "auto":
+        is_classes = len(shape) > 0 and shape[-1] > 1
+    if is_classes:
+        target = ArraySpec(shape[:-1], "int32", shape[-1])
+    else:
+        target = ArraySpec(shape, "float32")
+
+    def loss(targets: Sequence[Any], outputs: Any) -> Any:
+        tensors = [value for value in keras.tree.flatten(outputs) if value is not None]
+        predictions = ops.cast(tensors[0], "float32")  # the model may end in a 16-bit type
+        if is_classes:
+            return cross_entropy(targets, predictions)
+        return ops.mean(ops.square(predictions - targets[0]))
+
+    return target, loss

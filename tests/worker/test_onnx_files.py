@@ -1,0 +1,413 @@
+"""ONNX files: which inputs and outputs can be measured, parameters, calibration and FLOPs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paradnn.core.errors import UnavailableError
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from paradnn.families.own import content_of  # noqa: E402
+from paradnn.families.parts.onnx_file import onnx_workload  # noqa: E402
+
+FLOAT = TensorProto.FLOAT
+
+
+def weights(*shape: int) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    return (generator.standard_normal(shape) / 10).astype("float32")
+
+
+def tensor(name: str, *shape: Any, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def saved(
+    path: Path,
+    nodes: Sequence[Any],
+    *,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any] = (),
+    initializers: Mapping[str, np.ndarray] | None = None,
+    ir_version: int = 9,
+    opset: int = 18,
+) -> Path:
+    """A file in `path` with this graph; its output is "y" unless `outputs` says otherwise."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        inputs,
+        outputs or [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(values, name) for name, values in (initializers or {}).items()],
+    )
+    versions = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=ir_version)
+    file = path / "net.onnx"
+    onnx.save(model, file)
+    return file
+
+
+def perceptron(path: Path, *, lists_weights: bool) -> Path:
+    """40 -> 30 -> 10 units; `lists_weights`: as old files do, the inputs name every weight."""
+    initializers = {"w1": weights(40, 30), "b1": weights(30), "w2": weights(30, 10)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w2"], ["y"]),
+    ]
+    inputs = [tensor("x", "batch", 40)]
+    if lists_weights:
+        inputs = [*(tensor(name, *w.shape) for name, w in initializers.items()), *inputs]
+    return saved(
+        path,
+        nodes,
+        inputs=inputs,
+        outputs=[tensor("y", "batch", 10)],
+        initializers=initializers,
+        ir_version=3 if lists_weights else 9,
+        opset=13,
+    )
+
+
+ADD = [helper.make_node("Add", ["x", "s"], ["y"])]
+IDENTITY = [helper.make_node("Identity", ["x"], ["y"])]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        pytest.param(
+            [tensor("x", "batch", 4), tensor("s")],
+            "input 's' of net.onnx is a scalar, without a batch axis",
+            id="scalar",
+        ),
+        pytest.param(
+            [tensor("x", "batch", 4), tensor("s", 2, "batch", 4)],
+            "input 's' of net.onnx has 2 in its first axis and 'batch' in axis 1",
+            id="batch-in-second-axis",
+        ),
+        pytest.param(
+            [tensor("x", 1, 4), tensor("s", 2, 1, 4)],
+            "input 's' of net.onnx has 2 in its first axis, input 'x' of net.onnx has 1",
+            id="different-first-axes",
+        ),
+        pytest.param(
+            [tensor("x", "batch", "length"), tensor("s", "batch", 4)],
+            r"input 'x' of net.onnx has the shape \[batch, length\]: fix the open sizes",
+            id="open-sizes-of-two-inputs",
+        ),
+        pytest.param(
+            [tensor("x", "batch", 4, kind=TensorProto.STRING), tensor("s", "batch", 4)],
+            "input 'x' of net.onnx takes object: only real numbers",
+            id="strings",
+        ),
+        pytest.param(
+            [
+                helper.make_tensor_sequence_value_info("x", FLOAT, ["batch", 4]),
+                tensor("s", "batch", 4),
+            ],
+            "input 'x' of net.onnx is a sequence of tensors",
+            id="sequence",
+        ),
+    ],
+)
+def test_an_input_that_cannot_be_drawn_is_named(
+    inputs: list[Any], reason: str, tmp_path: Path
+) -> None:
+    file = saved(tmp_path, ADD, inputs=inputs)
+    with pytest.raises(UnavailableError, match=reason):
+        onnx_workload(file, ())
+
+
+def test_a_sequence_of_maps_is_named(tmp_path: Path) -> None:
+    """Classifiers of scikit-learn end in one."""
+    element = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(FLOAT, [])
+    )
+    output = helper.make_value_info("y", helper.make_sequence_type_proto(element))
+    node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    file = saved(tmp_path, [node], inputs=[tensor("x", "batch", 2)], outputs=[output])
+    with pytest.raises(UnavailableError, match=r"output 'y' of net\.onnx is a sequence of maps"):
+        onnx_workload(file, ())
+
+
+def test_strings_as_outputs_are_named(tmp_path: Path) -> None:
+    output = tensor("y", "batch", 2, kind=TensorProto.STRING)
+    file = saved(tmp_path, IDENTITY, inputs=[tensor("x", "batch", 2)], outputs=[output])
+    with pytest.raises(UnavailableError, match=r"output 'y' of net\.onnx holds strings"):
+        onnx_workload(file, ())
+
+
+def test_the_given_shape_fills_open_sizes_and_keeps_fixed_ones(tmp_path: Path) -> None:
+    file = saved(tmp_path, IDENTITY, inputs=[tensor("x", "batch", 3, "height", "width")])
+    workload = onnx_workload(file, (3, 8, 9))
+    assert workload.inputs[0].shape == (3, 8, 9)
+    assert workload.batch_size is None
+    with pytest.raises(
+        UnavailableError, match=r"model.input_shape=\[1, 8, 9\] does not fit its fixed sizes"
+    ):
+        onnx_workload(file, (1, 8, 9))
+    with pytest.raises(UnavailableError, match=r"set model\.input_shape"):
+        onnx_workload(file, ())
+
+
+def test_a_fixed_batch_is_kept(tmp_path: Path) -> None:
+    file = saved(tmp_path, ADD, inputs=[tensor("x", "batch", 4), tensor("s", 3, 4)])
+    assert onnx_workload(file, ()).batch_size == 3
+
+
+@pytest.mark.parametrize("lists_weights", [False, True], ids=["new-file", "weights-among-inputs"])
+def test_weights_are_parameters_and_no_inputs(lists_weights: bool, tmp_path: Path) -> None:
+    workload = onnx_workload(perceptron(tmp_path, lists_weights=lists_weights), ())
+    assert [spec.shape for spec in workload.inputs] == [(40,)]
+    assert parameters(workload) == (40 * 30 + 30 + 30 * 10, 0)
+
+
+def parameters(workload: Any) -> tuple[int, int]:
+    """Trainable weights and moving statistics."""
+    model = workload.model
+    [trainable] = model.trainable_variables
+    [fixed] = model.non_trainable_variables
+    return trainable.shape[0], fixed.shape[0]
+
+
+def constant_of_shape(name: str, *shape: int) -> list[Any]:
+    values = np.array(shape, "int64")
+    sizes = helper.make_node(
+        "Constant", [], [f"{name}_shape"], value=numpy_helper.from_array(values)
+    )
+    return [sizes, helper.make_node("ConstantOfShape", [f"{name}_shape"], [name])]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "initializers", "expected"),
+    [
+        pytest.param(
+            [helper.make_node("BatchNormalization", ["x", "g", "b", "m", "v"], ["y"])],
+            {name: weights(4) for name in "gbmv"},
+            (8, 8),
+            id="moving-statistics",
+        ),
+        pytest.param(
+            [*constant_of_shape("w", 4, 6), helper.make_node("MatMul", ["x", "w"], ["y"])],
+            {},
+            (24, 0),
+            id="constant-of-shape",
+        ),
+        pytest.param(
+            [
+                helper.make_node(
+                    "Constant", [], ["w"], value=numpy_helper.from_array(weights(4, 6))
+                ),
+                helper.make_node("MatMul", ["x", "w"], ["y"]),
+            ],
+            {},
+            (24, 0),
+            id="constant-node",
+        ),
+        pytest.param(
+            [
+                helper.make_node("Cast", ["w"], ["w32"], to=FLOAT),
+                helper.make_node("MatMul", ["x", "w32"], ["y"]),
+            ],
+            {"w": weights(4, 6).astype("float16")},
+            (24, 0),
+            id="half-precision",
+        ),
+        pytest.param(
+            [
+                helper.make_node("DequantizeLinear", ["w", "scale"], ["w32"], axis=0),
+                helper.make_node("MatMul", ["x", "w32"], ["y"]),
+            ],
+            {"w": np.ones((4, 6), "int8"), "scale": weights(4)},
+            (24, 0),
+            id="quantized",
+        ),
+        pytest.param(
+            [helper.make_node("Mul", ["x", "factor"], ["y"])],
+            {"factor": np.float32(2.0), "unused": weights(9)},
+            (0, 0),
+            id="scalars-and-unused",
+        ),
+    ],
+)
+def test_parameters(
+    nodes: list[Any],
+    initializers: dict[str, np.ndarray],
+    expected: tuple[int, int],
+    tmp_path: Path,
+) -> None:
+    file = saved(tmp_path, nodes, inputs=[tensor("x", "batch", 4)], initializers=initializers)
+    assert parameters(onnx_workload(file, ())) == expected
+
+
+def test_parameters_of_a_branch_are_counted(tmp_path: Path) -> None:
+    def branch(name: str, width: int) -> Any:
+        return helper.make_graph(
+            [
+                helper.make_node("MatMul", ["x", f"w_{name}"], [f"h_{name}"]),
+                helper.make_node("ReduceSum", [f"h_{name}"], [f"y_{name}"]),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"y_{name}", FLOAT, None)],
+            [numpy_helper.from_array(weights(4, width), f"w_{name}")],
+        )
+
+    condition = helper.make_node(
+        "Constant", [], ["c"], value=numpy_helper.from_array(np.array(True))
+    )
+    choice = helper.make_node(
+        "If", ["c"], ["y"], then_branch=branch("a", 5), else_branch=branch("b", 7)
+    )
+    file = saved(tmp_path, [condition, choice], inputs=[tensor("x", "batch", 4)])
+    assert parameters(onnx_workload(file, ())) == (4 * 5 + 4 * 7, 0)
+
+
+def onnxruntime_step(file: Path, *, batch_size: int, precision: str = "float32") -> Any:
+    pytest.importorskip("onnxruntime")
+    from paradnn.worker.frameworks.onnxruntime import OnnxRuntime
+    from paradnn.worker.step import prepare_step
+
+    engine = OnnxRuntime()
+    model = {"name": "onnx", "path": str(file), "source": content_of(file)[1], "input_shape": []}
+    point = {
+        "mode": "inference",
+        "compile": "graph",
+        "precision": precision,
+        "batch_size": batch_size,
+        "seed": 1,
+        "framework": {"name": "onnxruntime"},
+        "model": model,
+    }
+    return prepare_step(point, engine)[1]
+
+
+def test_int8_of_an_old_file_is_calibrated_on_its_true_inputs(tmp_path: Path) -> None:
+    errors = []
+    for lists_weights in (False, True):
+        file = perceptron(tmp_path, lists_weights=lists_weights)
+        step = onnxruntime_step(file, batch_size=4, precision="int8")
+        step.run(1)
+        errors.append(step.conversion().conversion_error)
+    assert 1e-5 < errors[0] < 0.2
+    assert errors[1] == pytest.approx(errors[0], rel=1e-3)
+
+
+def test_another_batch_than_the_fixed_one_is_unavailable(tmp_path: Path) -> None:
+    file = saved(tmp_path, IDENTITY, inputs=[tensor("x", 3, 4)])
+    with pytest.raises(UnavailableError, match="a batch of 3 alone: set batch_size=3"):
+        onnxruntime_step(file, batch_size=4)
+
+
+def test_what_fails_on_these_inputs_is_unavailable(tmp_path: Path) -> None:
+    """The sizes of the parts are drawn, and never add up."""
+    node = helper.make_node("Split", ["x", "s"], ["y", "z"], axis=1)
+    inputs = [tensor("x", 2, 4), tensor("s", 2, kind=TensorProto.INT64)]
+    file = saved(tmp_path, [node], inputs=inputs)
+    with pytest.raises(UnavailableError, match=r"ONNX Runtime cannot run this model: .*Split"):
+        onnxruntime_step(file, batch_size=2).run(1)
+
+
+def scanned_product() -> list[Any]:
+    """Seven products of (2, 16) with (16, 16), one after the other."""
+    state = tensor("state", 2, 16)
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["state", "w"], ["product"]),
+            helper.make_node("Add", ["product", "element"], ["next"]),
+            helper.make_node("Identity", ["next"], ["output"]),
+        ],
+        "body",
+        [state, tensor("element", 2, 16)],
+        [tensor("next", 2, 16), tensor("output", 2, 16)],
+    )
+    return [helper.make_node("Scan", ["first", "x"], ["last", "y"], body=body, num_scan_inputs=1)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "initializers", "flops"),
+    [
+        pytest.param(
+            [helper.make_node("Gemm", ["x", "w"], ["y"], transA=1)],
+            (2, 40),
+            {"w": weights(2, 30)},
+            2 * 2 * 40 * 30,
+            id="transposed-gemm",
+        ),
+        pytest.param(
+            [helper.make_node("Einsum", ["x", "w"], ["y"], equation="bij,ik->bkj")],
+            (2, 5, 40),
+            {"w": weights(5, 30)},
+            2 * 2 * 40 * 5 * 30,
+            id="einsum",
+        ),
+        pytest.param(
+            [helper.make_node("Conv", ["x", "w"], ["y"], group=4)],
+            (2, 16, 10, 10),
+            {"w": weights(32, 4, 3, 3)},
+            2 * 2 * 64 * 32 * 4 * 9,
+            id="grouped-convolution",
+        ),
+        pytest.param(
+            [helper.make_node("Conv", ["x", "w"], ["y"], group=16)],
+            (2, 16, 10, 10),
+            {"w": weights(16, 1, 3, 3)},
+            2 * 2 * 64 * 16 * 9,
+            id="depthwise-convolution",
+        ),
+        pytest.param(
+            [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])],
+            (2, 16, 5, 5),
+            {"w": weights(16, 32, 3, 3)},
+            2 * 2 * 25 * 16 * 32 * 9,
+            id="transposed-convolution",
+        ),
+        pytest.param(
+            [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], group=4)],
+            (2, 16, 5, 5),
+            {"w": weights(16, 8, 3, 3)},
+            2 * 2 * 25 * 16 * 8 * 9,
+            id="transposed-grouped-convolution",
+        ),
+        pytest.param(
+            [
+                helper.make_node(
+                    "LSTM", ["x", "w", "r"], ["y"], hidden_size=24, direction="bidirectional"
+                )
+            ],
+            (5, 3, 16),
+            {"w": weights(2, 96, 16), "r": weights(2, 96, 24)},
+            2 * 2 * 5 * 3 * 96 * (16 + 24),
+            id="bidirectional-lstm",
+        ),
+        pytest.param(
+            scanned_product(),
+            (7, 2, 16),
+            {"first": weights(2, 16), "w": weights(16, 16)},
+            7 * 2 * 2 * 16 * 16,
+            id="scan",
+        ),
+    ],
+)
+def test_products_of_a_profile(
+    nodes: list[Any],
+    shape: tuple[int, ...],
+    initializers: dict[str, np.ndarray],
+    flops: int,
+    tmp_path: Path,
+) -> None:
+    from paradnn.core.messages import Profile
+    from paradnn.worker.profile.run import profile_steps
+
+    file = saved(tmp_path, nodes, inputs=[tensor("x", *shape)], initializers=initializers)
+    step = onnxruntime_step(file, batch_size=shape[0])
+    step.run(1)
+    profile = profile_steps(step._engine, step, 0.001, keep_trace=False)
+    assert isinstance(profile, Profile), profile
+    assert profile.product_flops == flops

@@ -1,0 +1,97 @@
+"""Users' Keras models and PyTorch modules: which inputs and outputs can be measured."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from paradnn.core.errors import UnavailableError
+from paradnn.families.parts.user_model import user_workload
+from tests.worker.families import run_module
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+def dense_model(**settings: Any) -> keras.Model:
+    inputs = keras.Input(**settings)
+    return keras.Model(inputs, keras.layers.Dense(3)(inputs))
+
+
+class Constant(keras.layers.Layer):  # type: ignore[misc]
+    """Hands on its first input."""
+
+    def call(self, inputs: Any) -> Any:
+        return inputs[0]
+
+
+class Mean(keras.layers.Layer):  # type: ignore[misc]
+    """The mean of everything, a scalar."""
+
+    def call(self, inputs: Any) -> Any:
+        return keras.ops.mean(inputs)
+
+
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        pytest.param((np.ones((2, 4)), 0.5), "input 'b' of net is a scalar", id="scalar"),
+        pytest.param(
+            (np.ones((4, 4)), np.ones((2, 4, 4))),
+            "input 'b' of net has 2 in its first axis, input 'a' of net has 4",
+            id="different-first-axes",
+        ),
+        pytest.param(
+            (np.ones((2, 4)), np.ones((0, 4))), "input 'b' of net has no example", id="no-example"
+        ),
+        pytest.param(
+            (np.ones((2, 4)), np.array(["a", "b"])), "input 'b' of net takes <U1", id="strings"
+        ),
+        pytest.param(
+            (np.ones((2, 4)), np.ones((2, 4), "complex64")),
+            "input 'b' of net takes complex64",
+            id="complex",
+        ),
+        pytest.param({"a": np.ones((2, 4))}, "the example of net is a dict", id="dict"),
+        pytest.param([], "the example of net is empty", id="empty"),
+        pytest.param((np.ones((2, 4)), [[1, 2], [3]]), "input 'b' of net is no array", id="ragged"),
+    ],
+)
+def test_an_input_of_an_example_is_named(example: Any, reason: str) -> None:
+    inputs = [keras.Input((4,), name="a"), keras.Input((4,), name="b")]
+    model = keras.Model(inputs, Constant()(inputs))
+    with pytest.raises(UnavailableError, match=reason):
+        user_workload((model, example), "net")
+
+
+def test_a_declared_input_of_strings_is_named() -> None:
+    inputs = keras.Input((1,), dtype="string", name="text")
+    model = keras.Model(inputs, Constant()([inputs]))
+    with pytest.raises(UnavailableError, match="input 'text' of net takes string"):
+        user_workload(model, "net")
+
+
+def test_declared_inputs_of_different_batches_are_named() -> None:
+    inputs = [keras.Input(batch_shape=(1, 4), name="a"), keras.Input(batch_shape=(2, 4), name="b")]
+    model = keras.Model(inputs, Constant()(inputs))
+    with pytest.raises(UnavailableError, match="input 'b' of net has 2 in its first axis"):
+        user_workload(model, "net")
+
+
+def test_a_fixed_batch_is_kept() -> None:
+    workload = user_workload(dense_model(batch_shape=(5, 4)), "net")
+    assert workload.batch_size == 5
+    assert workload.inputs[0].shape == (4,)
+
+
+def test_a_scalar_output_has_no_loss() -> None:
+    inputs = keras.Input((4,))
+    workload = user_workload(keras.Model(inputs, Mean()(inputs)), "net")
+    assert not workload.targets
+    assert workload.no_loss_reason == "its output is a scalar, without a batch axis"
+
+
+def test_outputs_of_pytorch_modules(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    run_module("torch_user_models", "torch", [], tmp_path)

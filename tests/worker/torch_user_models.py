@@ -1,0 +1,63 @@
+"""`python -m tests.worker.torch_user_models`: inputs and outputs of users' PyTorch modules.
+
+This process has Keras on PyTorch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paradnn.core.errors import UnavailableError
+from paradnn.worker import frameworks
+
+
+def main() -> None:
+    frameworks.load("torch")
+    import torch
+
+    from paradnn.families.parts.user_model import user_workload
+
+    class Returning(torch.nn.Module):
+        """A linear layer, and what a function makes of its output."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 3)
+            self.function = function
+
+        def forward(self, data: Any) -> Any:
+            return self.function(self.linear(data))
+
+    def workload(function: Callable[[Any], Any]) -> Any:
+        return user_workload((Returning(function), torch.zeros(2, 4)), "net")
+
+    with pytest.raises(UnavailableError, match=r"output \['name'\] of net is of type str"):
+        workload(lambda output: {"value": output, "name": "linear"})
+    with pytest.raises(UnavailableError, match="net makes a model without outputs"):
+        workload(lambda output: None)
+    with pytest.raises(UnavailableError, match="input 'data' of net is a scalar"):
+        user_workload((Returning(lambda output: output), 1.0), "net")
+
+    reason = workload(lambda output: [{"row": row} for row in output]).no_loss_reason
+    assert reason == "its output is nested, one entry per example"
+    reason = workload(lambda output: output.T).no_loss_reason
+    assert reason == "its output has 3 in its first axis for a batch of 1"
+
+    plain = workload(lambda output: (output, None))
+    assert plain.targets[0].shape == ()
+    assert plain.targets[0].high == 3
+
+    class Selecting(torch.nn.Module):
+        """Takes int64 indices only."""
+
+        def forward(self, indices: Any) -> Any:
+            return torch.nn.functional.one_hot(indices, 7).float()
+
+    selecting = user_workload((Selecting(), torch.full((1, 5), 6)), "net")
+    drawn = torch.zeros(2, 5, dtype=torch.int32)
+    assert selecting.prepare([drawn])[0].dtype == torch.int64
+
+
+if __name__ == "__main__":
+    main()
