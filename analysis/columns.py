@@ -72,6 +72,10 @@ _SELF_EXPLANATORY = (
     "optimizer.name",
 )
 
+#: Outcomes of points that ran out of memory when they were tried, and of those predicted to.
+OUT_OF_MEMORY = ("oom_device", "oom_host")
+MEMORY_OUTCOMES = (*OUT_OF_MEMORY, "oom_predicted")
+
 _WORKLOADS_OF_OTHER_STEPS = [
     work for work in workloads_by_group().values() if not work.step_ignores_keys
 ]
@@ -337,6 +341,19 @@ def as_numbers(column: pd.Series) -> pd.Series | None:
         return None
     totals = {value: float(sum(blocks or ())) for value, blocks in counts.items()}
     return column.map(totals).astype("float64")
+
+
+def as_sizes(column: pd.Series) -> pd.Series | None:
+    """Return a column of sizes as float64; None if it does not hold sizes.
+
+    Sizes are numbers above zero, or lists of blocks, which count with their total.
+    """
+    if pd.api.types.is_bool_dtype(column) or column.isna().any():
+        return None
+    sizes = as_numbers(column)
+    if sizes is None or not (sizes > 0).all():
+        return None
+    return sizes
 
 
 def is_number(column: pd.Series) -> bool:

@@ -1,7 +1,7 @@
 """`memory`: where memory ends for each family on each device: the smallest points that failed, the
 largest that fitted.
 
-That assumes only that memory grows with every size. Points that contradict the others are named.
+The only assumption is that memory grows with every size. Points that contradict others are named.
 """
 
 from __future__ import annotations
@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analysis.columns import FamilyGroup, analyze_groups, as_numbers, hyperparameters
+from analysis.columns import (
+    OUT_OF_MEMORY,
+    FamilyGroup,
+    analyze_groups,
+    as_sizes,
+    hyperparameters,
+)
 from analysis.lazy import np, pd
 from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
@@ -19,26 +25,36 @@ from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.regression import Lacking
 
-#: Outcomes of points that ran out of memory when they were tried.
-RAN_OUT = ("oom_device", "oom_host")
+#: Contradicting points that are named.
+_MAX_NAMED = 3
+#: Sizes with which the memory of a device shrinks.
+_DECREASING = ("model.patch", "devices")
+#: Numbers that are not sizes.
+_NOT_SIZES = ("model.dropout", "model.label_smoothing")
+#: Columns of `MemoryFrontier.points` that are not hyperparameters.
+_RESULTS = ("failed", "side", "edge")
 
-_NAMED = 3  # points that contradict the frontier and are named
-#: Sizes that take less memory of a device the larger they are, and numbers that are no size.
-_FALLING = ("model.patch", "devices")
-_NO_SIZE = ("model.dropout", "model.label_smoothing")
 
+class MemoryFrontier(NamedTuple):
+    """Where memory ends for one family on one device.
 
-class MemoryEdge(NamedTuple):
-    """One family on one device.
-
-    `points` that were tried, the smallest first: hyperparameters, `failed`, `side` (what the
-    frontier of the others says), `edge` (one of the smallest that failed or of the largest that
-    fitted). `left_out` counts points that say nothing of memory, by outcome.
+    Attributes:
+        group: the runs.
+        points: the tried points, the smallest first: hyperparameters; `failed`; `side`, what the
+            frontier of the other points says ("fits", "fails", "open" or "contradicted"); `edge`,
+            whether the point is one of the smallest that failed or of the largest that fitted.
+        excluded: number of points that say nothing about memory, by outcome.
     """
 
-    of: FamilyGroup
+    group: FamilyGroup
     points: pd.DataFrame
-    left_out: Mapping[Any, int]
+    excluded: Mapping[Any, int]
+
+
+def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
+    if rows["outcome"].isin(OUT_OF_MEMORY).any():
+        return [SectionSpec()]
+    return []
 
 
 @analysis(
@@ -49,122 +65,144 @@ class MemoryEdge(NamedTuple):
     section="system",
     order=30,
     title="Where memory ends",
-    reading="Points at the edge stand first in the table.",
+    reading="Points at the edge come first in the table.",
     has_figure=False,
-    list_sections=lambda rows: [SectionSpec()] if rows["outcome"].isin(RAN_OUT).any() else [],
+    list_sections=_list_sections,
 )
 def memory(frame: pd.DataFrame, options: Options) -> Result:
-    """A row for each point that was tried, those at the edge first; replicates count once, ok where
-    any is.
+    """Find where memory ends for each family on each device.
 
-    Points compare where they agree in all that is no size, such as the precision. NotEnoughData
-    without a group in which sizes differ, SchemaError for heterogeneous runs of one.
+    Replicates count once; a point is ok if any replicate is. Points are compared if they agree in
+    everything that is not a size, such as the precision.
+
+    Returns:
+        A row for each tried point, those at the edge first: family, device, and the columns of
+        `MemoryFrontier.points`.
+
+    Raises:
+        NotEnoughData: sizes differ in no group.
+        HeterogeneousError: the runs of a group are heterogeneous.
     """
-    found, lacking = memory_limits(frame, options.pool)
-    parts = [limit.points.sort_values("edge", ascending=False, kind="stable") for limit in found]
-    for part, limit in zip(parts, found, strict=True):
-        part.insert(0, "family", limit.of.family)
-        part.insert(1, "device", limit.of.device)
+    frontiers, lacking = find_frontiers(frame, pool=options.pool)
+    parts = []
+    for frontier in frontiers:
+        part = frontier.points.sort_values("edge", ascending=False, kind="stable")
+        part.insert(0, "family", frontier.group.family)
+        part.insert(1, "device", frontier.group.device)
+        parts.append(part)
+    run_ids = [run for frontier in frontiers for run in frontier.group.rows["run_id"]]
     return Result(
         numbers=pd.concat(parts, ignore_index=True),
-        sentences=[*_sentences(found), *(f"{each}." for each in lacking)],
-        sources=tuple(run for limit in found for run in limit.of.rows["run_id"]),
+        sentences=[*_sentences(frontiers), *(f"{reason}." for reason in lacking)],
+        sources=tuple(run_ids),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
     )
 
 
-def memory_limits(
-    frame: pd.DataFrame, pool: bool = False
-) -> tuple[list[MemoryEdge], list[Lacking]]:
-    """The limit of each family on each device, and which groups have no answer, and why."""
+def find_frontiers(
+    frame: pd.DataFrame, *, pool: bool = False
+) -> tuple[list[MemoryFrontier], list[Lacking]]:
+    """Find the memory frontier of each family on each device.
+
+    Args:
+        frame: one row per run.
+        pool: whether heterogeneous runs may be pooled.
+
+    Returns:
+        The frontiers, and the groups without one together with the reasons.
+
+    Raises:
+        NotEnoughData: sizes differ in no group.
+        HeterogeneousError: the runs of a group are heterogeneous and `pool` is false.
+    """
     return analyze_groups(
         frame,
-        lambda group: _limit(group, pool),
+        lambda group: _find_frontier(group, pool=pool),
         "not enough data",
         "measure points of several sizes",
     )
 
 
-def _limit(group: FamilyGroup, pool: bool) -> MemoryEdge:
+def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
     from paradnn.designs.frontier import sides
 
-    rows = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
-    tells = is_ok(rows) | rows["outcome"].isin(RAN_OUT)
-    left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts().to_dict()
-    rows = rows[tells].reset_index(drop=True)
-    names = [name for name in hyperparameters(rows) if rows[name].nunique(dropna=False) > 1]
-    numbers = {
-        name: size
-        for name in names
-        if (size := size_of(rows[name])) is not None and name not in _NO_SIZE
-    }
-    if not numbers:
-        raise NotEnoughData(
-            "no size varies among the points that were tried" if len(rows) else "no point was tried"
-        )
-    sizes = pd.DataFrame(numbers)
-    failed = (~is_ok(rows)).to_numpy(dtype=bool)
-    words = [name for name in names if name not in numbers]
-    # Points of one kind say something of each other; what some runs lack is a value of its own.
-    if words:
-        kinds = rows.groupby(words, dropna=False).indices.values()
-    else:
-        kinds = [np.arange(len(rows))]
-    side = np.full(len(rows), "open", dtype=object)
-    edge = np.zeros(len(rows), dtype=bool)
-    growing = (sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]).to_numpy()
-    for here in kinds:
-        side[here], edge[here] = sides(growing[here], failed[here])
+    points = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
+    is_informative = is_ok(points) | points["outcome"].isin(OUT_OF_MEMORY)
+    outcomes = points.loc[~is_informative, "outcome"].fillna("unfinished")
+    excluded = outcomes.value_counts().to_dict()
+    points = points[is_informative].reset_index(drop=True)
+    if points.empty:
+        raise NotEnoughData("no point was tried")
+    varying = [name for name in hyperparameters(points) if points[name].nunique(dropna=False) > 1]
+    sizes = _size_columns(points, varying)
+    if sizes.empty:
+        raise NotEnoughData("no size varies among the points that were tried")
+    failed = (~is_ok(points)).to_numpy(dtype=bool)
+    side = np.full(len(points), "open", dtype=object)
+    edge = np.zeros(len(points), dtype=bool)
+    signs = [-1.0 if name in _DECREASING else 1.0 for name in sizes]
+    increasing = (sizes * signs).to_numpy()
+    settings = [name for name in varying if name not in sizes]
+    for rows in _comparable_rows(points, settings):
+        side[rows], edge[rows] = sides(increasing[rows], failed[rows])
     order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
-    return MemoryEdge(
-        group, rows[names].assign(failed=failed, side=side, edge=edge).iloc[order], left_out
-    )
+    table = points[varying].assign(failed=failed, side=side, edge=edge).iloc[order]
+    return MemoryFrontier(group, table, excluded)
 
 
-def size_of(column: pd.Series) -> pd.Series | None:
-    """A column of numbers above zero or of lists of blocks as float64; None for what is no size."""
-    if pd.api.types.is_bool_dtype(column) or column.isna().any():
-        sizes = None
-    else:
-        sizes = as_numbers(column)
-    return sizes if sizes is not None and (sizes > 0).all() else None
+def _size_columns(points: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return the columns that hold sizes, as float64."""
+    columns = {}
+    for name in names:
+        sizes = as_sizes(points[name])
+        if sizes is not None and name not in _NOT_SIZES:
+            columns[name] = sizes
+    return pd.DataFrame(columns)
 
 
-def _sentences(found: Sequence[MemoryEdge]) -> Iterator[Paragraph]:
-    for limit in found:
-        others = ", ".join(f"{number} {outcome}" for outcome, number in limit.left_out.items())
+def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.ndarray]:
+    """Return the positions of points that agree in some settings; a missing value is a value."""
+    if not settings:
+        return [np.arange(len(points))]
+    return list(points.groupby(list(settings), dropna=False).indices.values())
+
+
+def _sentences(frontiers: Sequence[MemoryFrontier]) -> Iterator[Paragraph]:
+    for frontier in frontiers:
+        points = frontier.points
         head = (
-            f"{limit.of.name}: {limit.points['failed'].sum():,} of {len(limit.points):,} points that were tried ran "
-            f"out of memory{f'; left out: {others}' if others else ''}."
+            f"{frontier.group.name}: {points['failed'].sum():,} of "
+            f"{counted(len(points), 'tried point')} ran out of memory"
         )
-        yield Paragraph(head, tuple(_describe(limit)))
+        if frontier.excluded:
+            listed = ", ".join(f"{count} {name}" for name, count in frontier.excluded.items())
+            head += f"; excluded: {listed}"
+        yield Paragraph(f"{head}.", tuple(_details(points)))
 
 
-def _describe(limit: MemoryEdge) -> Iterator[str]:
-    points = limit.points
-    edge = points["edge"]
-    failed = points["failed"]
-    for rows, place, what, such in (
-        (points[edge & failed], 0, "The smallest that did", "that none smaller is below"),
-        (points[edge & ~failed], -1, "The largest that fitted", "that none larger is above"),
-    ):
-        if len(rows):
-            several = f" (one of {len(rows)} {such})" if len(rows) > 1 else ""
-            yield f"{what}: {_named(rows.iloc[place])}{several}."
-    contradicting = points[~failed & points["side"].isin(["contradicted", "fails"])]
+def _details(points: pd.DataFrame) -> Iterator[str]:
+    """Name the points at the edge, and points that contradict others."""
+    failed = points[points["edge"] & points["failed"]]
+    fitted = points[points["edge"] & ~points["failed"]]
+    if len(failed):
+        several = f" (one of {len(failed)} minimal failing points)" if len(failed) > 1 else ""
+        yield f"Smallest failing point: {_format_point(failed.iloc[0])}{several}."
+    if len(fitted):
+        several = f" (one of {len(fitted)} maximal fitting points)" if len(fitted) > 1 else ""
+        yield f"Largest fitting point: {_format_point(fitted.iloc[-1])}{several}."
+    contradicting = points[~points["failed"] & points["side"].isin(["contradicted", "fails"])]
     if len(contradicting):
-        listed = "; ".join(_named(row) for _, row in contradicting.head(_NAMED).iterrows())
-        if len(contradicting) > _NAMED:
-            more = f"; and {len(contradicting) - _NAMED} more"
-        else:
-            more = ""
+        named = [_format_point(row) for _, row in contradicting.head(_MAX_NAMED).iterrows()]
+        if len(contradicting) > _MAX_NAMED:
+            named.append(f"and {len(contradicting) - _MAX_NAMED} more")
         yield (
-            f"{counted(len(contradicting), 'point')} fitted though others that are no larger in any size did not: "
-            f"{listed}{more}. Memory does not grow with every size there, or what is free differs from run to run."
+            f"{counted(len(contradicting), 'point')} fitted although points that are no larger in "
+            f"any size did not: {'; '.join(named)}. Either memory does not grow with every size "
+            "there, or the free memory differs from run to run."
         )
 
 
-def _named(row: pd.Series) -> str:
-    """Such as "batch_size 64, nodes 8192"."""
-    names = [name for name in row.index if name not in ("failed", "side", "edge")]
-    return ", ".join(f"{str(name).removeprefix('model.')} {row[name]}" for name in names)
+def _format_point(row: pd.Series) -> str:
+    """Format a point, such as "batch_size 64, nodes 8192"."""
+    names = [str(name) for name in row.index if name not in _RESULTS]
+    return ", ".join(f"{name.removeprefix('model.')} {row[name]}" for name in names)

@@ -17,16 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, heat_maps, maps_of
-from analysis.analyses.memory import RAN_OUT, size_of
 from analysis.columns import (
+    OUT_OF_MEMORY,
     FamilyGroup,
     GroupKey,
     analyze_groups,
+    as_sizes,
     choose_metric,
     family_groups,
     find_metric,
 )
+from analysis.heat_maps import HeatMaps, choose_axes, draw_heat_maps, make_heat_maps
 from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.options import Options, column_option, metric_option
@@ -85,7 +86,7 @@ class PredictOptions(Options):
 
 def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """Where the runs are a small part of a grid."""
-    for names, x, y in maps_of(rows):
+    for names, x, y in choose_axes(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
             options = PredictOptions(x=x, y=y)
             yield SectionSpec(
@@ -278,7 +279,7 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     what is proved to fit and to fail by a logistic regression on the analytic bound of memory, or
     on the sizes where that is not known. Its ridge keeps it finite where the two are separated.
     """
-    tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
+    tried = points[is_ok(points) | points["outcome"].isin((*OUT_OF_MEMORY, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)
     if not failed.any() or others.empty:
         return np.zeros(len(others))
@@ -288,7 +289,7 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
     both = pd.concat([tried, others], ignore_index=True)
     count = len(tried)
-    columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
+    columns = {name: as_sizes(both[name]) for name in keys if _is_size(name)}
     sizes = np.column_stack([column for column in columns.values() if column is not None])
     kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
     known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
@@ -500,10 +501,10 @@ def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
 
 
 def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """`heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that
+    """`make_heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that
     were measured.
     """
-    found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
+    found = make_heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     keys = ["family", "device", "j", "i"]
     measured = (
         found.points[is_ok(found.points) & ~found.points["predicted"].astype(bool)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.analyses.heatmap import MEMORY
+from analysis.columns import MEMORY_OUTCOMES
 from analysis.format import short
 from analysis.labels import label
 from analysis.prices import PRICE
@@ -41,7 +41,7 @@ NEXT = "What to change next"
 DEPENDS = "What it depends on"
 MEMORY_ENDS = "Where memory ends"
 TRUST = "How far to trust it"
-_BESIDE = "Beside published platforms"
+_BESIDE = "Compared with published platforms"
 _CHOOSE = "What to choose"
 #: In the order of the page.
 TOPICS = (COSTS, FASTER, FASTEST, _BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, _CHOOSE)
@@ -387,7 +387,7 @@ def _memory(population: Population) -> Answers:
     """
     rows = population.rows
     ok = is_ok(rows)
-    full = rows["outcome"].isin(MEMORY)
+    full = rows["outcome"].isin(MEMORY_OUTCOMES)
     if full.any():
         size = rows["batch_size"].astype("float64").fillna(1)
         held = rows.get("parameters", pd.Series(np.nan, rows.index)).astype(

@@ -17,8 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis import drawing
-from analysis.analyses.heatmap import MEMORY
-from analysis.columns import is_number
+from analysis.columns import MEMORY_OUTCOMES, is_number
 from analysis.format import short
 from analysis.labels import label, labelled
 from analysis.report.page import embed
@@ -184,7 +183,9 @@ def results(populations: Sequence[Population], whole: str) -> tuple[PageTable | 
     for one in populations:
         ended = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished").astype(str)
         words = ended.map(
-            lambda name: "did not fit its memory" if name in MEMORY else f"ended as {label(name)}"
+            lambda name: (
+                "did not fit its memory" if name in MEMORY_OUTCOMES else f"ended as {label(name)}"
+            )
         )
         said = "; ".join(
             f"{counted(int(count), 'point')} {what}" for what, count in words.value_counts().items()

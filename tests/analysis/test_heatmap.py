@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.heatmap import HeatmapOptions, HeatMaps, draw_heat_maps, heat_maps, heatmap
+from analysis.analyses.heatmap import HeatmapOptions, heatmap
+from analysis.heat_maps import HeatMaps, draw_heat_maps, make_heat_maps
 from tests.analysis.planted import ROW
 
 CPU = "fc on Test CPU"
@@ -48,7 +49,7 @@ def grid(seed: int = 0) -> pd.DataFrame:
 
 def test_cells_are_the_medians_and_quartiles_of_plain_pandas_and_count_what_failed() -> None:
     frame = grid()
-    found = heat_maps(frame, "batch_size", "nodes")
+    found = make_heat_maps(frame, "batch_size", "nodes")
     ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])[
         "examples_per_second"
     ]
@@ -57,7 +58,7 @@ def test_cells_are_the_medians_and_quartiles_of_plain_pandas_and_count_what_fail
         found.cells[found.cells["value"].notna()].astype({"x": int, "y": int}).set_index(["y", "x"])
     )
     np.testing.assert_allclose(cells["value"], expected["50%"])
-    np.testing.assert_allclose(cells[["low", "high"]], expected[["25%", "75%"]])
+    np.testing.assert_allclose(cells[["q25", "q75"]], expected[["25%", "75%"]])
     assert list(cells["points"]) == list(expected["count"])
     assert found.notes == {CPU: "a cell is the median of 2 to 3 points over layers (3)"}
     widest = found.cells[found.cells["y"] == "512"].set_index("x")
@@ -69,6 +70,19 @@ def test_cells_are_the_medians_and_quartiles_of_plain_pandas_and_count_what_fail
     ]
     assert widest.loc["16", ["outcome", "points", "failed", "memory"]].tolist() == ["ok", 2, 1, 1]
     assert found.unmeasured(found.cells) == 0
+
+
+def test_a_cell_of_one_point_has_its_interval_and_a_cell_of_several_has_none() -> None:
+    rows = [
+        {"batch_size": batch, "model.nodes": 64, "model.layers": layers}
+        for batch, layers in ((1, 1), (2, 1), (2, 2))
+    ]
+    interval = {"examples_per_second_low": 37.0, "examples_per_second_high": 163.0}
+    frame = points(rows, examples_per_second=100.0, **interval)
+    table = heatmap(frame, HeatmapOptions(y="nodes")).table.set_index("batch_size")
+    assert table.loc["1", ["q25", "q75", "low", "high"]].tolist() == [100.0, 100.0, 37.0, 163.0]
+    assert table.loc["2", ["q25", "q75"]].tolist() == [100.0, 100.0]
+    assert table.loc["2", ["low", "high"]].isna().all()
 
 
 def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> None:
@@ -83,7 +97,7 @@ def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> No
             {"batch_size": 2, "precision": "bfloat16", "step_time_ms": 2.5, "outcome": None},
         ]
     )
-    found = heat_maps(frame, "batch_size", "precision", "step_time_ms")
+    found = make_heat_maps(frame, "batch_size", "precision", "step_time_ms")
     assert found.cells.set_index("x")["outcome"].loc[["1", "2", "4", "8", "16"]].tolist() == endings
     assert found.cells["value"].notna().sum() == 1, "the metric of a run that failed is not shown"
     assert found.unmeasured(found.cells) == 5
@@ -108,7 +122,7 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
         }
         for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))
     ]
-    found = heat_maps(points(rows), "batch_size", "blocks")
+    found = make_heat_maps(points(rows), "batch_size", "blocks")
     assert found.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
     assert list(found.cells["value"]) == [3.0, 7.0, 1.0]
     assert list(found.cells["points"]) == [1, 1, 1]
@@ -124,7 +138,7 @@ def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
             for a, b in zip(nodes, batch, strict=True)
         ]
     )
-    found = heat_maps(frame, "nodes", "batch_size")
+    found = make_heat_maps(frame, "nodes", "batch_size")
     expected = np.histogram(nodes, np.geomspace(nodes.min(), nodes.max(), 13))[0]
     assert list(found.cells.groupby("i")["points"].sum()) == list(expected[expected > 0])
     assert len(found.x.labels) == 12
@@ -144,20 +158,22 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
             }
         ]
     )
-    result = heat_maps(pd.concat([both, lstm], ignore_index=True), "batch_size", "nodes")
-    assert [(name, result.unmeasured(cells)) for name, cells in result.each()] == [
+    result = make_heat_maps(pd.concat([both, lstm], ignore_index=True), "batch_size", "nodes")
+    assert [(name, result.unmeasured(cells)) for name, cells in result.maps()] == [
         (CPU, 0),
         ("fc on Test GPU", 3),
     ]
     assert result.lacking == [("lstm on Test CPU", "no run with both batch_size and model.nodes")]
-    assert "x" not in result.runs
+    assert "x" not in result.run_ids
     assert (
-        len(list(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).each()))
+        len(
+            list(make_heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).maps())
+        )
         == 1
     )
     lstm["model.name"] = "lstm"
-    one = heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
-    assert {name: one.unmeasured(cells) for name, cells in one.each()} == {"all on Test CPU": 3}
+    one = make_heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
+    assert {name: one.unmeasured(cells) for name, cells in one.maps()} == {"all on Test CPU": 3}
 
 
 @pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])
@@ -169,7 +185,7 @@ def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(
     both = pd.concat([grid(), failed], ignore_index=True)
     for frame in (both, failed, failed.drop(columns="examples_per_second")):
         result = heatmap(frame, HeatmapOptions(y="nodes"))
-        cells = dict(heat_maps(frame, "batch_size", "nodes").each())["fc on Broken"]
+        cells = dict(make_heat_maps(frame, "batch_size", "nodes").maps())["fc on Broken"]
         assert cells["failed"].sum() == len(failed)
         assert cells["value"].isna().all()
         assert "without a measurement: crash." in result.text() or len(outcomes) > 1

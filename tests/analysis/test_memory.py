@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from analysis.analyses.memory import find_frontiers
 from analysis.analyses.memory import memory as analyse
-from analysis.analyses.memory import memory_limits
 from paradnn.designs.frontier import sides
 from tests.analysis.planted import grid, runs
 
@@ -48,11 +48,11 @@ def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_ou
     frame.loc[frame.index[:3], "outcome"] = ["crash", "oom_predicted", "timeout"]
     text = analyse(frame).text()
     assert (
-        "of 61 points that were tried ran out of memory; left out: 1 crash, 1 oom_predicted, 1 timeout."
+        "of 61 tried points ran out of memory; excluded: 1 crash, 1 oom_predicted, 1 timeout."
         in text
     )
     assert (
-        "1 point fitted though others that are no larger in any size did not: nodes 4096, layers 32, "
+        "1 point fitted although points that are no larger in any size did not: nodes 4096, layers 32, "
         in text
     )
 
@@ -64,6 +64,6 @@ def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
     mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
     for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):
-        (group,), _ = memory_limits(frame)
+        (group,), _ = find_frontiers(frame)
         assert len(group.points) == count
         assert not group.points["side"].eq("contradicted").any()

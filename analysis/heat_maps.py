@@ -1,0 +1,459 @@
+"""Heat maps of a metric over two hyperparameters: their cells and their picture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from analysis.columns import (
+    DEFAULT_METRICS,
+    MEMORY_OUTCOMES,
+    choose_metric,
+    compute_families,
+    family_groups,
+    find_column,
+    find_metric,
+    hyperparameters,
+    is_number,
+    parse_blocks,
+    settings,
+)
+from analysis.format import is_share, short
+from analysis.labels import label, labelled
+from analysis.lazy import drawing, np, pd
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
+from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.metric import interval_names
+from paradnn.families import FAMILIES
+from paradnn.statistics.regression import Lacking
+
+#: Values of a numeric axis that are shown separately; more are cut into ranges.
+_MAX_VALUES = 24
+_RANGES = 12
+
+
+class Axis(NamedTuple):
+    """One axis of a map: its column, and the labels of its cells in order."""
+
+    column: str
+    labels: tuple[str, ...]
+
+
+class HeatMaps(NamedTuple):
+    """A map for each family on each device, on shared axes.
+
+    Attributes:
+        metric: the metric.
+        unit: its unit.
+        x: the horizontal axis.
+        y: the vertical axis.
+        cells: one row per cell with a point. `family`, `device`; `x` and `y`, the labels; `i` and
+            `j`, the positions on x and y; `value`, the median over the points that ran, NaN if none
+            did; `q25` and `q75`, the quartiles over these points; `low` and `high`, the 95%
+            interval of the value if the cell is a single point that has one, else NaN; `points`,
+            the number of points that ran; `failed`, of those that did not; `memory`, of those among them that
+            ran out of memory; `outcome`, "ok" if any point ran, else the most frequent one. A
+            predicted map also has `measured`, the number of measured points.
+        points: the points behind the cells.
+        notes: what the cells of each map are medians over, by name of the map.
+        lacking: groups without a map, with the reason.
+        run_ids: ids of the runs behind the points.
+    """
+
+    metric: str
+    unit: str
+    x: Axis
+    y: Axis
+    cells: pd.DataFrame
+    points: pd.DataFrame
+    notes: Mapping[str, str]
+    lacking: Sequence[Lacking]
+    run_ids: Sequence[str]
+
+    def maps(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Yield the name of every map, such as "fc on TPU v2", and its cells."""
+        for (family, device), cells in self.cells.groupby(["family", "device"], sort=False):
+            yield f"{family} on {device}", cells
+
+    def unmeasured(self, cells: pd.DataFrame) -> int:
+        """Return the number of cells of a map without any point."""
+        return len(self.x.labels) * len(self.y.labels) - len(cells)
+
+
+def choose_axes(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Choose axes for maps of all families.
+
+    Yields:
+        Families that share a map, since they are swept over the same options; and its two axes, in
+        the order batch size, swept options, other options. An axis is empty if too few columns
+        vary.
+    """
+    kinds: dict[object, list[str]] = {}
+    for name in compute_families(rows):
+        family = FAMILIES.get(name)
+        kind: object = family.options if family and family.swept else name
+        kinds.setdefault(kind, []).append(name)
+    # Families that are swept come first.
+    for kind, names in sorted(kinds.items(), key=lambda pair: isinstance(pair[0], str)):
+        selected = rows[rows["family"].isin(names)]
+        swept = (
+            [] if isinstance(kind, str) else [f"model.{key}" for key in FAMILIES[names[0]].swept]
+        )
+        others = [str(name) for name in rows if str(name).startswith("model.")]
+        candidates = dict.fromkeys(["batch_size", *swept, *others])
+        varying = [
+            name
+            for name in candidates
+            if name != "model.name" and name in selected and selected[name].nunique() > 1
+        ]
+        x, y = [*varying, "", ""][:2]
+        yield tuple(names), x, y
+
+
+def make_heat_maps(
+    frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, pool: bool = False
+) -> HeatMaps:
+    """Compute the median of a metric over the cells of two hyperparameters.
+
+    The value of a cell is the median over its points, that of a point the median over its ok
+    replicates. A numeric axis with more than 24 values is cut into 12 ranges of equal width; if it
+    spans a factor of ten or more, the ranges have equal width in the logarithm.
+
+    Args:
+        frame: one row per run.
+        x: hyperparameter of the horizontal axis.
+        y: hyperparameter of the vertical axis.
+        metric: the metric; None for the default of the runs.
+        pool: whether heterogeneous runs may be pooled.
+
+    Raises:
+        ConfigError: a column or the metric does not exist.
+        NotEnoughData: no group has data for a map.
+        HeterogeneousError: the runs of a group are heterogeneous and `pool` is false.
+    """
+    metric = _resolve_metric(frame, metric)
+    if metric not in frame:
+        frame = frame.assign(**{metric: np.nan})
+    columns = (find_column(frame, x, "--x"), find_column(frame, y, "--y"))
+    if columns[0] == columns[1]:
+        raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
+    if "model.name" in columns:
+        # Every family has one value there: a single map shows all of them.
+        frame = frame.assign(family="all")
+    placed = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
+    reason = f"no run with both {columns[0]} and {columns[1]}"
+    lacking = [
+        Lacking(group.name, reason)
+        for group in family_groups(frame)
+        if not group.rows.index.isin(placed.index).any()
+    ]
+    x_axis, x_positions = _make_axis(placed, columns[0])
+    y_axis, y_positions = _make_axis(placed, columns[1])
+    placed = placed.assign(i=x_positions, j=y_positions)
+    parts = []
+    notes = {}
+    run_ids: list[str] = []
+    for group in family_groups(placed):
+        rows = require_homogeneous(group.rows, pool=pool)
+        if not _has_content(rows, metric):
+            lacking.append(Lacking(group.name, f"no measured run has {metric}"))
+            continue
+        points = aggregate_replicates(rows)
+        has_run = is_ok(points).astype(bool)
+        values = points[metric].astype("float64").where(has_run)
+        points = points.assign(value=values, ok=has_run)[~has_run | points[metric].notna()]
+        notes[group.name] = _describe_cells(points, columns)
+        parts.append(points.assign(family=group.family, device=group.device, map=len(parts)))
+        run_ids += list(rows["run_id"])
+    if not parts:
+        problem = f"not enough data for a map of {metric}"
+        raise NotEnoughData(problem, lacking, "measure those points, or choose other runs")
+    all_points = pd.concat(parts, ignore_index=True)
+    return HeatMaps(
+        metric=metric,
+        unit=units([metric]).get(metric, ""),
+        x=x_axis,
+        y=y_axis,
+        cells=_make_cells(all_points, metric, x_axis, y_axis),
+        points=all_points,
+        notes=notes,
+        lacking=lacking,
+        run_ids=run_ids,
+    )
+
+
+def _resolve_metric(frame: pd.DataFrame, metric: str | None) -> str:
+    if not is_ok(frame).any():
+        # No point ran, so the maps show outcomes and no values.
+        return metric or DEFAULT_METRICS[1]
+    if metric:
+        return find_metric(frame, metric)
+    return choose_metric(frame)
+
+
+def _has_content(rows: pd.DataFrame, metric: str) -> bool:
+    """Return whether a map of some runs would show a value or an outcome."""
+    ran = is_ok(rows)
+    if not ran.any():
+        return True
+    ran_out_of_memory = rows["outcome"].isin(MEMORY_OUTCOMES).any()
+    return bool(rows.loc[ran, metric].notna().any() or ran_out_of_memory)
+
+
+def _describe_cells(points: pd.DataFrame, axes: Collection[str]) -> str:
+    """State what a cell is the median over, and what varies among its points."""
+    counts = points[points["ok"]].groupby(["j", "i"]).size()
+    if not len(counts):
+        return "no point ran"
+    varying = {}
+    for name in hyperparameters(points):
+        if name not in axes and points[name].nunique() > 1:
+            varying[name] = points[name].nunique()
+    for name in settings(points):
+        if name not in axes:
+            varying[name] = points[name].nunique(dropna=False)
+    listed = ", ".join(f"{label(name)} ({count})" for name, count in varying.items())
+    if counts.max() == 1:
+        text = "a cell is one point"
+        return f"{text}; runs differ in {listed}" if listed else text
+    sizes = " to ".join(map(str, dict.fromkeys([counts.min(), counts.max()])))
+    text = f"a cell is the median of {sizes} points"
+    return f"{text} over {listed}" if listed else text
+
+
+def _make_cells(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
+    """Return the rows of `HeatMaps.cells`."""
+    low, high = interval_names(metric)
+    points = points.assign(
+        failed=~points["ok"],
+        memory=points["outcome"].isin(MEMORY_OUTCOMES),
+        low=points[low].where(points["ok"]) if low in points else np.nan,
+        high=points[high].where(points["ok"]) if high in points else np.nan,
+    )
+    groups: Any = points.groupby(["map", "family", "device", "j", "i"])
+    ran = groups["ok"].sum()
+    # The interval of one point says nothing about the median of several.
+    cells = pd.DataFrame(
+        {
+            "value": groups["value"].median(),
+            "q25": groups["value"].quantile(0.25),
+            "q75": groups["value"].quantile(0.75),
+            "low": groups["low"].median().where(ran == 1),
+            "high": groups["high"].median().where(ran == 1),
+            "points": ran,
+            "failed": groups["failed"].sum(),
+            "memory": groups["memory"].sum(),
+            "outcome": groups["outcome"].agg(_most_frequent_outcome),
+        }
+    ).reset_index()
+    cells.insert(3, "x", [x.labels[i] for i in cells["i"]])
+    cells.insert(4, "y", [y.labels[j] for j in cells["j"]])
+    return cells.drop(columns="map")
+
+
+def _most_frequent_outcome(outcomes: pd.Series) -> str:
+    """Return "ok" if any point is, else the most frequent outcome, the first by name of several."""
+    counts = outcomes.value_counts()
+    if "ok" in counts:
+        return "ok"
+    return str(min(counts.index[counts == counts.max()]))
+
+
+def _make_axis(rows: pd.DataFrame, column: str) -> tuple[Axis, pd.Series]:
+    """Return the axis of a column, and the position of each row on it."""
+    values = rows[column]
+    if is_number(values) and values.nunique() > _MAX_VALUES:
+        return _make_range_axis(values, column)
+    distinct = sorted(values.unique(), key=_sort_key)
+    positions = {value: position for position, value in enumerate(distinct)}
+    labels = tuple(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)
+    return Axis(column, labels), values.astype("object").map(positions).astype("int64")
+
+
+def _make_range_axis(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
+    low = float(values.min())
+    high = float(values.max())
+    if low > 0 and high >= 10 * low:
+        edges = np.geomspace(low, high, _RANGES + 1)
+    else:
+        edges = np.linspace(low, high, _RANGES + 1)
+    positions = np.searchsorted(edges, values.astype("float64"), side="right") - 1
+    positions = np.clip(positions, 0, _RANGES - 1)
+    labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
+    return Axis(column, labels), pd.Series(positions, index=values.index)
+
+
+def _sort_key(value: object) -> tuple[int, Sequence[object]]:
+    """Sort numbers by size, lists of blocks by total and then by entry, and text alphabetically."""
+    # In a column with lists, numbers are text as well.
+    with contextlib.suppress(ValueError):
+        return 0, [float(value)]  # type: ignore[arg-type]
+    counts = parse_blocks(value)
+    if counts:
+        return 1, [sum(counts), *counts]
+    return 2, [str(value)]
+
+
+class _OutcomeLook(NamedTuple):
+    """Look of a cell in which no point ran."""
+
+    letters: str
+    text: str
+    hatch: str
+    color: str
+
+
+_OUTCOME_LOOKS = {
+    "oom_device": _OutcomeLook("OOM", "out of memory (device)", "////", "#f4f4f4"),
+    "oom_host": _OutcomeLook("OOM\nhost", "out of memory (host)", "xxxx", "#f4f4f4"),
+    "oom_predicted": _OutcomeLook("OOM\npred.", "out of memory, predicted", "....", "#ffffff"),
+}
+_UNMEASURED_LOOK = _OutcomeLook("", "not measured", "", "white")
+_ABBREVIATIONS = {"compile_error": "compile", "unavailable": "n/a"}
+_EDGE_COLOR = "#a8a8a8"
+_CELL_WIDTH = 0.66  # inches, enough for a value
+_CELL_HEIGHT = 0.42  # inches
+_MARGIN = 1.2  # inches of a panel for labels and title
+_MAX_NARROW = 6  # cells across a map that fits next to another
+_LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
+_LOGARITHMIC_RATIO = 30.0  # of the largest to the smallest value, for logarithmic colours
+
+
+def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
+    """Draw a map for each family and device.
+
+    Cells show their median; "2/5 OOM" below it means that two of five points did not fit. Cells
+    without points are empty. Colours are logarithmic if values differ by more than a factor of 30.
+    On a page too narrow for the numbers of cells, colours alone show them.
+    """
+    named_cells = list(maps.maps())
+    values = maps.cells["value"]
+    as_share = is_share(maps.metric, maps.unit, values)
+    norm = drawing.scale_of(values, _LOGARITHMIC_RATIO)
+    columns = len(maps.x.labels)
+    rows = len(maps.y.labels)
+    width = max(3.2, _CELL_WIDTH * columns) + _MARGIN
+    height = max(1.6, _CELL_HEIGHT * rows) + _MARGIN
+    across = 2 if columns <= _MAX_NARROW else 1
+    figure, panels = drawing.panels(len(named_cells), width, height, across=across)
+    for axes, (name, cells) in zip(panels, named_cells, strict=True):
+        cell_width = (drawing.cell(axes)[0] - _MARGIN) / columns
+        texts = [short(value, "", as_share) for value in cells["value"].dropna()]
+        longest = max(map(len, texts), default=0)
+        text_width = cell_width if drawing.fits(longest, cell_width) else 0.0
+        for cell in cells.itertuples(index=False):
+            _draw_cell(axes, cell, norm, as_share=as_share, text_width=text_width)
+        axes.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, rows - 0.5))
+        drawing.names(axes.xaxis, maps.x.labels)
+        drawing.names(axes.yaxis, maps.y.labels)
+        axes.tick_params(length=0)
+        # The colour bar needs room as well.
+        note = drawing.filled(maps.notes[name], drawing.cell(axes)[0] - 1.6)
+        drawing.finish(axes, f"{name}\n{note}", label(maps.x.column), label(maps.y.column))
+        axes.grid(False)
+    if values.notna().any():
+        metric = label(maps.metric) if as_share else labelled(maps.metric)
+        text = f"{metric}, median of a cell"
+        drawing.colour_bar(figure, panels, norm, text, lambda value: short(value, "", as_share))
+    handles = _legend_handles(maps)
+    if handles:
+        drawing.legend(figure, handles)
+    return figure
+
+
+def _legend_handles(maps: HeatMaps) -> list[Any]:
+    """Return the entries of the legend: outcomes, empty cells and measured cells."""
+    failed = set(maps.cells.loc[maps.cells["value"].isna(), "outcome"])
+    ordered = [name for name in MEMORY_OUTCOMES if name in failed]
+    ordered += sorted(failed.difference(MEMORY_OUTCOMES))
+    looks = [_outcome_look(name) for name in ordered]
+    if any(maps.unmeasured(cells) for _, cells in maps.maps()):
+        looks.append(_UNMEASURED_LOOK)
+    handles: list[Any] = [
+        drawing.Patch(
+            edgecolor=_EDGE_COLOR, label=look.text, facecolor=look.color, hatch=look.hatch
+        )
+        for look in looks
+    ]
+    if "measured" in maps.cells:
+        text = "all points of the cell measured, else predicted"
+        handles.append(drawing.handle(text, marker="o", markersize=4, color="black"))
+    return handles
+
+
+def _draw_cell(
+    axes: drawing.Axes, cell: Any, norm: drawing.Normalize, *, as_share: bool, text_width: float
+) -> None:
+    """Draw a cell with its value, or with the outcome of its points.
+
+    Args:
+        axes: the panel.
+        cell: a row of `HeatMaps.cells`.
+        norm: scale of the colours.
+        as_share: whether the value is written in percent.
+        text_width: inches for text; 0 for none.
+    """
+    if np.isnan(cell.value):
+        _draw_outcome(axes, cell, has_text=text_width > 0)
+        return
+    color = drawing.colormaps[drawing.SEQUENTIAL](norm(cell.value))
+    corner = (cell.i - 0.5, cell.j - 0.5)
+    axes.add_patch(
+        drawing.Rectangle(corner, 1, 1, facecolor=color, edgecolor="white", linewidth=0.5)
+    )
+    if not text_width:
+        return
+    text_color = "black" if np.dot(color[:3], _LUMINANCE) > 0.45 else "white"
+    centered: dict[str, Any] = {"ha": "center", "va": "center", "color": text_color}
+    measured = getattr(cell, "measured", 0)
+    height = cell.j
+    if cell.failed:
+        height += 0.06 if measured else 0.14
+    axes.text(cell.i, height, short(cell.value, "", as_share), fontsize="small", **centered)
+    if cell.failed:
+        what = "OOM" if cell.memory == cell.failed else "failed"
+        text = f"{cell.failed}/{cell.failed + cell.points} {what}"
+        if drawing.fits(len(text), 1.2 * text_width):
+            axes.text(cell.i, cell.j - 0.28, text, fontsize=6, **centered)
+    if measured == cell.points:
+        x = cell.i + 0.36
+        y = cell.j + 0.3
+        axes.plot(x, y, marker="o", markersize=3.5, color=text_color, linewidth=0)
+
+
+def _draw_outcome(axes: drawing.Axes, cell: Any, *, has_text: bool) -> None:
+    """Draw a cell in which no point ran."""
+    look = _outcome_look(cell.outcome)
+    corner = (cell.i - 0.5, cell.j - 0.5)
+    axes.add_patch(
+        drawing.Rectangle(
+            corner,
+            1,
+            1,
+            facecolor=look.color,
+            edgecolor=_EDGE_COLOR,
+            hatch=look.hatch,
+            linewidth=0,
+        )
+    )
+    axes.add_patch(drawing.Rectangle(corner, 1, 1, fill=False, edgecolor="white", linewidth=1.0))
+    if has_text:
+        axes.text(
+            cell.i,
+            cell.j,
+            look.letters,
+            fontsize="small",
+            linespacing=0.9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+            ha="center",
+            va="center",
+        )
+
+
+def _outcome_look(outcome: str) -> _OutcomeLook:
+    if outcome in _OUTCOME_LOOKS:
+        return _OUTCOME_LOOKS[outcome]
+    letters = _ABBREVIATIONS.get(outcome, outcome)
+    return _OutcomeLook(letters, outcome, "\\\\", "#fbe9e0")
