@@ -25,8 +25,9 @@ from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.result import Result
 from analysis.roofs import find_roofs
-from analysis.sides import KEPT, Sides, mean_in_words, tidy
+from analysis.sides import KEPT, Sides, format_mean, tidy
 from paradnn.core.errors import NotEnoughData
+from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.dependence import geometric_mean, levels_of
 from paradnn.statistics.estimate import Estimate
@@ -100,16 +101,18 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
 
 
 def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> Iterator[str]:
-    called = " over ".join(sides.called)
+    called = " over ".join(sides.display_names)
     yield (
-        f"{sides.named()}Speedup of {called} in the FLOP rate of {len(of.operations)} operation types in paired "
+        f"{sides.explain_names()}Speedup of {called} in the FLOP rate of {len(of.operations)} operation types in paired "
         f"points; {of.small} below 1% of the time are left out."
     )
     for row in of.levels.to_dict("records"):
-        mean = mean_in_words(
+        mean = format_mean(
             row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"]
         )
-        yield f"{row['level']}: {mean} over {row['operations']} operations in {row['points']} points."
+        operations = counted(row["operations"], "operation")
+        points = counted(row["points"], "point")
+        yield f"{row['level']}: {mean} over {operations} in {points}."
     if not ridges:
         yield (
             "No ridge point is known, so memory-bound operations cannot be identified: measure the ceilings."
@@ -118,9 +121,9 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
         yield "No operation is memory-bound on both sides: nothing is said of the bandwidth."
     else:
         edges = ", ".join(f"{ridge:.3g}" for ridge in ridges)
-        gain = f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': {mean_in_words(*of.gain)}"
+        gain = f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': {format_mean(*of.gain)}"
         yield f"{gain}; ridge at {edges} FLOP/B."
-    yield from sides.apart(of.operations, "operation types")
+    yield from sides.describe_differences(of.operations, "operation type")
 
 
 def operation_speedup(

@@ -1,6 +1,7 @@
 """Two sides of a comparison, as a user names them on the command line.
 
-What every comparison of two sides adds to its numbers: selection, power, sessions, in words.
+Every comparison of two sides selects its runs here. It takes from here, too, the sentences about
+power, sessions and unpaired points.
 """
 
 from __future__ import annotations
@@ -26,19 +27,33 @@ from paradnn.store.metrics import metric as registered
 #: Columns of a pair that are shown whether they vary or not.
 KEPT = ("family", "a", "b", "speedup", "speedup_low", "speedup_high", "interval_source")
 
-_SHORT = 32  # letters of a name that is written out in sentences
+#: Characters of a name that sentences write out; longer ones become A and B.
+_LONGEST_NAME = 32
 _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
+#: Values of a column that an error message lists.
+_LISTED_VALUES = 6
+#: Share of points below which an event is too rare to be worth a caveat.
+_RARE_SHARE = 0.01
+_INTERVAL_SOURCES = {
+    "replicates": "from replicates",
+    "processes": "from several processes of one run",
+    "none": "unknown",
+    "within process": (
+        "from blocks within one process, without the spread between processes, "
+        "so no verdict on them"
+    ),
+}
 
 
-def side_option(side: str, also: str = "") -> Any:
-    """The conditions of one side's runs."""
-    text = f"{also}condition of side {side}'s runs, repeatable"
+def side_option(side: str, prefix: str = "") -> Any:
+    """Declare the option that holds the conditions of one side's runs."""
+    text = f"{prefix}condition of side {side}'s runs, repeatable"
     return option((), text, metavar="COLUMN=VALUE", several="repeat", names="conditions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedOptions(Options):
-    """What every comparison of two sides takes."""
+    """Options of every comparison of two sides."""
 
     unit: Literal["crossed", "model", "point"] = unit_option()
     margin: float = option(
@@ -50,16 +65,22 @@ class PairedOptions(Options):
     metric: str = column_option("examples_per_second", "what to compare", "M")
     on: tuple[str, ...] | None = column_option(
         None,
-        "hyperparameters that identify a point, such as nodes,batch_size (default: the whole configuration, but for "
-        "what sets A and B apart)",
+        "hyperparameters that identify a point, such as nodes,batch_size "
+        "(default: the whole configuration, except what sets A and B apart)",
         "X,Y",
     )
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides' runs, what to call them, and what differs within a side where heterogeneous runs
-    were pooled.
+    """The runs of both sides and their names.
+
+    Attributes:
+        a: Runs of A.
+        b: Runs of B.
+        name_a: Name of A, such as "TPU v2".
+        name_b: Name of B.
+        pooled: What differs within a side whose heterogeneous runs were pooled.
     """
 
     a: pd.DataFrame
@@ -69,100 +90,141 @@ class Sides:
     pooled: str = ""
 
     @property
-    def called(self) -> tuple[str, str]:
-        """What sentences call them: by their names where these are short, else A and B."""
-        names = self.name_a, self.name_b
-        return names if max(map(len, names)) <= _SHORT else ("A", "B")
+    def display_names(self) -> tuple[str, str]:
+        """The names that sentences use: those of the sides if both are short, else A and B."""
+        names = (self.name_a, self.name_b)
+        if max(map(len, names)) > _LONGEST_NAME:
+            return ("A", "B")
+        return names
 
-    def named(self) -> str:
-        """Which side is which, where sentences do not say it."""
-        if self.called == (self.name_a, self.name_b):
+    def explain_names(self) -> str:
+        """Say which side is which; empty if sentences use the names themselves."""
+        if self.display_names == (self.name_a, self.name_b):
             return ""
         return f"A is {self.name_a}, B is {self.name_b}. "
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The ids of the ok runs of both."""
+        """The ids of the ok runs of both sides."""
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
 
     def join_on(self, names: Sequence[str] | None) -> list[str] | None:
-        """The columns that `--on` names, with or without `model.`; None for none given, ConfigError
-        for no column.
+        """Return the columns that --on names, with or without `model.`; None for the default.
 
-        What one side alone has is left to the method, which says which side.
+        A column that only one side has is accepted here: `pair` says which side lacks it.
+
+        Raises:
+            ConfigError: If neither side has the column.
         """
+        if names is None:
+            return None
+        columns = []
+        for name in names:
+            holders = (side for side in (self.a, self.b) if name in side or f"model.{name}" in side)
+            columns.append(find_column(next(holders, self.a), name, "--on"))
+        return columns
 
-        def column(name: str) -> str:
-            holder = next(
-                (side for side in (self.a, self.b) if name in side or f"model.{name}" in side),
-                self.a,
-            )
-            return find_column(holder, name, "--on")
+    def describe_differences(self, pairs: pd.DataFrame, noun: str = "point") -> Iterator[str]:
+        """Yield what sets the sides apart beyond their conditions, and what has no counterpart.
 
-        return None if names is None else [column(name) for name in names]
-
-    def apart(self, pairs: pd.DataFrame, what: str = "points") -> Iterator[str]:
-        """What sets the sides apart beside what they were chosen by, and what has no pair."""
-        attrs, (a, b), metric = pairs.attrs, self.called, pairs.attrs["metric"]
-        both = {"a": (a, self.a), "b": (b, self.b)}
-        given = f"device {self.name_a} {self.name_b}"
-        differ = {name: values for name, values in attrs["differ"].items() if name not in given}
+        Args:
+            pairs: The pairs of both, as `pair` returns them.
+            noun: What a pair is, in the singular.
+        """
+        attrs = pairs.attrs
+        name_a, name_b = self.display_names
+        conditions = f"device {self.name_a} {self.name_b}"
+        differ = {
+            name: values for name, values in attrs["differ"].items() if name not in conditions
+        }
         if differ:
-            yield f"{a} and {b} also differ in {_each(differ)}: the ratios include these effects."
+            yield (
+                f"{name_a} and {name_b} also differ in {_format_values(differ)}: "
+                "the ratios include these effects."
+            )
+        metric = attrs["metric"]
         if metric in LEVELLED.values():
-            yield f"Speeds are at one speed of the machine, whose own was measured beside every run ({metric})."
-        source, protocol = (
-            [
-                sorted(side[column].dropna().unique()) if column in side else []
-                for _, side in both.values()
-            ]
-            for column in ("source", "protocol_id")
-        )
-        if all(source) and source[0] != source[1]:
-            shown = " / ".join(", ".join(part) for part in source)
-            yield f"They were not timed in the same way: source {shown}, see docs/validation/published-data.md."
-        elif all(protocol) and protocol[0] != protocol[1]:
-            yield "They were not timed by the same protocol (measure.*)."
-        for key, (name, _) in both.items():
+            yield (
+                "Speeds are at one speed of the machine, which was measured next to every run "
+                f"({metric})."
+            )
+        yield from self._describe_timing()
+        for key, name in (("a", name_a), ("b", name_b)):
             count = attrs[f"unusable_{key}"]
             if count:
-                yield f"{count} ok runs of {name} hold no {metric} above zero."
+                yield f"Left out: {counted(count, 'ok run')} of {name} without a {metric} above zero."
         if attrs["disjoint"]:
-            yield f"No value is shared in {_each(attrs['disjoint'])}: choose runs that agree there."
+            values = _format_values(attrs["disjoint"])
+            yield f"No value is shared in {values}: choose runs that agree there."
+        yield self._describe_unpaired(pairs, noun)
+        for column, count in attrs["mixed"].items():
+            yield (
+                f"Left out: {counted(count, 'point')} of both with runs that differ in {column} "
+                f"on one side alone; choose one {column}."
+            )
+        for name, side in ((name_a, self.a), (name_b, self.b)):
+            failures = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
+            if len(failures):
+                outcomes = ", ".join(f"{count} {outcome}" for outcome, count in failures.items())
+                count = failures.sum()
+                yield f"Of the runs of {name} {count} have no measurement ({outcomes})."
+
+    def _describe_timing(self) -> Iterator[str]:
+        """Yield whether the sides were timed in different ways."""
+        sources = [_distinct(side, "source") for side in (self.a, self.b)]
+        protocols = [_distinct(side, "protocol_id") for side in (self.a, self.b)]
+        if all(sources) and sources[0] != sources[1]:
+            names = " / ".join(", ".join(values) for values in sources)
+            yield (
+                f"They were not timed in the same way: source {names}, "
+                "see docs/validation/published-data.md."
+            )
+        elif all(protocols) and protocols[0] != protocols[1]:
+            yield "They were not timed by the same protocol (measure.*)."
+
+    def _describe_unpaired(self, pairs: pd.DataFrame, noun: str) -> str:
+        """Count the points without a counterpart, and name families of one side alone."""
+        attrs = pairs.attrs
+        name_a, name_b = self.display_names
         alone = [
-            f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone"
-            for key in both
+            f"{', '.join(attrs['alone'][key])} on {name} alone"
+            for key, name in (("a", name_a), ("b", name_b))
             if attrs["alone"][key]
         ]
-        told = f" ({'; '.join(alone)})" if alone else ""
-        yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
-        for name, count in attrs["mixed"].items():
-            points = counted(count, "point")
-            yield f"Left out: {points} of both with runs that differ in {name} on one side alone; choose one {name}."
-        for name, side in both.values():
-            failed = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
-            if len(failed):
-                listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
-                yield f"Of the runs of {name} {failed.sum()} have no measurement ({listed})."
+        text = (
+            f"Without a counterpart: {counted(attrs['unpaired_a'], noun)} of {name_a}, "
+            f"{attrs['unpaired_b']} of {name_b}"
+        )
+        if alone:
+            text += f" ({'; '.join(alone)})"
+        return f"{text}."
 
     def compared(
         self,
+        *,
         cells: pd.DataFrame,
         families: pd.DataFrame,
-        asked: PairedOptions,
-        said: Iterable[str],
+        options: PairedOptions,
+        sentences: Iterable[str],
         picture: Callable[[], drawing.Figure],
         keep: Sequence[str] = (),
     ) -> Compared:
-        """The result of a comparison of the sides; of the columns that say nothing those of `keep`
-        are shown.
+        """Return the result of a comparison of the sides.
+
+        Args:
+            cells: A row per pair.
+            families: A row per family.
+            options: The options of the comparison.
+            sentences: The findings as text.
+            picture: Draws the figure.
+            keep: Further columns of `cells` to show even if they do not vary.
         """
         return Compared(
             cells=cells,
             families=families,
-            asked=asked,
+            asked=options,
             numbers=tidy(cells, [*KEPT, *keep]),
-            sentences=[*said],
+            sentences=list(sentences),
             picture=picture,
             sources=self.sources,
             pooled=self.pooled,
@@ -171,8 +233,12 @@ class Sides:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Compared(Result):
-    """What was found of two sides: the pairs of points (`cells`), a row for each family, and what
-    was asked.
+    """The result of a comparison of two sides.
+
+    Attributes:
+        cells: A row per pair of points.
+        families: A row per family.
+        asked: The options.
     """
 
     cells: pd.DataFrame
@@ -183,136 +249,169 @@ class Compared(Result):
 def choose_sides(
     frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool
 ) -> Sides:
-    """The runs that meet A's conditions and those that meet B's, each side of one environment and
-    protocol.
+    """Select the runs of both sides, each of one environment and protocol.
 
-    A condition is as in --where; one text holds several with " & " between them. `names` are how A
-    and B are called in messages. ConfigError for a condition that no run meets, SchemaError for a
-    side of heterogeneous runs unless `pool`.
+    Args:
+        frame: All runs.
+        a: Conditions of A, as in --where. One text may hold several, joined by " & ".
+        b: Conditions of B.
+        names: What messages call A and B, such as "--a" and "--b".
+        pool: Whether heterogeneous runs of a side are pooled.
+
+    Raises:
+        ConfigError: If a side has no condition, or no run meets it.
+        SchemaError: If the runs of a side are heterogeneous and `pool` is not set.
     """
-    chosen = []
-    called = []
+    rows = []
+    display_names = []
     for conditions, name in zip((a, b), names, strict=True):
         if not conditions:
             raise ConfigError(
                 name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100"
             )
-        parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows = filter_by_text(frame, parts, name)
-        said = " & ".join(parts)
-        first = parse_condition(parts[0], name)
-        if rows.empty:
-            if first.column in frame:
-                held = sorted(frame[first.column].dropna().astype("str").unique())
-            else:
-                held = []
-            listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
-            if held:
-                remedy = f"{first.column} is {listed}"
-            else:
-                remedy = "see python -m analysis runs"
-            raise ConfigError(name, said, "no run matches", remedy)
-        try:
-            chosen.append(require_homogeneous(rows, pool=pool))
-        except HeterogeneousError as error:
-            raise HeterogeneousError(f"{name} ({said}): {error}") from None
-        # A device by its name alone, all else as it was written.
-        device = len(parts) == 1 and (first.column, first.sign) == ("device", "=")
-        called.append(first.values[0] if device else said)
-    known = zip(names, (side.attrs.get("pooled") for side in chosen), strict=True)
-    pooled = joined(f"{name}: {words}" for name, words in known if words)
-    return Sides(chosen[0], chosen[1], called[0], called[1], pooled)
+        side, display_name = _choose_side(frame, conditions, name, pool)
+        rows.append(side)
+        display_names.append(display_name)
+    pooled = joined(
+        f"{name}: {side.attrs['pooled']}"
+        for name, side in zip(names, rows, strict=True)
+        if side.attrs.get("pooled")
+    )
+    return Sides(rows[0], rows[1], display_names[0], display_names[1], pooled)
+
+
+def _choose_side(
+    frame: pd.DataFrame, conditions: Sequence[str], name: str, pool: bool
+) -> tuple[pd.DataFrame, str]:
+    """Return the runs of one side and its display name."""
+    parts = [part.strip() for text in conditions for part in text.split(" & ")]
+    text = " & ".join(parts)
+    rows = filter_by_text(frame, parts, name)
+    first = parse_condition(parts[0], name)
+    if rows.empty:
+        values = _distinct(frame, first.column)
+        remedy = "see python -m analysis runs"
+        if values:
+            remedy = f"{first.column} is {', '.join(values[:_LISTED_VALUES])}"
+            if len(values) > _LISTED_VALUES:
+                remedy += f" and {len(values) - _LISTED_VALUES} more"
+        raise ConfigError(name, text, "no run matches", remedy)
+    try:
+        side = require_homogeneous(rows, pool=pool)
+    except HeterogeneousError as error:
+        raise HeterogeneousError(f"{name} ({text}): {error}") from None
+    # A device is called by its name alone, any other side by its conditions.
+    if len(parts) == 1 and (first.column, first.sign) == ("device", "="):
+        return side, first.values[0]
+    return side, text
 
 
 def is_speed(metric: str) -> bool:
-    """Whether "faster" says what "better" is of a metric."""
+    """Return whether a better value of a metric means faster."""
     return registered(metric).unit in _SPEED_UNITS or "utilization" in metric
 
 
-def _each(values: Mapping[str, tuple[str, str]]) -> str:
-    return ", ".join(f"{name} ({one} / {two})" for name, (one, two) in values.items())
-
-
-def mean_in_words(value: float, low: float, high: float) -> str:
-    """A geometric mean with its interval over points."""
+def format_mean(value: float, low: float, high: float) -> str:
+    """Format a geometric mean with its interval over points; NaN ends are unknown."""
     if low != low:
         return f"{value:.3g} (too few points for an interval)"
-    return "{} ({} to {})".format(*format_distinct(value, low, high))
+    mean, lower, upper = format_distinct(value, low, high)
+    return f"{mean} ({lower} to {upper})"
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
-    """A table without the columns that say the same in every row, or nothing."""
-    varies = {
+    """Drop the columns that are constant or empty, except those of `keep`."""
+    if not len(pairs):
+        return pairs
+    varying = {
         name
         for name in pairs
         if pairs[name].notna().any() and pairs[name].nunique(dropna=False) > 1
     }
-    shown = [name for name in pairs if name in keep or name in varies]
-    return pairs[shown] if len(pairs) else pairs
+    return pairs[[name for name in pairs if name in keep or name in varying]]
 
 
-_RARE = 0.01  # share of points below which it is not said that what is rarer may be missing
+def describe_mean(row: Mapping[Any, Any], names: tuple[str, str], inverted: bool = False) -> str:
+    """Describe a geometric mean: its interval, its points, and what unpaired points leave open.
 
-
-def mean_of(row: Mapping[Any, Any], names: tuple[str, str], turned: bool = False) -> str:
-    """The geometric mean of a row of `contrast.Contrast.row` with its interval, over which points
-    that is, and what those that one side alone ran leave open; `turned` of B over A.
+    Args:
+        row: The numbers of a family, as `Contrast.row` returns them.
+        names: The names of A and B.
+        inverted: Whether to give the mean of B over A.
     """
-    ends = [row[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
-    ends = [1 / ends[place] for place in (0, 2, 1)] if turned else ends
-    said = mean_in_words(*ends)
+    value, low, high = (row[f"geometric_mean{end}"] for end in ("", "_low", "_high"))
+    if inverted:
+        value, low, high = 1 / value, 1 / high, 1 / low
+    text = f"geometric mean {format_mean(value, low, high)} over {counted(row['points'], 'point')}"
     alone = [
-        f"{row[f'missing_{side}']} on {name} alone" for side, name in zip("ab", names, strict=True)
+        f"{row[f'missing_{side}']} on {name} alone"
+        for side, name in zip("ab", names, strict=True)
+        if row[f"missing_{side}"]
     ]
-    alone = [words for words in alone if not words.startswith("0 ")]
-    over = f"over {counted(row['points'], 'point')}"
     if not alone:
-        return f"geometric mean {said} {over}"
-    share = f"{row['share_least']:.1%} to {row['share_most']:.1%}"
+        return text
     return (
-        f"geometric mean {said} {over} that both ran; {' and '.join(alone)} ran, with which {names[0]} is ahead in "
-        f"{share} of all and the mean lies in that interval if no ratio is further from 1 than those measured"
+        f"{text} that both ran; {' and '.join(alone)} ran, with which {names[0]} is ahead in "
+        f"{row['share_least']:.1%} to {row['share_most']:.1%} of all and the mean lies in that "
+        "interval if no ratio is further from 1 than those measured"
     )
 
 
-def sources_of(pairs: pd.DataFrame) -> str:
-    """Where the intervals of single ratios come from."""
-    words = {
-        "replicates": "from replicates",
-        "processes": "from several processes of one run",
-        "none": "unknown",
-        "within process": "from blocks within one process, without the spread between processes, so no verdict on them",
-    }
-    counts = pairs["interval_source"].value_counts().to_dict()
-    return f"Intervals of single ratios: {', '.join(f'{count} {words[str(name)]}' for name, count in counts.items())}."
+def describe_interval_sources(pairs: pd.DataFrame) -> str:
+    """Count where the intervals of single ratios come from."""
+    counts = pairs["interval_source"].value_counts()
+    texts = [f"{count} {_INTERVAL_SOURCES[str(name)]}" for name, count in counts.items()]
+    return f"Intervals of single ratios: {', '.join(texts)}."
 
 
-def rare(points: int) -> Iterator[str]:
-    """What so few points may not contain: with a chance of 5% all n miss what occurs in 1 -
-    0.05^(1/n) of points.
+def rare_event_caveat(points: int) -> Iterator[str]:
+    """Yield what share of points an event may have without occurring in any of these.
+
+    All of n points miss an event that occurs in a share of 1 - 0.05^(1/n) with a chance of 5%. Many
+    points need no caveat.
     """
-    share = 1 - 0.05 ** (1 / points) if points else 1.0
-    if share >= _RARE:
-        least = short(share, share=True)
+    share = 1.0
+    if points:
+        share = 1 - 0.05 ** (1 / points)
+    if share >= _RARE_SHARE:
         yield (
-            f"What happens to fewer than {least} of points, such as a long wait, may have happened to none of these "
-            f"{points} (95%): no interval holds it."
+            f"What happens to fewer than {short(share, share=True)} of points, such as a long "
+            f"wait, may have happened to none of these {points} (95%): no interval holds it."
         )
 
 
-def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
-    """Why the sides of some families, or some of their points, carry no verdict and what to run,
-    each reason once.
+def describe_missing_verdicts(pairs: pd.DataFrame) -> Iterator[str]:
+    """Yield why families, or some of their points, have no verdict, and what to run.
+
+    Each reason is given once.
     """
     reasons: dict[str, list[str]] = {}
-    for family, carries in pairs.groupby("family", sort=False)["comparable"]:
-        if not carries.any():
-            reasons.setdefault(sampling(pairs, str(family)).design.text(), []).append(str(family))
-        elif lacking := int((~carries).sum()):
-            points = counted(lacking, "point")
-            yield f"{family}: {points} of {len(carries)} left out, whose sides were measured in different sessions."
-        changed = sampling(pairs, str(family)).design.stepped
-        if changed:
-            yield f"{family}: the machine's speed changed by {changed:.1%} in a session, whose runs count at its mean."
+    for family, comparable in pairs.groupby("family", sort=False)["comparable"]:
+        design = sampling(pairs, str(family)).design
+        excluded = int((~comparable).sum())
+        if not comparable.any():
+            reasons.setdefault(design.text(), []).append(str(family))
+        elif excluded:
+            yield (
+                f"{family}: {excluded} of {counted(len(comparable), 'point')} left out, whose "
+                "sides were measured in different sessions."
+            )
+        if design.stepped:
+            yield (
+                f"{family}: the machine's speed changed by {design.stepped:.1%} in a session, "
+                "whose runs count at its mean."
+            )
     for reason, names in reasons.items():
         yield f"No verdict for {', '.join(names)}: {reason}."
+
+
+def _distinct(frame: pd.DataFrame, column: str) -> list[str]:
+    """Return the sorted values of a column as texts; empty if the frame lacks it."""
+    if column not in frame:
+        return []
+    return sorted(frame[column].dropna().astype("str").unique())
+
+
+def _format_values(values: Mapping[str, tuple[str, str]]) -> str:
+    """Format the values of both sides in several columns."""
+    return ", ".join(f"{name} ({a} / {b})" for name, (a, b) in values.items())

@@ -110,7 +110,7 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     quantity = _Quantity(what, what, "{:.3g}x".format, is_ratio=True)
     words = [
         f"Speedups are in {metric}, of points that were measured on both sides.",
-        *sides.apart(pairs),
+        *sides.describe_differences(pairs),
     ]
     answer = _answer(boxes, quantity, by, sides.sources, sides.pooled)
     return replace(answer, sentences=[*answer.sentences, *words], metrics=(metric,))

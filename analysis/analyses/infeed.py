@@ -20,7 +20,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
-from analysis.sides import rare
+from analysis.sides import rare_event_caveat
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
@@ -105,7 +105,7 @@ def _sentences(
     yield from (f"{each}." for each in lacking)
     samples = "; ".join(dict.fromkeys(group.sample for group in found))
     yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
-    yield from rare(min(len(group.points) for group in found))
+    yield from rare_event_caveat(min(len(group.points) for group in found))
 
 
 def _about(group: InputBoundSummary) -> Iterator[str]:

@@ -13,7 +13,7 @@ from analysis.lazy import drawing, np, pd, special
 from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
-from analysis.sides import rare
+from analysis.sides import rare_event_caveat
 from analysis.store.frame import families
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
@@ -96,7 +96,7 @@ def _sentences(spent: pd.DataFrame, without: int) -> Iterator[str]:
         f"{percent_interval(measuring)} of it is measuring; {percent_interval(stack)} is the stack's own overhead "
         f"({' + '.join(OVERHEAD_PHASES)}), {seconds(stack.value * mean)} a point. Intervals are 95%, over points."
     )
-    yield from rare(len(spent))
+    yield from rare_event_caveat(len(spent))
     if without:
         yield f"{without} runs report no phases and are left out."
 

@@ -1,10 +1,10 @@
 """`speedup`: how much faster A is than B, over which points, and what that depends on (paper,
 Figures 8 to 10).
 
-Every ratio is of one point on both sides. Out come the share of points where A wins, the geometric
-mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
-hyperparameters, which shows where A pays. With --operations it compares operation by operation, and
-gives the gain in memory bandwidth that this implies.
+Every ratio is of one point on both sides. The result has, per family, the share of points where A
+wins, the geometric mean and the quartiles of the speedup. A regression of its logarithm on the
+hyperparameters shows where A pays. With --operations it compares operation by operation, and gives
+the gain in memory bandwidth that this implies.
 """
 
 from __future__ import annotations
@@ -27,21 +27,26 @@ from analysis.sides import (
     PairedOptions,
     Sides,
     choose_sides,
+    describe_interval_sources,
+    describe_mean,
+    describe_missing_verdicts,
     is_speed,
-    mean_of,
-    no_verdict,
     side_option,
-    sources_of,
 )
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast, adjusted
 from paradnn.statistics.dependence import Unit, levels_of
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Lacking, Regression, regress
 
-_PANELS = 6
-_VALUES = 3  # of a hyperparameter from which on each may have an effect of its own beside a slope
+#: Families that one figure can show.
+_MAXIMUM_PANELS = 6
+#: Values of a hyperparameter from which on each may have an effect of its own besides the slope.
+_MINIMUM_VALUES = 3
+#: Range of x (largest / smallest) above which the axis is logarithmic.
+_LOG_AXIS_RANGE = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +66,40 @@ class SpeedupOptions(PairedOptions):
 
 
 class SpeedupFit(NamedTuple):
-    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as
-    log2: a slope is in doublings of the speedup, per doubling of such a hyperparameter.
+    """What the speedup of a family depends on.
+
+    Attributes:
+        family: Name of the family.
+        regression: The regression of log2(speedup).
+        logarithms: Hyperparameters taken as log2. Their slope is in doublings of the speedup per
+            doubling of the hyperparameter.
+        bases: The value that the indicators of a column are compared with.
     """
 
     family: str
     regression: Regression
     logarithms: tuple[str, ...]
-    baselines: Mapping[str, str]
+    bases: Mapping[str, str]
 
     @property
     def weights(self) -> pd.DataFrame:
-        """Those of the regression, the largest first; `doubling` a hyperparameter multiplies the
-        speedup by.
+        """The weights of the regression, the largest first.
+
+        `doubling` is the factor by which doubling a hyperparameter multiplies the speedup.
         """
-        found = self.regression.weights.sort_values("weight", key=lambda column: -column.abs())
-        return found.assign(doubling=(2 ** found["slope"]).where(found.index.isin(self.logarithms)))
+        weights = self.regression.weights.sort_values("weight", key=lambda column: -column.abs())
+        is_logarithm = weights.index.isin(self.logarithms)
+        return weights.assign(doubling=(2 ** weights["slope"]).where(is_logarithm))
 
 
 class Speedup(NamedTuple):
-    """`pairs` as `pairing.pair` gives them, `families` as `summarise` does, a fit for each family
-    that allows one, and in `lacking` why the others have none.
+    """The speedup of A over B.
+
+    Attributes:
+        pairs: The pairs, as `pairing.pair` returns them.
+        families: A row per family, as `summarize` returns it.
+        fits: A regression for each family that allows one.
+        lacking: Why the other families have none.
     """
 
     pairs: pd.DataFrame
@@ -93,79 +111,103 @@ class Speedup(NamedTuple):
 @analysis(
     SpeedupOptions,
     summary="how much faster A is than B, point by point, and what that depends on",
-    example="python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes --figure speedup.png",
+    example=(
+        "python -m analysis speedup --a 'device=TPU v2' --b device=V100 --colour nodes "
+        "--figure speedup.png"
+    ),
     section="pair",
     order=170,
     title="What the speedup depends on",
 )
 def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
-    """A over B point by point: the share of wins, the mean, and what the speedup depends on.
+    """Compare A with B point by point, or operation by operation.
 
-    With `operations` the same operation by operation. ConfigError for a side without runs or a
-    column that is not there, SchemaError for heterogeneous runs of a side.
+    Raises:
+        ConfigError: If a side has no runs, or the runs lack a column.
+        SchemaError: If the runs of a side are heterogeneous.
     """
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
     on = sides.join_on(options.on)
     if options.operations:
         return operations_over(sides, on, options.store)
-    numbers = [name for name in sides.a.columns if is_number(sides.a[name])]
-    carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
-    found = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
-    told = _told(found, sides, options.metric)
+    numeric = [name for name in sides.a.columns if is_number(sides.a[name])]
+    carry = [name for name in dict.fromkeys(("parameters", options.x)) if name in numeric]
+    result = pair_points(
+        sides.a,
+        sides.b,
+        options.metric,
+        on,
+        carry=carry,
+        terms=options.terms,
+        unit=options.unit,
+    )
     return sides.compared(
-        found.pairs, found.families, options, told, lambda: _draw(found, sides, options)
+        cells=result.pairs,
+        families=result.families,
+        options=options,
+        sentences=_describe(result, sides, options.metric),
+        picture=lambda: _draw(result, sides, options),
     )
 
 
-def _told(found: Speedup, sides: Sides, metric: str) -> Iterator[str]:
-    a, b = names = sides.called
-    if found.pairs.empty:
-        yield f"No point was measured on both sides, of {len(sides.a)} runs of {a} and {len(sides.b)} of {b}."
-    else:
-        yield f"{sides.named()}Speedup is {a} over {b} in {metric}, above 1 where {a} is better."
-        word = "faster" if is_speed(metric) else f"better in {metric}"
-        for row in found.families.to_dict("records"):
-            yield _family(row, word, names)
+def _describe(result: Speedup, sides: Sides, metric: str) -> Iterator[str]:
+    names = sides.display_names
+    if result.pairs.empty:
         yield (
-            f"Intervals of share and mean are 95%, over {found.families['sample'].iloc[-1]}: what others of their kind "
-            f"would give. {sources_of(found.pairs)}"
+            f"No point was measured on both sides, of {counted(len(sides.a), 'run')} of {names[0]} "
+            f"and {len(sides.b)} of {names[1]}."
         )
-        yield from no_verdict(found.pairs)
-    yield from map(_fit, found.fits)
-    yield from (f"{lacking}: no regression." for lacking in found.lacking)
-    yield from sides.apart(found.pairs)
+    else:
+        yield (
+            f"{sides.explain_names()}Speedup is {names[0]} over {names[1]} in {metric}, "
+            f"above 1 where {names[0]} is better."
+        )
+        word = "faster" if is_speed(metric) else f"better in {metric}"
+        for row in result.families.to_dict("records"):
+            yield _describe_family(row, word, names)
+        sample = result.families["sample"].iloc[-1]
+        yield (
+            f"Intervals of share and mean are 95%, over {sample}: what others of their kind would "
+            f"give. {describe_interval_sources(result.pairs)}"
+        )
+        yield from describe_missing_verdicts(result.pairs)
+    yield from map(_describe_fit, result.fits)
+    yield from (f"{group}: no regression." for group in result.lacking)
+    yield from sides.describe_differences(result.pairs)
 
 
-def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
+def _describe_family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
     return (
-        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
-        f"({row['share_low']:.1%} to {row['share_high']:.1%}); {mean_of(row, names)}; quartiles {row['q25']:.3g} / "
-        f"{row['median']:.3g} / {row['q75']:.3g}, from {row['minimum']:.3g} to {row['maximum']:.3g}."
+        f"{row['family']}: {names[0]} is {word} in {row['wins']} of "
+        f"{counted(row['points'], 'point')}, {row['share']:.1%} "
+        f"({row['share_low']:.1%} to {row['share_high']:.1%}); {describe_mean(row, names)}; "
+        f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
+        f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
     )
 
 
-def _fit(fit: SpeedupFit) -> str:
-    """One family's regression in a sentence: what has a weight that is told from none, and what has
-    not.
-    """
-    result = fit.regression
+def _describe_fit(fit: SpeedupFit) -> str:
+    """Describe a regression: which terms have a weight, and which are not shown to have one."""
     weights = fit.weights
-    clear = adjusted(weights["p"].to_numpy()) <= 1 - LEVEL
-    shown = [
-        format_weight(str(term), row, "the speedup") for term, row in weights[clear].iterrows()
-    ]
-    if shown:
-        words = [f"standardised weights on log speedup: {'; '.join(shown)}"]
-    else:
-        words = []
-    others = list(weights.index[~clear])
+    is_shown = adjusted(weights["p"].to_numpy()) <= 1 - LEVEL
+    parts = []
+    if is_shown.any():
+        texts = [
+            format_weight(str(term), row, "the speedup")
+            for term, row in weights[is_shown].iterrows()
+        ]
+        parts.append(f"standardised weights on log speedup: {'; '.join(texts)}")
+    others = list(weights.index[~is_shown])
     if others:
-        words.append(
-            f"not distinguished from no effect, with {len(weights)} terms tried: {', '.join(others)}"
+        parts.append(
+            f"not distinguished from no effect, with {counted(len(weights), 'term')} tried: "
+            f"{', '.join(others)}"
         )
-    baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
-    held_out = f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}"
-    return f"{fit.family}: {'; '.join(words)}. {held_out}.{baseline}"
+    bases = "".join(f" {name} is compared with {base}." for name, base in fit.bases.items())
+    return (
+        f"{fit.family}: {'; '.join(parts)}. R² {fit.regression.r2:.2f}, "
+        f"on held-out points {fit.regression.r2_held_out:.2f}.{bases}"
+    )
 
 
 def pair_points(
@@ -173,17 +215,28 @@ def pair_points(
     b: pd.DataFrame,
     metric: str = "examples_per_second",
     on: Sequence[str] | None = None,
+    *,
     carry: Sequence[str] = ("parameters",),
     terms: Sequence[str] | None = None,
     unit: Unit = "crossed",
 ) -> Speedup:
-    """The speedup of A over B point by point, and its regression on hyperparameters for each
-    family.
+    """Compute the speedup of A over B point by point, and regress it on hyperparameters.
 
-    log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero
-    as log2. Weights are standardised, see `regression.regress`; their errors allow for the models
-    and batch sizes that points share (`unit`). Raises ConfigError as `pair` does, and for terms
-    that no pair has.
+    Each family has a regression of log2(speedup) on the hyperparameters of its pairs. Numbers above
+    zero are taken as log2. `paradnn.statistics.regression.regress` standardizes the weights; their
+    errors allow for the models and batch sizes that points share.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        metric: The metric to compare.
+        on: Columns that identify a point; None for the default of `pair`.
+        carry: Columns of numbers to keep, as medians over the runs of a point.
+        terms: Hyperparameters of the regression; all if None.
+        unit: What is taken as a sample.
+
+    Raises:
+        ConfigError: If `pair` rejects the sides, or no pair has a term.
     """
     pairs = pair(a, b, metric, on, carry)
     fits = []
@@ -192,102 +245,115 @@ def pair_points(
         rows = pairs[pairs["family"] == family]
         try:
             require_like_sessions(pairs, family)
-            fits.append(_fit_of(family, rows, terms, unit))
+            fits.append(_fit(family, rows, terms, unit))
         except NotEnoughData as problem:
             lacking.append(Lacking(family, str(problem)))
-    return Speedup(pairs, summarise(pairs, unit), tuple(fits), tuple(lacking))
+    return Speedup(pairs, summarize(pairs, unit), tuple(fits), tuple(lacking))
 
 
-def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each family, and one for "all" where there are several, as
-    `contrast.Contrast.row` gives them.
-    """
-    names = [*families(pairs), "all"]
-    names = names if len(names) > 2 else names[:-1]
+def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
+    """Return a row per family, and one for "all" if there are several; see `Contrast.row`."""
+    names = families(pairs)
+    if len(names) != 1:
+        names = [*names, "all"]
     return pd.DataFrame(
         [{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names]
     )
 
 
-def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Unit) -> SpeedupFit:
+def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Unit) -> SpeedupFit:
+    """Regress the speedup of one family on its hyperparameters."""
     if terms is None:
-        chosen = hyperparameters(rows)
+        columns = hyperparameters(rows)
     else:
-        chosen = [find_column(rows, name, "--terms") for name in terms]
-    names = [name for name in chosen if rows[name].notna().all() and rows[name].nunique() > 1]
-    design, baselines = encode(rows, names)
+        columns = [find_column(rows, name, "--terms") for name in terms]
+    names = [name for name in columns if rows[name].notna().all() and rows[name].nunique() > 1]
+    design, bases = encode(rows, names)
     logarithms = [name for name in design if name in names and (design[name] > 0).all()]
     design[logarithms] = np.log2(design[logarithms])
-    ratio = rows["speedup"].to_numpy(dtype="float64")
-    found = regress(design, ratio, np.log2, levels=levels_of(rows, unit, axes=_VALUES))
-    return SpeedupFit(family, found, tuple(logarithms), baselines)
+    ratios = rows["speedup"].to_numpy(dtype="float64")
+    levels = levels_of(rows, unit, axes=_MINIMUM_VALUES)
+    regression = regress(design, ratios, np.log2, levels=levels)
+    return SpeedupFit(family, regression, tuple(logarithms), bases)
 
 
-def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> drawing.Figure:
-    """A row for each family: speedup against --x, coloured by --colour, and beside it the weights
-    of the family's regression where any has one. Above the line at 1 A is faster; bars are 95%
-    intervals where there are any.
+def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Figure:
+    """Draw a row per family: the speedup against --x, and the weights of its regression.
+
+    Marks are colored by --colour. Above the line at 1, A is faster. Bars are 95% intervals.
     """
-    pairs = found.pairs
-    names = families(found.pairs)
-    fits = {fit.family: fit for fit in found.fits}
-    if len(names) > _PANELS:
+    pairs = result.pairs
+    names = families(pairs)
+    if len(names) > _MAXIMUM_PANELS:
         raise ConfigError(
             "--family",
             "(all)",
-            f"more than {_PANELS} families do not fit one figure",
+            f"more than {_MAXIMUM_PANELS} families do not fit one figure",
             "choose some",
         )
-    x = find_column(pairs, asked.x, "--x")
+    x = find_column(pairs, options.x, "--x")
     if not is_number(pairs[x]):
         raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
-    if asked.colour:
-        colour = find_column(pairs, asked.colour, "--colour")
-    else:
-        colour = None
-    shades = drawing.colouring(pairs[colour], colour) if colour else None
+    color_column = None
+    coloring = None
+    if options.colour:
+        color_column = find_column(pairs, options.colour, "--colour")
+        coloring = drawing.colouring(pairs[color_column], color_column)
+    fits = {fit.family: fit for fit in result.fits}
     across = 2 if fits else 1
-    figure, every = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
+    figure, panels = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
     for number, family in enumerate(names):
         rows = pairs[pairs["family"] == family]
-        axes = every[across * number]
-        last = number == len(names) - 1
-        places = rows[x].astype("float64")
-        axes.axhline(1, color="#333333", linewidth=1)
-        axes.vlines(
-            places, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1
-        )
-        for mine, look in (
-            shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]
-        ):
-            axes.scatter(
-                places[mine],
-                rows["speedup"][mine],
-                s=20,
-                alpha=0.85,
-                linewidths=0,
-                zorder=2,
-                **look,
-            )
-        axes.set_yscale("log")
+        is_last = number == len(names) - 1
+        parts: list[tuple[Any, Mapping[str, Any]]]
+        if coloring is None or color_column is None:
+            parts = [(slice(None), {"color": drawing.COLOURS[0]})]
+        else:
+            parts = list(coloring.parts(rows[color_column]))
+        axes = panels[across * number]
+        _draw_ratios(axes, rows, x, parts)
         wins = int((rows["speedup"] > 1).sum())
-        title = (
-            f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {len(rows)} points"
-        )
-        drawing.finish(
-            axes, title, labelled(x) if last else "", "speedup", logs={"y": drawing.times}
-        )
-        if (places > 0).all() and places.max() > 20 * places.min():
-            axes.set_xscale("log")
-            drawing.log_ticks(axes.xaxis, short)
-        if across == 2:
-            _weights(every[2 * number + 1], fits.get(family), last)
-    if shades:
-        shades.explain(figure, every[::across])
+        points = counted(len(rows), "point")
+        title = f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {points}"
+        x_label = labelled(x) if is_last else ""
+        drawing.finish(axes, title, x_label, "speedup", logs={"y": drawing.times})
+        if fits:
+            _draw_weights(panels[2 * number + 1], fits.get(family), is_last)
+    if coloring is not None:
+        coloring.explain(figure, panels[::across])
     return figure
 
 
-def _weights(axes: drawing.Axes, fit: SpeedupFit | None, last: bool) -> None:
+def _draw_ratios(
+    axes: drawing.Axes,
+    rows: pd.DataFrame,
+    x: str,
+    parts: Sequence[tuple[Any, Mapping[str, Any]]],
+) -> None:
+    """Draw the speedups of one family; `parts` are subsets of the rows with their looks."""
+    places = rows[x].astype("float64")
+    axes.axhline(1, color="#333333", linewidth=1)
+    axes.vlines(
+        places, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1
+    )
+    for subset, look in parts:
+        axes.scatter(
+            places[subset],
+            rows["speedup"][subset],
+            s=20,
+            alpha=0.85,
+            linewidths=0,
+            zorder=2,
+            **look,
+        )
+    axes.set_yscale("log")
+    if (places > 0).all() and places.max() > _LOG_AXIS_RANGE * places.min():
+        axes.set_xscale("log")
+        drawing.log_ticks(axes.xaxis, short)
+
+
+def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, is_last: bool) -> None:
+    """Draw the weights of one family; remove the panel if it has no regression."""
     if fit is None:
         axes.remove()
         return
@@ -295,8 +361,8 @@ def _weights(axes: drawing.Axes, fit: SpeedupFit | None, last: bool) -> None:
     axes.axvline(0, color="#333333", linewidth=1)
     rows = {term: term_label(str(term)) for term in weights.index}
     groups = {"": weights.rename(columns={"weight": "value"})}
-    drawing.forest(
-        axes, rows, groups, {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}}
-    )
+    looks = {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}}
+    drawing.forest(axes, rows, groups, looks)
     title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
-    drawing.finish(axes, title, "standardised weight, 95% interval" if last else "")
+    x_label = "standardised weight, 95% interval" if is_last else ""
+    drawing.finish(axes, title, x_label)

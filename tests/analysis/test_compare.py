@@ -111,7 +111,7 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
         in text
     )
     assert (
-        "Without a counterpart: 1 points of A, 0 of B.\nOf the runs of B 1 have no measurement (1 oom_dev"
+        "Without a counterpart: 1 point of A, 0 of B.\nOf the runs of B 1 have no measurement (1 oom_dev"
         in text
     )
     assert "No cell is tested, since the sessions of the sides carry no verdict." in text
