@@ -67,6 +67,10 @@ class History:
             return self.index.finished(environment_ids, sweep_id)
         return {}
 
+    def finished_anywhere(self, identity: Identity) -> list[Finished]:
+        """Runs of one measurement that have an outcome, in all experiments of the store."""
+        return self.index.finished_anywhere(identity) if self.index else []
+
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
         return self.index.claimed() if self.index else set()

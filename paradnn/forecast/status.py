@@ -111,7 +111,9 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         unmade=sorted(
             {point.software.name for kind, point in samples.items() if not made[workers_of[kind]]}
         ),
-        ceilings={identity: _ceilings(known.get(identity, ()), history) for identity in needed},
+        ceilings={
+            identity: _ceilings(history.finished_anywhere(identity), history) for identity in needed
+        },
     )
 
 

@@ -32,6 +32,7 @@ from paradnn.session.measured import mean_interval
 from paradnn.session.record import run_tags
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
+from paradnn.store.metrics import rounded_measurement
 from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcome_of
 
 _VERSION = 1  # changes with what is measured: ceilings of another version are not used
@@ -259,7 +260,7 @@ class CeilingsKeeper:
         as metrics.
         """
         best: dict[str, float] = {}
-        runs = self._tracker.finished([identity.environment_id]).get(identity, [])
+        runs = self._tracker.finished_anywhere(identity)
         for metrics in (own, *(self._tracker.fetch(run.run_id)[0] for run in runs)):
             for name, value in Ceilings.of("", metrics).references.items():
                 best[name] = min(value, best.get(name, value))
@@ -269,7 +270,7 @@ class CeilingsKeeper:
         """Which stored ceilings are used: such as nothing disturbed; where there are none, on a
         busy machine any.
         """
-        known = self._tracker.finished([identity.environment_id]).get(identity, [])
+        known = self._tracker.finished_anywhere(identity)
         found = [
             run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"
         ]
@@ -329,7 +330,7 @@ def make_ceilings_record(
             {"contended_reason": reason} if reason else {}
         )
     for key in ("matmul", "bandwidth"):
-        rows = [plain(row) for each in processes for row in getattr(each, key)]
+        rows = [_rounded(plain(row)) for each in processes for row in getattr(each, key)]
         if rows:
             artifacts[f"{key}.json"] = {
                 "columns": list(rows[0]),
@@ -398,7 +399,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         rates = [rate for rate, disturbed in rows if disturbed is None] or [
             rate for rate, _ in rows
         ]
-        metrics[name] = statistics.geometric_mean(rates)
+        # Clamped, since the logarithms' rounding errors may put a mean beyond equal rates.
+        metrics[name] = min(max(statistics.geometric_mean(rates), min(rates)), max(rates))
         if len(rates) > 1:
             base, dot, precision = name.partition(".")
             low, high = mean_interval(rates)
@@ -407,4 +409,12 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         metrics[f"best_reference_{name}_ms"] = (
             min(each.references[name] for each in processes) * 1e3
         )
-    return metrics | {"processes": float(len(processes))}
+    return _rounded(metrics) | {"processes": float(len(processes))}
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with floats rounded as stores round metrics."""
+    return {
+        name: rounded_measurement(value) if isinstance(value, float) else value
+        for name, value in values.items()
+    }

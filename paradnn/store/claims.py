@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
@@ -220,17 +220,30 @@ class RunIndex:
         there.
         """
         query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
-        for run, _, tags, metrics in self._reader.read(query):
+        rows = self._reader.read(query)
+        if not rows:  # ceilings may be in another experiment
+            rows = self._reader.read(replace(query, experiments=self._all_experiments()))
+        for run, _, tags, metrics in rows:
             return metrics, tags | ({"mlflow.runName": run.run_name} if run.run_name else {})
         raise StoreError(f"no run {run_id}")
 
-    def of_point(self, identity: Identity) -> list[Entry]:
-        """The runs of one measurement."""
-        return [
-            entry
-            for entry in self.with_tag("point_id", identity.point_id)
-            if entry.identity == identity
-        ]
+    def of_point(self, identity: Identity, *, everywhere: bool = False) -> list[Entry]:
+        """The runs of one measurement in this experiment, or in all experiments of the store."""
+        experiments = self._all_experiments() if everywhere else (self._experiment,)
+        tags = {"point_id": (identity.point_id,)}
+        entries = self._entries(experiments=experiments, tags=tags)
+        return [entry for entry in entries if entry.identity == identity]
+
+    def finished_anywhere(self, identity: Identity) -> list[Finished]:
+        """Runs of one measurement that have an outcome, in all experiments of the store.
+
+        Ceilings are properties of a machine, so every experiment uses the same ones.
+        """
+        entries = self.of_point(identity, everywhere=True)
+        return [Finished(entry.run_id, entry.tags) for entry in entries if entry.outcome]
+
+    def _all_experiments(self) -> tuple[str, ...]:
+        return tuple(self._reader.experiments())
 
     def running(self) -> list[Entry]:
         """Runs of any kind that are still RUNNING."""
@@ -250,7 +263,8 @@ class RunIndex:
         return self._entries(tags={key: (value,)})
 
     def _entries(self, **which: Any) -> list[Entry]:
-        query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
+        which.setdefault("experiments", (self._experiment,))
+        query = Query(unfinished=True, columns=_TAGS_ALONE, **which)
         newest = sorted(
             self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True
         )

@@ -116,6 +116,10 @@ class Journal:
             or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
         }
 
+    def finished_anywhere(self, identity: Identity) -> list[Finished]:
+        """Runs of one measurement that have an outcome, whichever experiment they are for."""
+        return list(self._all().get(identity, ()))
+
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         """Metrics and tags of one run."""
         record = read_record(self.path_of(run_id)).record

@@ -194,6 +194,21 @@ def metric(name: str) -> Metric:
     )
 
 
+def stored_value(value: float) -> float:
+    """A metric as every store keeps it: counts unchanged, measurements rounded."""
+    number = float(value)
+    return number if number.is_integer() else rounded_measurement(number)
+
+
+def rounded_measurement(value: float) -> float:
+    """A measurement with seven significant digits, which is more than any has.
+
+    A table of rates that a metric summarizes is rounded too. Rounding keeps order, so the metric
+    stays between the smallest and the largest rate.
+    """
+    return float(f"{value:.7g}")
+
+
 def costs(price: float, ok: bool, known: Callable[[str], float | None]) -> dict[str, float]:
     """The costs of one run at `price` an hour, of the metrics that `known` gives; if not `ok` of
     its learning alone.

@@ -43,6 +43,7 @@ from paradnn.store.client import (
 )
 from paradnn.store.files import file_content, inside, pack
 from paradnn.store.journal import Document, identity_of
+from paradnn.store.metrics import stored_value
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Claimed, Finished, Record, SweepRun
 
@@ -177,17 +178,23 @@ class MlflowStore(RunIndex):
         looks before as well makes no run in vain: for ceilings, which are there most of the time,
         and for points once another driver's was met.
         """
+        is_shared = tags.get("kind") == "ceilings"  # by all experiments of the store
         looks = self._contended or tags.get("kind") != "point"
-        if accepts is not None and looks and any(other := self._others(identity, accepts)):
-            return other[0]
+        if accepts is not None and looks:
+            finished, is_busy = self._others(identity, accepts, everywhere=is_shared)
+            if finished or is_busy:
+                return finished
         own = {runs.OWNER: self._owner, runs.EXPIRES: expiry(timeout)}
         claim = self._create(identity, name, {**tags, **own}, time.time() * 1000, self._parent)
         if accepts is None:
             return replace(claim, repeats=True)
-        if any(other := self._others(identity, accepts, besides=claim.run_id)):
+        finished, is_busy = self._others(
+            identity, accepts, besides=claim.run_id, everywhere=is_shared
+        )
+        if finished or is_busy:
             self._contended = True
             self._client.delete_run(claim.run_id)
-            return other[0]
+            return finished
         return claim
 
     def _create(
@@ -206,13 +213,18 @@ class MlflowStore(RunIndex):
         return Claim(run.info.run_id, identity, begun, files=run.info.artifact_uri, tags=whole)
 
     def _others(
-        self, identity: Identity, accepts: runs.AcceptsRun, besides: str = ""
+        self,
+        identity: Identity,
+        accepts: runs.AcceptsRun,
+        *,
+        besides: str = "",
+        everywhere: bool = False,
     ) -> tuple[Finished | None, bool]:
         """Why the point need not be measured now: a run that is accepted; whether a living driver
         holds it.
         """
         busy = False
-        for entry in self.of_point(identity):
+        for entry in self.of_point(identity, everywhere=everywhere):
             if entry.run_id == besides or (entry.is_abandoned() and close_run(self._client, entry)):
                 continue
             if entry.outcome:
@@ -397,20 +409,13 @@ class MlflowStore(RunIndex):
 
 
 def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:
-    """Metrics as MLflow takes them; measurements to seven digits, as many as they may have, counts
-    as they are.
-    """
+    """Metrics as MLflow takes them, rounded."""
     from mlflow.entities import Metric
 
     return [
-        Metric(
-            name,
-            number if number.is_integer() else float(f"{number:.7g}"),
-            _since_1970(moment.time),
-            moment.step,
-        )
+        Metric(name, stored_value(value), _since_1970(moment.time), moment.step)
         for moment in moments
-        for name, number in ((name, float(value)) for name, value in moment.metrics.items())
+        for name, value in moment.metrics.items()
     ]
 
 

@@ -114,6 +114,9 @@ class Tracker(Journal):
     ) -> dict[Identity, list[Finished]]:
         return self._store.finished(environment_ids, sweep_id)
 
+    def finished_anywhere(self, identity: Identity) -> list[Finished]:
+        return self._store.finished_anywhere(identity)
+
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         if self.path_of(run_id).is_file():
             return super().fetch(run_id)

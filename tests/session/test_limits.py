@@ -11,11 +11,14 @@ import pytest
 import yaml
 from PIL import Image
 
+from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software, step_costs
 from paradnn.config.reading import read_point
+from paradnn.config.settings import Tracking
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
+from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
 from paradnn.platform.load import HostLoad, LoadMonitor
 from paradnn.platform.specifications import HARDWARE, find_hardware
@@ -23,9 +26,13 @@ from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, overrun_tags
 from paradnn.session.workers import WorkerPool
 from paradnn.store.journal import Journal, read_record
-from paradnn.store.runs import ResumePolicy
+from paradnn.store.metrics import stored_value
+from paradnn.store.runs import Claim, ResumePolicy
+from paradnn.store.tracker import open_tracker
 from tests.conftest import SHORT, TINY, Store, run, succeeded
 
+#: Relative error of a stored metric, twice: seven significant digits of a number that begins with 1.
+ROUNDING = 2e-6
 DEVICES = Path(__file__).with_name("devices.yaml")
 WITH_CEILINGS = [entry for entry in TINY if entry != "ceilings=false"]
 
@@ -86,7 +93,9 @@ def test_profile_and_ceilings_of_a_sweep(
         assert point["checks"] == "passed"
         assert point["matmul_types"] == "float32 100.0%"
         assert metrics["peak_flops_per_second"] == peak
-        assert metrics["flops_utilization"] == pytest.approx(metrics["flops_per_second"] / peak)
+        assert metrics["flops_utilization"] == pytest.approx(
+            metrics["flops_per_second"] / peak, rel=ROUNDING
+        )
         shares = {key: value for key, value in metrics.items() if key.startswith("category_share.")}
         assert math.isclose(
             sum(shares.values()) + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-6
@@ -180,6 +189,24 @@ def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr(LoadMonitor, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
 
 
+@pytest.mark.parametrize("rate", [1.00000045e11, 3.14159265e11, 1.00000055e11, 9.9999995e10])
+def test_recorded_ceilings_lie_within_their_table(rate: float) -> None:
+    """Metrics have seven digits: a peak that rounds up must not exceed the rates below it."""
+    rows = [ProductRate("float32", 512, "graph", rate, rate, rate, 5)]
+    claim = Claim("run", Identity("point", "environment", 0), 0)
+    point = Point(FullyConnected())
+    environment = describe_environment("cpu", {"tensorflow": "2"})
+    processes = [PeakRates(rows, [])] * 3
+    record = peaks.make_ceilings_record(
+        claim, "ceilings", point, environment, PointResult("ok", None), processes
+    )
+    [peak] = {stored_value(record.metrics["peak_flops_per_second.float32"])}
+    content = record.artifacts["matmul.json"]
+    column = content["columns"].index("flops_per_second")
+    assert {row[column] for row in content["data"]} == {peak}
+    assert peak == pytest.approx(rate, rel=ROUNDING)
+
+
 def test_ceilings_of_a_busy_minute_are_marked_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +229,9 @@ def test_ceilings_of_a_busy_minute_are_marked_and_replaced(
     quiet = Rates((4e11, None), (1e11, noise), (4.2e11, None))
     found = obtained(quiet)
     assert (found.contended, quiet.asked[0], len(quiet.asked[1]["matmul"])) == (None, None, 1)
-    assert found.flops_per_second == {"float32": pytest.approx(math.sqrt(4e11 * 4.2e11))}
+    assert found.flops_per_second == {
+        "float32": pytest.approx(math.sqrt(4e11 * 4.2e11), rel=ROUNDING)
+    }
     metrics, tags = tracker.fetch(found.run_id)
     record = read_record(tracker.path_of(found.run_id)).record
     assert 0 <= record.end_time - record.start_time < 3_600_000
@@ -231,6 +260,33 @@ def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     stored = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
     assert stored.references == found[-1].references
+
+
+def test_ceilings_are_measured_once_for_all_experiments_of_a_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = Point(FullyConnected())
+    environment = describe_environment("cpu", {"tensorflow": "2"})
+    others_take(monkeypatch, 0.0)
+
+    def ceilings(experiment: str, pool: Rates, *, again: bool = False) -> Ceilings:
+        tracker = open_tracker(Tracking(uri=store.uri, experiment=experiment), pytest.fail)
+        keeper = CeilingsKeeper(pool, tracker, lambda _: None)
+        return keeper.of(point, environment, again=again)
+
+    first = ceilings("paradnn", Rates(*[(4e11, None)] * 3, references=1e-3))
+    assert ceilings("another", Rates()) == first, "an empty pool measures nothing"
+    measured_again = ceilings("another", Rates(*[(5e11, None)] * 3, references=0.9e-3), again=True)
+    assert ceilings("paradnn", Rates()) == measured_again
+    assert measured_again.references["best_reference_memory_ms"] == pytest.approx(0.9)
+    assert len(store.runs("ceilings")) == 2
+    planned = open_history(Tracking(uri=store.uri, experiment="third"))
+    identity = ceilings_identity(point, environment)
+    assert [run.run_id for run in planned.finished_anywhere(identity)] == [
+        measured_again.run_id,
+        first.run_id,
+    ]
+    assert planned.metrics(first.run_id)["peak_flops_per_second.float32"] == 4e11
 
 
 def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
