@@ -206,7 +206,7 @@ def _check_order(condition: Condition, option: str) -> None:
 
 
 def _split_values(value: str, column: pd.Series) -> list[str]:
-    """Split values at commas, unless a value of the column has one, such as the name of a device."""
+    """Split values at commas, unless a value of the column has one, as names of devices do."""
     if "," not in value:
         return [value]
     if _column_kind(column) == "text" and _equals(column, value).any():

@@ -83,7 +83,7 @@ def load(
 ) -> pd.DataFrame:
     """Load runs as a frame.
 
-    A filter takes one value, or several of which any may match.
+    A filter takes one value or several values. With several, any may match.
 
     Args:
         tracking_uri: Address of the store, or several; None for the default one.
@@ -440,7 +440,7 @@ def read_environment(run: Mapping[Any, Any], store: str | None) -> Mapping[str, 
         store: Address of the run's store.
 
     Returns:
-        The environment; empty if the run has none that can be read.
+        The environment; empty if it is absent or unreadable.
     """
     if not run["artifact_uri"]:
         return {}

@@ -1,8 +1,8 @@
-"""Points as the model of step time takes them: of a frame's runs, and of those that a user names.
+"""Points as inputs of the step time model: from a frame's runs, and from words of a command line.
 
-The frame holds typed values; the model reads keys as the store keeps them, so they are written back
-that way. Costs are the analytic ones for measured and unmeasured points: what is learned of one
-then holds for the other.
+The frame holds typed values. The model reads keys as the store keeps them, so they are written back
+in that form. Costs are analytic for both measured and unmeasured points, so that what the model
+learns from one holds for the other.
 """
 
 from __future__ import annotations
@@ -21,117 +21,156 @@ from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import ADDED_PARAMS
 
-#: Keys of a point that identify what is computed, where and with what; how it is timed is none of
-#: it.
-_KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts")
-_GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data.", "software.")
+#: Keys that identify the computation, its device and its software, but not how it is timed.
+_POINT_KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts")
+_POINT_GROUPS = (
+    "model.",
+    "generate.",
+    "optimizer.",
+    "platform.",
+    "framework.",
+    "data.",
+    "software.",
+)
+#: Groups of keys that determine the work of a point.
+_WORK_GROUPS = ("model.", "generate.", "optimizer.")
 
-#: What arithmetic says of a point, as metrics of runs.
+#: Analytic work of a point, as metrics of runs.
 WORK_METRICS = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
-#: Shares of its peaks that the best step reaches, where no peak is known.
-_BEST = (0.6, 0.5)
+
+#: Shares of the peaks that the best step is assumed to reach if no peak is known.
+_BEST_FLOPS_SHARE = 0.6
+_BEST_BANDWIDTH_SHARE = 0.5
 
 
 def is_point_key(name: str) -> bool:
-    """Whether a column is a key of the configuration that says what a point is."""
-    return name in _KEYS or (name.startswith(_GROUPS) and name != "model.name")
+    """Whether a column is a configuration key that identifies a point."""
+    if name == "model.name":
+        return False
+    return name in _POINT_KEYS or name.startswith(_POINT_GROUPS)
 
 
 def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
-    """The analytic work of points (rows with `family` and keys): columns `WORK_METRICS`, NaN where no such
-    model can be built.
+    """The analytic work of points.
 
-    A key that the points lack counts as what the original suite had: training, float32, RMSprop,
-    one device.
+    Args:
+        points: Rows with `family` and keys. A key that they lack counts as in the original suite:
+            training, float32, RMSprop, one device.
+
+    Returns:
+        The columns `WORK_METRICS`, NaN for models that cannot be built.
     """
     names = [
-        name
-        for name in map(str, points)
-        if name.startswith(("model.", "generate.", "optimizer.")) or name in _KEYS
+        name for name in map(str, points) if name.startswith(_WORK_GROUPS) or name in _POINT_KEYS
     ]
-    given = (
-        tuple(item for item in row.items() if item[1] != "null") for row in _texts(points, names)
-    )
-    found = [of_model(items, _work, (np.nan,) * len(WORK_METRICS)) for items in given]
-    return pd.DataFrame(found, columns=list(WORK_METRICS), index=points.index, dtype="float64")
+    unknown = (np.nan,) * len(WORK_METRICS)
+    costs = []
+    for row in _stored_texts(points, names):
+        items = tuple(item for item in row.items() if item[1] != "null")
+        costs.append(of_model(items, _work, unknown))
+    return pd.DataFrame(costs, columns=list(WORK_METRICS), index=points.index, dtype="float64")
 
 
 def make_step_table(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
-    """Points (rows with `family`, `environment_id` and keys) as a table; `rates` are FLOP/s and B/s
-    of one device.
+    """Points as a table for the step time model.
 
-    Columns of `WORK_METRICS` count where a model is of another version; points without any of the two count
-    as one FLOP.
+    Args:
+        points: Rows with `family`, `environment_id` and keys. Their columns `WORK_METRICS` count
+            for models of another version, which cannot be built. Points without either count as
+            one FLOP.
+        rates: FLOP/s and B/s of the device.
     """
-    rows = [
-        {**ADDED_PARAMS, **row}
-        for row in _texts(points, [str(name) for name in points if is_point_key(str(name))])
-    ]
-    environments, sweeps = (
-        points[name].astype("str").fillna("").tolist() if name in points else [""] * len(points)
-        for name in ("environment_id", "sweep_id")
-    )
-    work = analytic_costs(points).fillna(
-        points.reindex(columns=list(WORK_METRICS)).astype("float64")
-    )
-    costs = (
-        work[["flops_per_step", "bytes_per_step", "parameters"]]
-        .fillna(1.0)
-        .clip(lower=1.0)
-        .to_numpy()
-    )
+    names = [str(name) for name in points if is_point_key(str(name))]
+    rows = [{**ADDED_PARAMS, **row} for row in _stored_texts(points, names)]
+    recorded = points.reindex(columns=list(WORK_METRICS)).astype("float64")
+    work = analytic_costs(points).fillna(recorded)
+    costs = work[["flops_per_step", "bytes_per_step", "parameters"]].fillna(1.0).clip(lower=1.0)
     peaks = np.tile((*rates, 1.0), (len(points), 1))
     load = np.full(len(points), np.nan)
-    return Table(rows, environments, sweeps, costs, peaks, load)
+    return Table(
+        rows,
+        _text_list(points, "environment_id"),
+        _text_list(points, "sweep_id"),
+        costs.to_numpy(),
+        peaks,
+        load,
+    )
+
+
+def _text_list(points: pd.DataFrame, name: str) -> list[str]:
+    """A column as texts; empty texts if it is missing."""
+    if name not in points:
+        return [""] * len(points)
+    return list(points[name].astype("str").fillna(""))
 
 
 def stated_run_noise(runs: pd.DataFrame) -> np.ndarray:
-    """(n,) what measured runs say of the noise of their own step time
-    (`paradnn.forecast.table.stated_noise`).
+    """The noise of the step time that each measured run states (n,).
+
+    `paradnn.forecast.table.stated_noise` defines it.
     """
-    return stated_noise(
-        *runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
-    )
+    metrics = runs.reindex(columns=list(NOISE_METRICS))
+    return stated_noise(*metrics.to_numpy(dtype="float64", na_value=np.nan).T)
 
 
 def device_rates(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
-    """FLOP/s and B/s of a device of measured runs: ceilings, else the specification, else what the
-    best implies.
+    """FLOP/s and B/s of the device of some measured runs.
+
+    They are measured ceilings if the runs have such, else the specification, else what the fastest
+    step implies.
+
+    Args:
+        runs: Runs on one device.
+        seconds: Their step times (n,).
     """
     work = analytic_costs(runs)
-    part = find_hardware(str(runs["device"].iloc[0]))
-    if "precision" in runs:
-        precision = str(runs["precision"].iloc[0])
-    else:
+    specified_flops = None
+    specified_bandwidth = None
+    hardware = find_hardware(str(runs["device"].iloc[0]))
+    if hardware is not None:
         precision = "float32"
-    if part:
-        flops = part.peak_flops.get(precision) or part.peak_flops.get("float32")
-    else:
-        flops = None
-    specified = (flops, part.bandwidth if part else None)
-    found = []
-    for kind, share, known in zip(("flops", "bytes"), _BEST, specified, strict=True):
-        ceiling = f"peak_{kind}_per_second"
-        if ceiling in runs:
-            measured = float(runs[ceiling].median())
-        else:
-            measured = np.nan
-        best = (
-            float(np.nanmax(np.append((work[f"{kind}_per_step"] / seconds).to_numpy(), 1.0)))
-            / share
-        )
-        found.append(measured if measured > 0 else known or best)
-    return found[0], found[1]
+        if "precision" in runs:
+            precision = str(runs["precision"].iloc[0])
+        peaks = hardware.peak_flops
+        specified_flops = peaks.get(precision) or peaks.get("float32")
+        specified_bandwidth = hardware.bandwidth
+    flops = _first_known_rate(
+        _measured_ceiling(runs, "peak_flops_per_second"),
+        specified_flops,
+        work["flops_per_step"] / seconds / _BEST_FLOPS_SHARE,
+    )
+    bandwidth = _first_known_rate(
+        _measured_ceiling(runs, "peak_bytes_per_second"),
+        specified_bandwidth,
+        work["bytes_per_step"] / seconds / _BEST_BANDWIDTH_SHARE,
+    )
+    return flops, bandwidth
 
 
-def _texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
-    """Each row's keys as the store writes them, and its family; a missing value is "null"."""
-    columns = {name: [_text(value) for value in points[name].astype("object")] for name in names}
+def _measured_ceiling(runs: pd.DataFrame, name: str) -> float:
+    if name in runs:
+        return float(runs[name].median())
+    return float("nan")
+
+
+def _first_known_rate(measured: float, specified: float | None, implied: pd.Series) -> float:
+    if measured > 0:
+        return measured
+    if specified:
+        return specified
+    return float(np.nanmax(np.append(implied.to_numpy(), 1.0)))
+
+
+def _stored_texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
+    """The family and some keys of each row, as the store writes them; a missing value is "null"."""
+    columns = {
+        name: [_stored_text(value) for value in points[name].astype("object")] for name in names
+    }
     columns["model.name"] = points["family"].astype("str").tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _text(value: Any) -> str:
+def _stored_text(value: Any) -> str:
     if value is None or value is pd.NA or value != value:
         return "null"
     if isinstance(value, bool | np.bool_):
@@ -140,7 +179,9 @@ def _text(value: Any) -> str:
 
 
 def _work(model: Model, **row: Any) -> tuple[float, ...]:
-    if model.is_counted:  # once it was measured, which predicts nothing
+    """The work metrics of a model at a point."""
+    if model.is_counted:
+        # The work of such a model is known once it was measured, so it must predict nothing.
         return (1.0,) * len(WORK_METRICS)
     costs = model.costs(
         batch_size=row["batch_size"],
@@ -156,44 +197,55 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
 
 
 def points_from_words(words: Sequence[str]) -> pd.DataFrame:
-    """The points (rows of keys, with `family`) that words of a command line name by the driver's
-    own grammar, presets and checks: `model=fc model.nodes=32,64`, or `experiment=paper_fc`. Raises
-    ParadnnError.
+    """The points that words of a command line name, such as `model=fc model.nodes=32,64`.
+
+    The driver's own grammar, presets and checks apply, so `experiment=paper_fc` works too.
+
+    Returns:
+        A row of keys per point, with `family`.
+
+    Raises:
+        ParadnnError: The words are wrong input.
     """
+    from paradnn.cli.overrides import is_input_error, one_line
+
+    try:
+        rows = _compose_rows(words)
+    except Exception as error:
+        if is_input_error(error):
+            raise ParadnnError(f"ask: {one_line(error, words)}") from None
+        raise
+    names = dict.fromkeys(name for row in rows for name in row if is_point_key(name))
+    columns = {name: typed([row.get(name) for row in rows]) for name in names}
+    families = [row["model.name"] for row in rows]
+    points = pd.DataFrame({"family": families, **columns})
+    return points.drop_duplicates(ignore_index=True)
+
+
+def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
+    """Compose the points of a command line as the driver does."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
     from paradnn.cli.help import help_text
-    from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line
+    from paradnn.cli.overrides import as_axes, check_arguments
     from paradnn.config.paths import CONFIG
     from paradnn.config.reading import read_point
     from paradnn.config.space import expand
     from paradnn.forecast.table import row_of
 
     OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
-    try:
-        check_arguments(words)
-        axes = as_axes(["--multirun", *words])[1:]
-        parsed = OverridesParser.create().parse_overrides(axes)
-        fixed = [
-            word
-            for word, override in zip(axes, parsed, strict=True)
-            if not override.is_sweep_override()
-        ]
-        with initialize_config_dir(str(CONFIG), version_base="1.3"):
-            master = compose("config", overrides=fixed, return_hydra_config=True)
-            plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
-            rows = [row_of(read_point(config)) for config in plan.configs()]
-    except Exception as error:
-        if is_input_error(error):
-            raise ParadnnError(f"ask: {one_line(error, words)}") from None
-        raise
-    names = [
-        name for name in dict.fromkeys(name for row in rows for name in row) if is_point_key(name)
+    check_arguments(words)
+    axes = as_axes(["--multirun", *words])[1:]
+    overrides = OverridesParser.create().parse_overrides(axes)
+    fixed = [
+        word
+        for word, override in zip(axes, overrides, strict=True)
+        if not override.is_sweep_override()
     ]
-    columns = {name: typed([row.get(name) for row in rows]) for name in names}
-    return pd.DataFrame({"family": [row["model.name"] for row in rows], **columns}).drop_duplicates(
-        ignore_index=True
-    )
+    with initialize_config_dir(str(CONFIG), version_base="1.3"):
+        master = compose("config", overrides=fixed, return_hydra_config=True)
+        plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
+        return [row_of(read_point(config)) for config in plan.configs()]

@@ -1,10 +1,11 @@
-"""What is written into a store: runs of elsewhere, and bundles of runs that are taken elsewhere.
+"""Write runs into a store, and take runs elsewhere as a bundle.
 
-What a bundle is says `paradnn.store.bundle`.
+`paradnn.store.bundle` defines what a bundle is.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -26,42 +27,51 @@ from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Query, Row, Run, Va
 
 Progress = Callable[[int, int], None] | None
 
-#: Of the driver that measured a run, and of no use elsewhere.
-_OWN_TAGS = {"owner", "claim_expires", OWNER, EXPIRES}
-_ENDED = ("FINISHED", "FAILED", "KILLED")
-_ORIGIN = "origin"  # the run's id where it was measured
+#: Tags of the driver that measured a run, which mean nothing in another store.
+_DRIVER_TAGS = {"owner", "claim_expires", OWNER, EXPIRES}
+_FINAL_STATUSES = ("FINISHED", "FAILED", "KILLED")
+#: The run's id in the store where it was measured.
+_ORIGIN = "origin"
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
-# params or tags, and metrics, that are logged at once: MLflow takes 1,000 of all
-_BATCH = 100
-_METRICS = 800
+#: Tags with which a run is created, before its files.
+_FIRST_TAGS = (_PARENT, _NOTE, "kind", "schema_version")
+#: Params or tags, and metrics, per request. MLflow accepts 1,000 in total.
+_BATCH_SIZE = 100
+_METRIC_BATCH_SIZE = 800
 
 
 def open_experiment(uri: str | None, name: str) -> tuple[Any, str]:
-    """An MlflowClient and the id of the experiment, both made where they are not there yet;
-    StoreError otherwise.
+    """Open an experiment for writing, after ending the runs of writers that were killed.
 
-    Runs of writers that were killed are ended.
+    Args:
+        uri: Address of the store; None for the default one. The store is created if it is absent.
+        name: Name of the experiment, which is created if it is absent.
+
+    Returns:
+        An MlflowClient and the id of the experiment.
+
+    Raises:
+        StoreError: The store cannot be written.
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:
-        if address.is_bundle:
-            problem = "a bundle is only read"
-        else:
-            problem = "no tracking store"
+        problem = "a bundle is only read" if address.is_bundle else "it is not a tracking store"
         raise StoreError(
-            f"cannot write to {address.public}: {problem}; give sqlite:///path/of/mlflow.db or an http address"
+            f"cannot write to {address.public}: {problem}; "
+            "give sqlite:///path/of/mlflow.db or an http address"
         )
     with writing(address.uri):
         if address.folder is not None:
             address.folder.mkdir(parents=True, exist_ok=True)
         client, experiment_id = open_for_writing(address, name, view_tags())
-        close_abandoned(RunIndex(open_reader(address, client=client), name), lambda: client)
+        index = RunIndex(open_reader(address, client=client), name)
+        close_abandoned(index, lambda: client)
         return client, experiment_id
 
 
 def writing(uri: str) -> AbstractContextManager[None]:
-    """What goes wrong inside becomes a StoreError of one line."""
+    """A context in which any error of the store becomes a StoreError of one line."""
     return store_errors(f"cannot write to {without_secrets(uri)}")
 
 
@@ -78,89 +88,135 @@ def log_run(
     files: Path | None = None,
     status: str = "FINISHED",
 ) -> str:
-    """One run with the files of a folder; its id. `span` are its first and last Unix millisecond,
-    `metrics` are key, value, millisecond and step, and the tags `last` are written last, how it
-    ended at the very end: should this process be killed, the next writer ends the run.
+    """Log one run with the files of a folder.
+
+    The outcome is written at the very end. If this process is killed before, the next writer ends
+    the run.
+
+    Args:
+        client: An MlflowClient.
+        experiment_id: Id of the experiment.
+        name: Name of the run.
+        tags: Tags with which the run is created.
+        span: Its first and its last Unix millisecond.
+        params: Its params.
+        metrics: Key, value, millisecond and step of each metric.
+        last: Tags that are written last.
+        files: Folder with its files.
+        status: Its status.
+
+    Returns:
+        The id of the run.
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    made = client.create_run(
-        experiment_id, start_time=span[0], tags={**tags, OWNER: owner_tag()}, run_name=name
+    start, end = span
+    run = client.create_run(
+        experiment_id, start_time=start, tags={**tags, OWNER: owner_tag()}, run_name=name
     )
-    run_id = str(made.info.run_id)
+    run_id = str(run.info.run_id)
     if files is not None:
         client.log_artifacts(run_id, str(files))
-    numbers = [Metric(*metric) for metric in metrics]
-    settings = [Param(key, value) for key, value in (params or {}).items()]
-    ending = sorted((last or {}).items(), key=lambda tag: tag[0] not in OUTCOME_TAGS)
-    words = [RunTag(key, value) for key, value in ending]
-    batches = max(
-        -(-len(numbers) // _METRICS), -(-len(settings) // _BATCH), -(-len(words) // _BATCH)
+    metric_batches = _batches([Metric(*metric) for metric in metrics], _METRIC_BATCH_SIZE)
+    param_batches = _batches(
+        [Param(key, value) for key, value in (params or {}).items()], _BATCH_SIZE
     )
-    for place in reversed(range(batches)):
-        own, many = (slice(size * place, size * (place + 1)) for size in (_BATCH, _METRICS))
-        client.log_batch(run_id, metrics=numbers[many], params=settings[own], tags=words[own])
-    client.set_terminated(run_id, status, span[1])
+    # Outcomes are in the first batch of tags, which is logged last.
+    ordered = sorted((last or {}).items(), key=lambda tag: tag[0] not in OUTCOME_TAGS)
+    tag_batches = _batches([RunTag(key, value) for key, value in ordered], _BATCH_SIZE)
+    batches = list(itertools.zip_longest(metric_batches, param_batches, tag_batches, fillvalue=()))
+    for metric_batch, param_batch, tag_batch in reversed(batches):
+        client.log_batch(
+            run_id, metrics=list(metric_batch), params=list(param_batch), tags=list(tag_batch)
+        )
+    client.set_terminated(run_id, status, end)
     return run_id
+
+
+def _batches(entries: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [entries[start : start + size] for start in range(0, len(entries), size)]
 
 
 def export_bundle(
     frame: pd.DataFrame, path: Path, stores: Sequence[str], experiments: Sequence[str]
 ) -> int:
-    """Write the runs of a frame, their sweeps and the ceilings they name, with all their files; how
-    many runs.
+    """Write the runs of a frame with all their files to a bundle.
 
-    `stores` and `experiments` are where the frame is from.
+    The bundle also holds their sweeps and the ceilings that they name.
+
+    Args:
+        frame: The runs.
+        path: The bundle.
+        stores: Addresses of the stores that the frame is from.
+        experiments: Experiments that the frame is from.
+
+    Returns:
+        The number of runs in the bundle.
     """
     wanted = set(frame["run_id"])
     for column in ("parent_run_id", "ceilings_run"):
-        wanted |= set(frame[column].dropna()) if column in frame else set()
-    return write_bundle(path, _rows(wanted, stores, experiments), lambda run: _files(run, stores))
+        if column in frame:
+            wanted |= set(frame[column].dropna())
+    rows = _read_rows(wanted, stores, experiments)
+    return write_bundle(path, rows, lambda run: _read_files(run, stores))
 
 
-def _rows(wanted: set[str], stores: Sequence[str], experiments: Sequence[str]) -> Iterator[Row]:
-    found: set[str] = set()
+def _read_rows(
+    wanted: set[str], stores: Sequence[str], experiments: Sequence[str]
+) -> Iterator[Row]:
+    """The wanted runs of some stores, without the tags of their drivers."""
+    exported: set[str] = set()
     for uri in stores or (None,):
         reader = open_reader(address_of(uri))
-        nothing_but_notes: dict[Values, tuple[str, ...]] = {
-            "params": (),
-            "metrics": (),
-            "tags": (_NOTE,),
-        }
-        noted = reader.read(Query(tuple(experiments), unfinished=True, columns=nothing_but_notes))
-        notes = {row.run.run_id: row.tags.get(_NOTE) for row in noted}
+        notes = _read_notes(reader, experiments)
         for row in reader.read(Query(tuple(experiments), unfinished=True)):
             run_id = row.run.run_id
-            if run_id in wanted and run_id not in found:
-                found.add(run_id)
-                tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS}
-                yield row._replace(
-                    tags=tags | ({_NOTE: note} if (note := notes.get(run_id)) else {})
-                )
+            if run_id not in wanted or run_id in exported:
+                continue
+            exported.add(run_id)
+            tags = {key: value for key, value in row.tags.items() if key not in _DRIVER_TAGS}
+            note = notes.get(run_id)
+            if note:
+                tags[_NOTE] = note
+            yield row._replace(tags=tags)
 
 
-def _files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The files of a run, wherever they are."""
-    address = run.artifact_uri or ""
-    if address.startswith(f"{BUNDLE}:"):
-        yield from artifacts_of(address)
+def _read_notes(reader: Any, experiments: Sequence[str]) -> dict[str, str | None]:
+    """Run id -> note. A query reads notes only if it names them."""
+    only_notes: dict[Values, tuple[str, ...]] = {"params": (), "metrics": (), "tags": (_NOTE,)}
+    query = Query(tuple(experiments), unfinished=True, columns=only_notes)
+    return {row.run.run_id: row.tags.get(_NOTE) for row in reader.read(query)}
+
+
+def _read_files(run: Run, stores: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The files of a run, whether a bundle, a folder or a server holds them."""
+    artifact_uri = run.artifact_uri or ""
+    if artifact_uri.startswith(f"{BUNDLE}:"):
+        yield from artifacts_of(artifact_uri)
         return
-    folder = artifact_folder(address, run.run_id, map(address_of, stores or (None,)))
+    folder = artifact_folder(artifact_uri, run.run_id, map(address_of, stores or (None,)))
     if folder is not None:
-        yield from _below(folder)
+        yield from _files_below(folder)
         return
     from mlflow.artifacts import download_artifacts
 
-    uri = address_of(next((uri for uri in stores if address_of(uri).is_server), None)).uri
+    server = next((uri for uri in stores if address_of(uri).is_server), None)
+    tracking_uri = address_of(server).uri
     with tempfile.TemporaryDirectory() as target, store_errors(f"the files of run {run.run_id}"):
-        for name, content in _below(
-            Path(download_artifacts(run_id=run.run_id, dst_path=target, tracking_uri=uri))
-        ):
-            yield from unpack(content).items() if name == PACKED else [(name, content)]
+        downloaded = download_artifacts(
+            run_id=run.run_id, dst_path=target, tracking_uri=tracking_uri
+        )
+        for name, content in _files_below(Path(downloaded)):
+            if name == PACKED:
+                yield from unpack(content).items()
+            else:
+                yield name, content
 
 
-def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+def _files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
@@ -168,66 +224,83 @@ def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
 def import_bundle(
     path: Path, tracking_uri: str | None, experiment: str, progress: Progress = None
 ) -> tuple[int, int]:
-    """Log the runs of a bundle that the store does not hold yet; how many were logged, and how many
-    it held.
+    """Log the runs of a bundle that the store does not hold yet.
 
-    A run's id of before stands in its tag `origin`. Every file is checked before the first run is
+    The tag `origin` holds a run's id in the bundle. Every file is checked before the first run is
     logged.
+
+    Args:
+        path: The bundle.
+        tracking_uri: Address of the store; None for the default one.
+        experiment: Experiment that receives the runs.
+        progress: Called after each run with the number of logged runs and of runs to log.
+
+    Returns:
+        The number of runs that were logged, and of those that were there already.
+
+    Raises:
+        StoreError: The file is not a bundle, or the store cannot be written.
     """
-    reader = open_reader(address_of(str(path)))
-    if not address_of(str(path)).is_bundle:
-        raise StoreError(f"{path}: is no bundle of results; name a .zip")
+    address = address_of(str(path))
+    reader = open_reader(address)
+    if not address.is_bundle:
+        raise StoreError(f"{path}: is not a bundle of results; give a .zip that `export` wrote")
     rows = reader.read(Query(tuple(reader.experiments()), unfinished=True))
     for row in rows:
         extract(row.run.artifact_uri or "", None)
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    known = _known(tracking_uri, experiment)
-    todo = [row for row in rows if row.run.run_id not in known]
-    todo.sort(key=lambda row: _PARENT in row.tags)  # parents first: their runs name them
+    known_ids = _known_ids(tracking_uri, experiment)
+    missing = [row for row in rows if row.run.run_id not in known_ids]
+    # Parents first, since their runs name them.
+    missing.sort(key=lambda row: _PARENT in row.tags)
     with writing(address_of(tracking_uri).uri):
-        for number, row in enumerate(todo, 1):
-            known[row.run.run_id] = _log(client, experiment_id, row, known)
+        for number, row in enumerate(missing, 1):
+            known_ids[row.run.run_id] = _log_row(client, experiment_id, row, known_ids)
             if progress is not None:
-                progress(number, len(todo))
-    return len(todo), len(rows) - len(todo)
+                progress(number, len(missing))
+    return len(missing), len(rows) - len(missing)
 
 
-def _known(tracking_uri: str | None, experiment: str) -> dict[str, str]:
-    """Runs that the store holds, by the id that they had where they were measured."""
-    query = Query(
-        (experiment,), unfinished=True, columns={"params": (), "metrics": (), "tags": (_ORIGIN,)}
-    )
-    rows = open_reader(address_of(tracking_uri)).read(query)
-    held = {row.run.run_id: row.run.run_id for row in rows}
-    return held | {row.tags[_ORIGIN]: row.run.run_id for row in rows if row.tags.get(_ORIGIN)}
+def _known_ids(tracking_uri: str | None, experiment: str) -> dict[str, str]:
+    """Ids of the runs in the store, by these ids and by those that they had elsewhere."""
+    only_origins: dict[Values, tuple[str, ...]] = {
+        "params": (),
+        "metrics": (),
+        "tags": (_ORIGIN,),
+    }
+    query = Query((experiment,), unfinished=True, columns=only_origins)
+    ids = {}
+    for row in open_reader(address_of(tracking_uri)).read(query):
+        run_id = row.run.run_id
+        ids[run_id] = run_id
+        origin = row.tags.get(_ORIGIN)
+        if origin:
+            ids[origin] = run_id
+    return ids
 
 
-def _log(client: Any, experiment_id: str, row: Row, known: Mapping[str, str]) -> str:
-    """One run of a bundle with its files."""
+def _log_row(client: Any, experiment_id: str, row: Row, known_ids: Mapping[str, str]) -> str:
+    """Log one run of a bundle with its files; returns its new id."""
     run = row.run
-    tags = {key: value for key, value in row.tags.items() if key not in _OWN_TAGS} | {
-        _ORIGIN: run.run_id
-    }
-    first = {
-        key: tags.pop(key) for key in (_PARENT, _NOTE, "kind", "schema_version") if key in tags
-    }
-    if _PARENT in first:
-        first[_PARENT] = known.get(first[_PARENT], first[_PARENT])
+    tags = {key: value for key, value in row.tags.items() if key not in _DRIVER_TAGS}
+    tags[_ORIGIN] = run.run_id
+    first_tags = {key: tags.pop(key) for key in _FIRST_TAGS if key in tags}
+    if _PARENT in first_tags:
+        parent = first_tags[_PARENT]
+        first_tags[_PARENT] = known_ids.get(parent, parent)
     start = run.start_ms or 0
     end = run.end_ms or start
-    metrics = [(key, value, end, 0) for key, value in row.metrics.items()]
-    status = run.status if run.status in _ENDED else "KILLED"
     with tempfile.TemporaryDirectory() as folder:
         extract(run.artifact_uri or "", Path(folder))
         return log_run(
             client,
             experiment_id,
             run.run_name,
-            first,
+            first_tags,
             span=(start, end),
             params=row.params,
-            metrics=metrics,
+            metrics=[(key, value, end, 0) for key, value in row.metrics.items()],
             last=tags,
             files=Path(folder),
-            status=status,
+            status=run.status if run.status in _FINAL_STATUSES else "KILLED",
         )
