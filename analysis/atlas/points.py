@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.lazy import np, pd
 from paradnn.core.errors import ConfigError
-from paradnn.families import FAMILIES, Model, model_of
+from paradnn.families import FAMILIES, Model, make_model
 from paradnn.store.files import read_json
 
 
@@ -31,7 +31,7 @@ def model_from_row(row: Mapping[Any, Any], option: str = "family") -> Model:
         for key, value in row.items()
         if str(key).startswith("model.") and not is_missing(value)
     }
-    return model_of({**sizes, "name": family})
+    return make_model({**sizes, "name": family})
 
 
 def get_text(row: Mapping[Any, Any], name: str, default: str) -> str:

@@ -322,7 +322,7 @@ def _paradnn(_: Path) -> Iterator[TimingGroup]:
     after the other.
     """
     from analysis.published.source import load_shipped
-    from paradnn.families import model_of
+    from paradnn.families import make_model
 
     published = load_shipped("archive").runs
     measured = [run for run in published if run.outcome == "ok" and "step_time_ms" in run.metrics]
@@ -334,7 +334,7 @@ def _paradnn(_: Path) -> Iterator[TimingGroup]:
             keys = ("layers", "nodes", "input_size", "output_size")
             batch = int(run.params["batch_size"])
             model = {key: int(run.params[f"model.{key}"]) for key in keys}
-            costs = model_of({"name": "fc", **model}).costs(
+            costs = make_model({"name": "fc", **model}).costs(
                 batch_size=batch, precision=precision, mode="train", optimizer="rmsprop"
             )
             sizes = {"m": batch, "n": model["nodes"], "k": model["nodes"], "calls": model["layers"]}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from analysis.published.source import ImportedFolder, Publication, PublishedRun, read_text
 from benchmarks.published.common import published_run
-from paradnn.families import FAMILIES, model_of
+from paradnn.families import FAMILIES, make_model
 
 _KEYS = ("device", "model", "batch_size", "forward_ms")
 #: 23 October 2017, the first day of the conference of that paper, in Unix milliseconds.
@@ -47,7 +47,7 @@ def _run(row: dict[str, str]) -> PublishedRun:
     metrics = {"examples_per_second": 1e3 * batch / forward, "step_time_ms": forward}
     metrics |= {f"op_share.{name}": value / sum(spent.values()) for name, value in spent.items()}
     if model in FAMILIES and FAMILIES[model].has_layers:
-        costs = model_of({"name": model}).costs(
+        costs = make_model({"name": model}).costs(
             batch_size=batch, precision="float32", mode="inference", optimizer="sgd"
         )
         metrics |= {

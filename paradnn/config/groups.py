@@ -2,7 +2,7 @@
 
 Options are files in conf/, model families and kinds of work. A family needs no file: `model=NAME`
 has the defaults of its options, and brings the options of other groups that it chooses
-(`Family.chosen`). A kind of work needs no file either: `task=NAME` or `scenario=NAME` has the
+(`Family.defaults`). A kind of work needs no file either: `task=NAME` or `scenario=NAME` has the
 defaults of its options, and `measure=quick` brings its quick defaults. A file of the same name
 takes precedence.
 """
@@ -82,7 +82,7 @@ def describe_option(group: str, name: str) -> str:
         docstring = type(WORKLOADS[name]).__doc__ or ""
         return docstring.strip().partition("\n")[0]
     if group == "model":
-        return FAMILIES[name].described
+        return FAMILIES[name].description
     return f"Chosen with {name.replace('_', ' and ')}."
 
 
@@ -117,7 +117,7 @@ def _options_without_files() -> list[_Option]:
     options = []
     for family in FAMILIES.values():
         options.append(_Option("model", family.name, _family_defaults(family)))
-        for group, content in family.chosen.items():
+        for group, content in family.defaults.items():
             options.append(_Option(group, family.name, content))
     for work in WORKLOADS.values():
         if work.key not in ("task", "scenario"):

@@ -37,7 +37,7 @@ def parse_point(config: Mapping[str, Any]) -> Point:
         ConfigError: A single value is invalid; combinations of values are not checked.
     """
     family = _checked_name(config.get("model"), "model.name", "family", FAMILIES)
-    model = FAMILIES[family].options.configured(config["model"])
+    model = FAMILIES[family].options.from_config(config["model"])
     data_keys = config.get("data", {"name": "synthetic"})
     input_type = input_types()[_checked_name(data_keys, "data.name", "choice", input_types())]
     if config.get("batch_size") == LARGEST:
@@ -64,7 +64,7 @@ def canonical_point(point: Point) -> Point:
         ConfigError: Two values of the point contradict each other.
     """
     rules = point.workload.role(PointRules)
-    point = point.model.in_point(rules.canonical(point))
+    point = point.model.canonical_point(rules.canonical(point))
     rules = point.workload.role(PointRules)
     _check_input(point)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")

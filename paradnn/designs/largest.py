@@ -180,7 +180,7 @@ class LargestBatch(SweepDesign):
         if self._key == "batch_size":
             return replace(point, batch_size=size)
         return replace(
-            point, model=type(point.model).configured({**vars(point.model), self._key: size})
+            point, model=type(point.model).from_config({**vars(point.model), self._key: size})
         )
 
     def _take(self, index: int, size: int, tried: _Tried) -> None:

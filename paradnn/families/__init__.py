@@ -42,7 +42,9 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 
 
 @lru_cache(maxsize=2**14)  # a sweep has a model in many batches
-def _straight(model: Model, precision: str, mode: str, slots: int) -> list[tuple[int, int]] | None:
+def _per_example_costs(
+    model: Model, precision: str, mode: str, slots: int
+) -> list[tuple[int, int]] | None:
     """Each field of the costs of no example, with what an example adds; None where that depends on
     how many there are: lookups read no more than their table.
     """
@@ -75,24 +77,24 @@ class Model:
     is_depthwise: ClassVar[bool] = False
     is_sparse: ClassVar[bool] = False
     is_counted: ClassVar[bool] = False
-    shown: ClassVar[str] = ""
+    size_template: ClassVar[str] = ""
 
     name: str = ""
 
     @classmethod
-    def configured(cls, keys: Mapping[str, Any]) -> Model:
+    def from_config(cls, keys: Mapping[str, Any]) -> Model:
         """That of the keys of a configuration; raises ConfigError."""
         return read(cls, keys, "model")
 
     @classmethod
-    def stored(cls, keys: Mapping[str, Any]) -> type[Model]:
+    def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
         """The options that stored keys are of."""
         return cls
 
     @property
     def size(self) -> str:
         """The words that distinguish this model in a list."""
-        return self.shown.format_map(vars(self))
+        return self.size_template.format_map(vars(self))
 
     def layer_list(self) -> Sequence[Layer]:
         """Its layers in the order of the forward pass; ValueError for what has none."""
@@ -104,11 +106,11 @@ class Model:
         """
         raise NotImplementedError
 
-    def built(self) -> BuiltModel:
+    def built_model(self) -> BuiltModel:
         """What `build` gives, which is a key of some families."""
         return self.build()
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         """A `Point` of this model in the one way that stands for it; ConfigError where it asks for
         what cannot be.
         """
@@ -144,7 +146,7 @@ class Model:
             return UNKNOWN
         slots = optimizer_slots(optimizer, momentum)
         each = batch_size // devices
-        line = _straight(self, precision, mode, slots)
+        line = _per_example_costs(self, precision, mode, slots)
         if line:
             costs = Costs(*(none + each * more for none, more in line))
         else:
@@ -221,16 +223,16 @@ class Family:
     is_real: bool = False
     is_open: bool = False
     order: int = 1000
-    words: str = ""
-    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    summary: str = ""
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     is_kernel = property(lambda self: self.options.is_kernel)
     is_communication = property(lambda self: self.options.is_communication)
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """What it is, in a sentence."""
-        return self.words or " ".join((self.options.__doc__ or "").split("\n\n")[0].split())
+        return self.summary or " ".join((self.options.__doc__ or "").split("\n\n")[0].split())
 
     @property
     def has_layers(self) -> bool:
@@ -251,7 +253,7 @@ def message_families() -> tuple[str, ...]:
     return tuple(name for name, family in FAMILIES.items() if family.is_communication)
 
 
-def model_of(options: Mapping[str, Any]) -> Model:
+def make_model(options: Mapping[str, Any]) -> Model:
     """The model of a mapping with its `name`, as requests and stored runs hold it; ValueError names
     the families. Nothing is checked but what the keys must be together. What other versions stored
     beside is left out.
@@ -260,7 +262,7 @@ def model_of(options: Mapping[str, Any]) -> Model:
         raise ValueError(
             f"model.name={options['name']}: no such family; known are {', '.join(FAMILIES)}"
         )
-    known = FAMILIES[options["name"]].options.stored(options)
+    known = FAMILIES[options["name"]].options.stored_options(options)
     given: dict[str, Any] = {
         key: value for key, value in options.items() if key in known.__dataclass_fields__
     }
@@ -271,4 +273,4 @@ def model_of(options: Mapping[str, Any]) -> Model:
 
 def build(options: Mapping[str, Any]) -> BuiltModel:
     """`Model.built` of such a mapping."""
-    return model_of(options).built()
+    return make_model(options).built_model()

@@ -87,7 +87,7 @@ def stack(
     """Pre-norm blocks of such parts and the normalisation after the last, of `last` tokens, by
     default all; each but the first adds what was made.
     """
-    normal = functools.partial(normalisation, width=width, offset=offset)
+    normal = functools.partial(normalization, width=width, offset=offset)
     block = [layer for part in parts for layer in (*part, normal(tokens, hands_on=True))]
     return [normal(tokens, added=False), *(block * count)[:-1], normal(last or tokens)]
 
@@ -145,7 +145,7 @@ def feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:
     ]
 
 
-def normalisation(
+def normalization(
     tokens: int, width: int, added: bool = True, hands_on: bool = False, offset: bool = True
 ) -> Layer:
     """Layer normalisation of a sum (`added`), which it also writes where the next addition needs it
@@ -182,7 +182,7 @@ class Transformer(_Heads):
     shared embeddings.
     """
 
-    shown: ClassVar[str] = "{layers}x{width} h{heads} ff{feed_forward} t{sequence_length}"
+    size_template: ClassVar[str] = "{layers}x{width} h{heads} ff{feed_forward} t{sequence_length}"
 
     name: str = "transformer"
     layers: int = option(
@@ -208,7 +208,7 @@ class Transformer(_Heads):
         length = self.sequence_length
         width = self.width
         heads = self.heads
-        sums = normalisation(length, width)
+        sums = normalization(length, width)
         linear = functools.partial(dense, tokens=length, bias=False)
         feed = [*feed_forward(length, width, self.feed_forward), sums]
         itself = [*attention_layers(length, width, heads, bias=False), sums]
@@ -346,7 +346,7 @@ class _DecoderOnly(_Heads):
 class LanguageModel(_DecoderOnly):
     """A decoder-only language model: pre-norm, learned positions, output tied to the embedding."""
 
-    shown: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
+    size_template: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
 
     name: str = "gpt"
     layers: int = option(
@@ -390,17 +390,17 @@ class LanguageModel(_DecoderOnly):
 
         width = self.width
         gelu = functools.partial(activations.gelu, approximate=True)
-        normalise = functools.partial(layers.LayerNormalization, epsilon=1e-5)
+        normalize = functools.partial(layers.LayerNormalization, epsilon=1e-5)
         table = TiedEmbedding(self.vocab_size, width, _DEVIATION)
         positions = Positions(learned=True, deviation=_DEVIATION)
         parts = [
             (
-                (normalise(), Attention(width, self.heads, deviation=_DEVIATION)),
-                (normalise(), feed_forward_layers(width, 4 * width, gelu, _DEVIATION)),
+                (normalize(), Attention(width, self.heads, deviation=_DEVIATION)),
+                (normalize(), feed_forward_layers(width, 4 * width, gelu, _DEVIATION)),
             )
             for _ in range(self.layers)
         ]
-        last = normalise()
+        last = normalize()
         return Network(
             embed=lambda tokens, first=None: positions(table(tokens), first=first),
             blocks=parts,
@@ -478,13 +478,13 @@ class Llama(_DecoderOnly):
         share = self.sequence_length * self.active_experts / self.experts
         return min(self.sequence_length, math.ceil(self.capacity * share))
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         if self.experts > 1 and point.workload.mode == "generate":
             reason = "routes the tokens of whole examples, not one token of each"
             raise ConfigError(
                 "model.experts", self.experts, reason, "set model.experts=1, or mode=inference"
             )
-        return super().in_point(point)
+        return super().canonical_point(point)
 
     def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
         """As the base class says: embedding, blocks whose normalisations, of scales alone, add what
@@ -549,7 +549,7 @@ class Llama(_DecoderOnly):
         )
 
         linear = functools.partial(dense_layer, deviation=_DEVIATION, use_bias=False)
-        normalise = functools.partial(layers.RMSNormalization, epsilon=1e-5)
+        normalize = functools.partial(layers.RMSNormalization, epsilon=1e-5)
         rotate = RotaryEmbedding(self.sequence_length, self.width // self.heads)
 
         def feed_forward() -> Any:
@@ -573,9 +573,9 @@ class Llama(_DecoderOnly):
         normal = initializers.RandomNormal(stddev=_DEVIATION)
         table = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)
         parts = [
-            ((normalise(), attention()), (normalise(), feed_forward())) for _ in range(self.layers)
+            ((normalize(), attention()), (normalize(), feed_forward())) for _ in range(self.layers)
         ]
-        last = normalise()
+        last = normalize()
         output = linear(self.vocab_size)
         return Network(
             embed=lambda tokens, first=None: table(tokens),
@@ -598,7 +598,7 @@ class VisionTransformer(_Heads):
     dense layer reads the class. heads must divide width, patch must divide image_size.
     """
 
-    shown: ClassVar[str] = "{layers}x{width} h{heads} p{patch} {image_size}px"
+    size_template: ClassVar[str] = "{layers}x{width} h{heads} p{patch} {image_size}px"
 
     name: str = "vit"
     layers: int = option(

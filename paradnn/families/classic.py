@@ -192,7 +192,7 @@ _SLOWLY = {
     "learning": {"learning_rate": 0.001}
 }  # without normalisation they diverge at the paper's rate of 0.1
 FAMILY = tuple(
-    Family(name, options, "images", is_real=True, order=order, words=words, chosen=_SLOWLY)
+    Family(name, options, "images", is_real=True, order=order, summary=words, defaults=_SLOWLY)
     for name, options, order, words in (
         (
             "alexnet",

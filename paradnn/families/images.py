@@ -28,7 +28,7 @@ _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
 _SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
 
-def reach(size: int, kernel: int, stride: int, padding: str) -> int:
+def conv_output_length(size: int, kernel: int, stride: int, padding: str) -> int:
     """How many places a window of `kernel` has along `size`; `padding` is same (as many zeros as
     give ceil(size / stride)), valid (none), end (one zero at the end, as in Keras' MobileNet) or
     whole (zeros until the last window is full: Caffe).
@@ -97,7 +97,7 @@ class ImageNetwork:
         layer.
         """
         read, (high, wide, channels) = self.elements + added, self.shape
-        height, width = (reach(size, kernel, stride, padding) for size in (high, wide))
+        height, width = (conv_output_length(size, kernel, stride, padding) for size in (high, wide))
         outputs = channels if filters is None else filters
         # As many zeros on both sides: with a stride the framework's own may be shifted by one, of
         # the same output.
@@ -123,7 +123,7 @@ class ImageNetwork:
         )
         self.then("Conv2D", outputs, kernel, stride, padding=padding, use_bias=bias, **options)
 
-    def normalise(self, shortcut: int = 0, normalisations: int = 1, beside: Any = None) -> None:
+    def normalize(self, shortcut: int = 0, normalisations: int = 1, beside: Any = None) -> None:
         """Batch normalisation with its rectifier; at a block's end also of a projection, and the
         addition of `shortcut` elements (`beside`). Its output is not kept: a compiler may compute
         it again from its inputs.
@@ -152,7 +152,7 @@ class ImageNetwork:
         read = self.elements
         sizes = (self.height, self.width)
         self.height, self.width = (
-            reach(size, kernel, stride, padding) if kernel else 1 for size in sizes
+            conv_output_length(size, kernel, stride, padding) if kernel else 1 for size in sizes
         )
         made = self.elements
         self.layers.append(
@@ -172,7 +172,7 @@ class ImageNetwork:
     ) -> None:
         """The first convolution, normalised, and a pooling that halves its output."""
         self.convolve(filters, kernel, stride, bias=bias, is_first=True)
-        self.normalise()
+        self.normalize()
         if pools:
             self.pool(3, 2)
 
@@ -201,7 +201,7 @@ def residual_block(
     projected = projects and (network.channels != output or stride != 1)
     for index, (filters, kernel, step) in enumerate(convolutions):
         if index:
-            network.normalise()
+            network.normalize()
         network.convolve(filters, kernel, step, bias=bias)
     if projected:
         added = network.elements
@@ -221,7 +221,7 @@ def residual_block(
             x = x
         else:
             x = ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, output - shape[2])])
-    network.normalise(added, 2 if projected else 1, x)
+    network.normalize(added, 2 if projected else 1, x)
 
 
 def widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
@@ -315,7 +315,7 @@ class Classifier(ImageModel):
     fixed here.
     """
 
-    shown: ClassVar[str] = "{image_size}px"
+    size_template: ClassVar[str] = "{image_size}px"
 
     name: str = "resnet50"
     image_size: int = option(
@@ -346,7 +346,7 @@ class MobileNet(ImageModel):
     """
 
     is_depthwise: ClassVar[bool] = True
-    shown: ClassVar[str] = "{alpha:g}x {image_size}px"
+    size_template: ClassVar[str] = "{alpha:g}x {image_size}px"
 
     name: str = "mobilenet"
     alpha: float = option(1.0, "width multiplier (paper: 0.25, 0.5, 0.75, 1)", low=0.1, high=100)
@@ -362,9 +362,9 @@ class MobileNet(ImageModel):
         for filters in _SEPARABLE:
             shrinks = filters != previous
             network.convolve(None, 3, 2 if shrinks else 1, padding="end" if shrinks else "same")
-            network.normalise()
+            network.normalize()
             network.convolve(int(filters * self.alpha), 1)
-            network.normalise()
+            network.normalize()
             previous = filters
         network.classify(self.output_size)
         return network
@@ -392,12 +392,12 @@ def _densenet121(network: ImageNetwork) -> None:
             network.pool(2, 2, "valid")
         for _ in range(count):
             features = network.channels
-            network.normalise()
+            network.normalize()
             network.convolve(128, 1)
-            network.normalise()
+            network.normalize()
             network.convolve(32, 3)
             network.channels = features + 32
-        network.normalise()
+        network.normalize()
 
 
 def _squeezenet(network: ImageNetwork, classes: int) -> None:
@@ -442,7 +442,7 @@ FAMILY = (
     Family("residual", Convolutional, "images", _SWEPT, _SWEEP, order=1),
     Family("bottleneck", Convolutional, "images", _SWEPT, _SWEEP, order=2),
     *(
-        Family(name, options, "images", is_real=True, order=order, words=words, chosen=chosen)
+        Family(name, options, "images", is_real=True, order=order, summary=words, defaults=chosen)
         for name, options, order, words, chosen in (
             ("resnet50", Classifier, 8, _RESNET, {}),
             (

@@ -77,7 +77,7 @@ class Kernel(Model):
     def layer_count(self) -> int:
         return 1
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         """The optimizer says nothing of a kernel, so that it is the same point with any."""
         what = f"model={self.name}"
         remedy = f"leave it out, and set {self.instead_of_batch}"
@@ -100,11 +100,11 @@ class Messages(Kernel):
 
     is_communication: ClassVar[bool] = True
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         """`compile` says nothing of it, and presets such as measure=quick profile what there is to
         profile.
         """
-        point = super().in_point(point)
+        point = super().canonical_point(point)
         reason = f"model={self.name} has no operations to profile"
         require_value("measure.keep_trace", point.measure.keep_trace, required=False, reason=reason)
         compiled = type(point).__dataclass_fields__["compile"].default
@@ -169,7 +169,7 @@ class SparseGemm(Kernel):
     """
 
     is_sparse: ClassVar[bool] = True
-    shown: ClassVar[str] = "{m}x{n}x{k} d{density:g}"
+    size_template: ClassVar[str] = "{m}x{n}x{k} d{density:g}"
 
     name: str = "sparse_gemm"
     m: int = option(7680, "rows of the product", low=1, high=LARGEST)
@@ -350,7 +350,7 @@ class Elementwise(Kernel):
     """
 
     instead_of_batch: ClassVar[str] = "model.elements"
-    shown: ClassVar[str] = "{elements} x{operations}"
+    size_template: ClassVar[str] = "{elements} x{operations}"
 
     name: str = "elementwise"
     elements: int = option(1_000_000, "of each tensor", low=1, high=LARGEST)
@@ -401,7 +401,7 @@ class RecurrentKernel(Kernel):
     """
 
     has_batch: ClassVar[bool] = True
-    shown: ClassVar[str] = "{cell} {hidden} t{steps} {direction}"
+    size_template: ClassVar[str] = "{cell} {hidden} t{steps} {direction}"
 
     name: str = "rnn_kernel"
     cell: str = option("lstm", "vanilla has a rectifier", choices=("vanilla", "lstm", "gru"))
@@ -586,7 +586,7 @@ def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.
 
 
 FAMILY = tuple(
-    Family(options.name, options, "vectors", swept, sweep, order=order, chosen=chosen)
+    Family(options.name, options, "vectors", swept, sweep, order=order, defaults=chosen)
     for options, order, chosen, swept, sweep in (
         (Gemm, 14, ALONE, ("m", "n", "k"), "model.m=512,1024,2048,4096 model.n=16,64,256,1024"),
         (

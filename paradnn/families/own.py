@@ -53,9 +53,9 @@ class ExternalModel(Model):
     input_shape: tuple[int, ...] = ()
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
         """The model in a word."""
-        return self.shown.format_map(vars(self))
+        return self.size_template.format_map(vars(self))
 
     @property
     def size(self) -> str:
@@ -64,7 +64,11 @@ class ExternalModel(Model):
         else:
             shape = []
         return " ".join(
-            [self.called, *shape, *(f"{key}={value}" for key, value in self.arguments().items())]
+            [
+                self.short_name,
+                *shape,
+                *(f"{key}={value}" for key, value in self.arguments().items()),
+            ]
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class ExternalModel(Model):
         }
 
     @classmethod
-    def stored(cls, keys: Mapping[str, Any]) -> type[Model]:
+    def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
         """With whatever further keys a request holds."""
         kind: Any = bool | int | float | str | None
         further = tuple(
@@ -106,7 +110,7 @@ def _extended(cls: Any, keys: tuple[tuple[str, Any, Any, tuple[str, ...]], ...])
 
 
 @dataclass(frozen=True)
-class Own(ExternalModel):
+class UserModel(ExternalModel):
     """A Keras model, a PyTorch module or a JAX function that a function of your own returns, with
     its parameters.
     """
@@ -127,11 +131,11 @@ class Own(ExternalModel):
     )
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
         return self.build.rpartition(":")[2]
 
     @classmethod
-    def configured(cls, keys: Mapping[str, Any]) -> Model:
+    def from_config(cls, keys: Mapping[str, Any]) -> Model:
         """With the parameters of the function as keys, read from its source; raises ConfigError."""
         known = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
         path, function = _located(read(cls, known, "model").build)
@@ -155,7 +159,7 @@ class Own(ExternalModel):
             read(_extended(cast(Any, cls), tuple(entries)), {**known, **located, **given}, "model"),
         )
 
-    def built(self) -> BuiltModel:
+    def built_model(self) -> BuiltModel:
         from paradnn.families.parts.user_model import user_workload
 
         place, _, function = self.build.rpartition(":")
@@ -252,7 +256,7 @@ def _parameter(
     entry: ast.arg, default: ast.expr | None, function: str
 ) -> tuple[Any, Any, tuple[str, ...]]:
     key = f"model.{entry.arg}"
-    if hasattr(Own, entry.arg):
+    if hasattr(UserModel, entry.arg):
         raise ConfigError(
             key,
             "",
@@ -330,11 +334,11 @@ class _File(ExternalModel):
     )
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
         return Path(self.path).name
 
     @classmethod
-    def configured(cls, keys: Mapping[str, Any]) -> Model:
+    def from_config(cls, keys: Mapping[str, Any]) -> Model:
         given = read(cls, keys, "model")
         remedy = f"give the path of the file: model={given.name} model.path=..."
         return read(cls, _with_file({**keys, "path": given.path}, "path", remedy), "model")
@@ -351,7 +355,7 @@ class KerasFile(_File):
         "auto", "what training compares outputs with, as of model=own", choices=_SHAPES
     )
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         """Its types are in the file, but for an engine, which converts it."""
         if point.framework.name in ("tensorflow", "jax", "torch"):
             reason = "the types of model=keras_file are those of its file"
@@ -364,7 +368,7 @@ class KerasFile(_File):
             )
         return point
 
-    def built(self) -> BuiltModel:
+    def built_model(self) -> BuiltModel:
         import keras
 
         from paradnn.families.parts.user_model import user_workload
@@ -387,7 +391,7 @@ class Onnx(_File):
 
     name: str = "onnx"
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         name = point.framework.name
         if name not in ("onnxruntime", "openvino"):
             remedy = "set framework to onnxruntime or openvino"
@@ -397,7 +401,7 @@ class Onnx(_File):
         )
         return point
 
-    def built(self) -> BuiltModel:
+    def built_model(self) -> BuiltModel:
         from paradnn.families.parts.onnx_file import onnx_workload
 
         return onnx_workload(unchanged(self.path, self.source), self.input_shape)
@@ -411,7 +415,7 @@ class Exported(_File):
 
     name: str = "exported"
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         require_value(
             "framework",
             point.framework.name,
@@ -432,7 +436,7 @@ class Exported(_File):
         )
         return point
 
-    def built(self) -> BuiltModel:
+    def built_model(self) -> BuiltModel:
         from paradnn.families.parts.exported_program import exported_workload
 
         return exported_workload(unchanged(self.path, self.source), self.input_shape)
@@ -443,7 +447,7 @@ class _Package(ExternalModel):
     input_shape: tuple[int, ...] = option((), "of an example; []: as the architecture says", low=1)
 
     @classmethod
-    def configured(cls, keys: Mapping[str, Any]) -> Model:
+    def from_config(cls, keys: Mapping[str, Any]) -> Model:
         """With whatever further keys the package takes, which the worker sees."""
         if "pretrained" in keys:
             raise ConfigError(
@@ -459,9 +463,9 @@ class _Package(ExternalModel):
                     "cannot be handed on",
                     "give a number, a word, true or false",
                 )
-        return read(cls.stored(keys), keys, "model")
+        return read(cls.stored_options(keys), keys, "model")
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         require_value(
             "framework",
             point.framework.name,
@@ -470,7 +474,7 @@ class _Package(ExternalModel):
         )
         return point
 
-    def built(self) -> BuiltModel:
+    def built_model(self) -> BuiltModel:
         reason = f"the package {self.name} cannot be used here"
         remedy = "; pip install 'paradnn[architectures]'"
         # RuntimeError: where a package that it imports does not fit another, as torchvision
@@ -492,7 +496,7 @@ class _Package(ExternalModel):
 class Timm(_Package):
     """An architecture of the package timm by its name (`timm.list_models()`), with random weights."""
 
-    shown: ClassVar[str] = "{architecture}"
+    size_template: ClassVar[str] = "{architecture}"
 
     name: str = "timm"
     architecture: str = option(
@@ -522,17 +526,17 @@ class Transformers(_Package):
     source: str = option("", "hash of such a file; found, not given")
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
         path = Path(self.config)
         if path.suffix == ".json":
             return f"{path.parent.name}/{path.name}"
         return self.config
 
     @classmethod
-    def configured(cls, keys: Mapping[str, Any]) -> Model:
+    def from_config(cls, keys: Mapping[str, Any]) -> Model:
         if str(keys.get("config", "")).endswith(".json"):
             keys = _with_file(keys, "config", "give its path, or a type")
-        return super().configured(keys)
+        return super().from_config(keys)
 
     def made(self, package: Any) -> Any:
         """The module with its own head, and one example: tokens, or an image."""
@@ -573,10 +577,10 @@ class Transformers(_Package):
 
 
 FAMILY = (
-    Family("own", Own, "any", order=40, is_open=True),
+    Family("own", UserModel, "any", order=40, is_open=True),
     Family("keras_file", KerasFile, "any", order=41),
-    Family("onnx", Onnx, "any", order=42, chosen={"step": {"mode": "inference"}}),
+    Family("onnx", Onnx, "any", order=42, defaults={"step": {"mode": "inference"}}),
     Family("timm", Timm, "any", order=43, is_open=True),
     Family("transformers", Transformers, "any", order=44, is_open=True),
-    Family("exported", Exported, "any", order=45, chosen={"step": {"mode": "inference"}}),
+    Family("exported", Exported, "any", order=45, defaults={"step": {"mode": "inference"}}),
 )

@@ -37,7 +37,7 @@ class RetinaNet(Model):
     """
 
     convolves: ClassVar[bool] = True
-    shown: ClassVar[str] = "{image_size}px"
+    size_template: ClassVar[str] = "{image_size}px"
 
     name: str = "retinanet"
     image_size: int = option(
@@ -188,5 +188,5 @@ FAMILY = Family(
     order=12,
     # Pyramid and heads have no normalisation: they diverge at ParaDnn's rate of 0.1 (RetinaNet's
     # paper: 0.01).
-    chosen={"learning": {"learning_rate": 0.001}},
+    defaults={"learning": {"learning_rate": 0.001}},
 )

@@ -26,7 +26,7 @@ class Recurrent(Model):
     """
 
     predicts_tokens: ClassVar[bool] = True
-    shown: ClassVar[str] = "{layers}x{embedding_size} t{sequence_length}"
+    size_template: ClassVar[str] = "{layers}x{embedding_size} t{sequence_length}"
 
     name: str = "rnn"
     layers: int = option(1, "stacked recurrent layers (paper: 1..13)", low=1, high=1000)

@@ -17,7 +17,7 @@ from paradnn.config.point import Point, step_costs
 from paradnn.core.errors import ConfigError
 from paradnn.core.layers import Costs
 from paradnn.core.workload import WORKLOADS
-from paradnn.families import FAMILIES, Model, model_of
+from paradnn.families import FAMILIES, Model, make_model
 from paradnn.forecast.history import CompletedRun
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import read_json
@@ -191,7 +191,7 @@ def of_model(items: tuple[tuple[str, str], ...], figure: Callable[..., Any], unk
     row = {key: _value(text) for key, text in items}
     model = {key.removeprefix("model."): row.pop(key) for key in [*row] if key.startswith("model.")}
     try:
-        return figure(model_of(model), **row)
+        return figure(make_model(model), **row)
     except (KeyError, TypeError, ValueError, ArithmeticError, ConfigError):
         return unknown
 

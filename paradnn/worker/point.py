@@ -14,7 +14,7 @@ from typing import Any
 
 from paradnn.core.layers import Costs, Layer, sum_costs
 from paradnn.core.messages import Answer, Compilation, Contention, Measurement, References, Timing
-from paradnn.families import model_of, optimizer_slots
+from paradnn.families import make_model, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import bind_cores, layout_of
 from paradnn.worker.fork_server import Phases, Report
@@ -195,7 +195,7 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
     counts; None of others. Bytes are those of one layer with all parameters: what passes between
     layers is left out.
     """
-    model = model_of(point["model"])
+    model = make_model(point["model"])
     if not model.is_counted:
         return None
     fixed = _elements(workload.model.non_trainable_variables)

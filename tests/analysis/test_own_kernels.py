@@ -11,7 +11,7 @@ import pytest
 
 from analysis.atlas.ask import main as ask
 from analysis.atlas.own import own_atlas
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.families.operations import Operation
 from tests.analysis.planted import runs
 from tests.families.test_operations import p1b3
@@ -50,7 +50,7 @@ def product_runs(shapes: list[Shape], milliseconds: list[float], **columns: Any)
 
 
 def product(m: int, n: int, k: int, variant: str) -> Operation:
-    model = model_of(
+    model = make_model(
         {
             "name": "gemm",
             "m": m,
@@ -96,7 +96,7 @@ def _planted_chains() -> pd.DataFrame:
     ]
     milliseconds = []
     for elements, chain in sizes:
-        model = model_of({"name": "elementwise", "elements": elements, "operations": chain})
+        model = make_model({"name": "elementwise", "elements": elements, "operations": chain})
         operation = model.as_operation(1, "float32")
         seconds = CALL_SECONDS + operation.calls * STEP_SECONDS + operation.bytes / BANDWIDTH
         milliseconds.append(1e3 * seconds)
@@ -114,7 +114,7 @@ def planted_step_seconds(model: dict[str, Any], batch_size: int, preparation: fl
 
     Each product is followed by one elementwise operation that moves a share of the other traffic.
     """
-    fc = model_of({**model, "name": "fc"})
+    fc = make_model({**model, "name": "fc"})
     products = fc.product_list(batch_size=batch_size, precision="float32", mode="train")
     costs = fc.costs(batch_size=batch_size, precision="float32", mode="train", optimizer="rmsprop")
     other_bytes = costs.bytes_per_step - sum(entry.operation.bytes for entry in products)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.store.step_inputs import WORK_METRICS, analytic_costs
-from paradnn.families import model_of
+from paradnn.families import make_model
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
 #: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1)
@@ -23,7 +23,7 @@ def test_a_language_model_by_hand() -> None:
     x = 2 * 12
     logits = 2 * 33
     tokens = 2 * 3
-    costs = model_of(GPT).costs(**STEP)
+    costs = make_model(GPT).costs(**STEP)
     assert costs.parameters == parameters
     macs = 2 * 3 * (48 + 16 + 64 + 64 + 44) + 2 * 2 * 3 * 3 * 4
     assert costs.forward_flops == 2 * macs
@@ -61,7 +61,7 @@ def test_a_language_model_by_hand() -> None:
     assert costs.bytes_per_step == 4 * (forward + loss + backward + update)
     kept = x + (3 * x + x + x) + (4 * x + x) + logits
     assert costs.memory_lower_bound_bytes == 4 * (parameters + 2 * tokens + kept)
-    inference = model_of(GPT).costs(**{**STEP, "mode": "inference"})
+    inference = make_model(GPT).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward - 2 * 6)
     assert inference.memory_lower_bound_bytes == 4 * (parameters + tokens + 5 * x)
 
@@ -69,7 +69,7 @@ def test_a_language_model_by_hand() -> None:
 def test_a_translation_model_by_hand() -> None:
     """One layer each, hidden 5; attention without bias; three layers read one table."""
     model = GPT | {"name": "transformer", "feed_forward": 5, "dropout": 0.1, "label_smoothing": 0.1}
-    costs = model_of(model).costs(**STEP)
+    costs = make_model(model).costs(**STEP)
     attention = 4 * 16
     feed = (4 + 1) * 5 + (5 + 1) * 4
     norm = 8
@@ -84,7 +84,7 @@ def test_a_translation_model_by_hand() -> None:
     logits = 66
     kept = 2 * x + (5 * x + 30 + x) + (2 * 5 * x + 30 + x) + logits
     assert costs.memory_lower_bound_bytes == 4 * (parameters + 3 * tokens + kept)
-    inference = model_of(model).costs(**{**STEP, "mode": "inference"})
+    inference = make_model(model).costs(**{**STEP, "mode": "inference"})
     looking = 24 + tokens + x
     itself = attention + norm + (x + 3 * x + x + 2 * x) + (3 * x + x + x + x)
     other = attention + norm + (x + x + 3 * x + x + 2 * x) + (x + 2 * x + x + x + x)
@@ -115,7 +115,7 @@ def step(model: dict = NINE, **changes):
         "optimizer": "sgd",
         **LENGTHS,
     }
-    return model_of(model).costs(**{**given, **changes})
+    return make_model(model).costs(**{**given, **changes})
 
 
 def test_a_token_by_hand() -> None:
@@ -143,7 +143,7 @@ def test_a_token_by_hand() -> None:
 
 
 def test_a_prompt_by_hand() -> None:
-    costs = model_of(NINE).prefill_costs(batch_size=BATCH, precision="float32", **LENGTHS)
+    costs = make_model(NINE).prefill_costs(batch_size=BATCH, precision="float32", **LENGTHS)
     assert costs.parameters == PARAMETERS
     assert costs.forward_flops == 2 * BATCH * (5 * (48 + 16 + 64 + 64) + 2 * 5 * 5 * 4 + 44)
     x = BATCH * 5 * 4
@@ -193,7 +193,7 @@ def test_only_a_language_model_generates() -> None:
     with pytest.raises(ValueError, match="fc generates no tokens"):
         step(model={"name": "fc", "layers": 1, "nodes": 4, "input_size": 4, "output_size": 4})
     with pytest.raises(ValueError, match="not told as a list of operations"):
-        model_of(NINE).product_list(batch_size=1, precision="float32", mode="generate")
+        make_model(NINE).product_list(batch_size=1, precision="float32", mode="generate")
 
 
 def test_stored_runs_cost_what_their_points_do() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from paradnn.core.layers import Costs
-from paradnn.families import FAMILIES, model_of
+from paradnn.families import FAMILIES, make_model
 from tests.conftest import ROOT
 
 #: Rows of DeepBench's lists, those that come twice counted twice.
@@ -29,7 +29,7 @@ Problem = tuple[tuple[str, Any], ...]
 
 def costs(name: str, batch_size: int = 1, precision: str = "float32", **options: Any) -> Costs:
     model = asdict(FAMILIES[name].options(name=name, **options))
-    return model_of(model).costs(
+    return make_model(model).costs(
         batch_size=batch_size, precision=precision, mode="inference", optimizer="rmsprop"
     )
 
@@ -183,4 +183,4 @@ def test_a_sparse_product_costs_what_is_stored() -> None:
     assert found.bytes_per_step == 4 * (4 + 4 + 11 + 4 * 3 + 10 * 3)
     dense = costs("sparse_gemm", m=10, n=3, k=8, density=1.0)
     assert dense.flops_per_step == costs("gemm", m=10, n=3, k=8).flops_per_step
-    assert model_of({"name": "gemm"}).layer_count() == 1
+    assert make_model({"name": "gemm"}).layer_count() == 1

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from paradnn.core.layers import sum_costs
-from paradnn.families import FAMILIES, model_of
+from paradnn.families import FAMILIES, make_model
 
 STEP = {"batch_size": 32, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 
@@ -29,11 +29,11 @@ def test_hidden_layers_of_unequal_widths_as_in_candles_p1b3() -> None:
         "input_size": 29532,
         "output_size": 1,
     }
-    costs = model_of(model).costs(**STEP)
+    costs = make_model(model).costs(**STEP)
     assert costs.parameters == 30_088_701
     assert costs.forward_flops == 2 * 32 * (29532 * 1000 + 1000 * 500 + 500 * 100 + 100 * 50 + 50)
-    same = model_of({**model, "nodes": [64] * 4}).costs(**STEP)
-    assert same == model_of({**model, "nodes": 64}).costs(**STEP)
+    same = make_model({**model, "nodes": [64] * 4}).costs(**STEP)
+    assert same == make_model({**model, "nodes": 64}).costs(**STEP)
 
 
 FC = fc(layers=1, nodes=3, input_size=5, output_size=2)
@@ -61,9 +61,9 @@ def test_traffic_of_a_dense_step_by_hand() -> None:
     )  # logits' gradient, hidden, weights but the bias; hidden's gradient, weights' gradient
     first = 12 + 20 + 18  # hidden's gradient, inputs; weights' gradient
     update = 26 + 26 + 26 + 2 * (26 + 26)
-    train = model_of(FC).costs(**{**STEP, "batch_size": 4})
+    train = make_model(FC).costs(**{**STEP, "batch_size": 4})
     assert train.bytes_per_step == 4 * (forward + loss + last + first + update) == 1504
-    inference = model_of(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
+    inference = make_model(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
     assert inference.bytes_per_step == 4 * forward == 312
 
 
@@ -76,7 +76,7 @@ def test_traffic_of_mixed_precision_by_hand() -> None:
     last = 4 * 8 + 2 * (12 + 6 + 12 + 8)
     first = 2 * 12 + 4 * 20 + 2 * 18
     update = 2 * 26 + 4 * (26 + 26 + 2 * (26 + 26))
-    train = model_of(FC).costs(**{**STEP, "batch_size": 4, "precision": "bfloat16"})
+    train = make_model(FC).costs(**{**STEP, "batch_size": 4, "precision": "bfloat16"})
     assert train.bytes_per_step == forward + loss + last + first + update == 1216
     assert train.memory_lower_bound_bytes == 4 * 3 * 26 + 4 * (20 + 4) + 2 * (12 + 8) == 448
 
@@ -85,12 +85,12 @@ def test_memory_of_a_dense_step_by_hand() -> None:
     """Three times the weights, inputs, classes, hidden, logits; without training weights, inputs,
     hidden, logits.
     """
-    train = model_of(FC).costs(**{**STEP, "batch_size": 4})
+    train = make_model(FC).costs(**{**STEP, "batch_size": 4})
     assert train.memory_lower_bound_bytes == 4 * (3 * 26 + 20 + 4 + 12 + 8) == 488
-    inference = model_of(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
+    inference = make_model(FC).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
     assert inference.memory_lower_bound_bytes == 4 * (26 + 20 + 12 + 8) == 264
     wide = fc(layers=2, nodes=9, input_size=5, output_size=1)  # hidden 36 twice; weights 54, 90, 10
-    inference = model_of(wide).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
+    inference = make_model(wide).costs(**{**STEP, "batch_size": 4, "mode": "inference"})
     assert inference.memory_lower_bound_bytes == 4 * (154 + 20 + 36 + 36) == 984
 
 
@@ -107,7 +107,7 @@ def test_a_residual_step_by_hand() -> None:
         "image_size": 16,
         "output_size": 2,
     }
-    costs = model_of(model).costs(**{**STEP, "batch_size": 1, "optimizer": "sgd"})
+    costs = make_model(model).costs(**{**STEP, "batch_size": 1, "optimizer": "sgd"})
     products = (9 + 9) + (2 + 18 + 36) + (8 + 72 + 144) + (32 + 288 + 576)
     scales = 1 + (1 + 1) + (2 + 2 * 2) + (4 + 2 * 4) + (8 + 2 * 8)
     parameters = 147 + products + 2 * scales + (8 * 2 + 2)
@@ -131,7 +131,7 @@ def test_a_residual_step_by_hand() -> None:
     assert costs.bytes_per_step == 4 * (forward + loss + backward + update) == 47924
     kept = (64 + 16) + 2 * 16 + 3 * 8 + 3 * 4 + 3 * 8 + (8 + 2)
     assert costs.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 1 + kept) == 9960
-    inference = model_of(model).costs(**{**STEP, "batch_size": 1, "mode": "inference"})
+    inference = make_model(model).costs(**{**STEP, "batch_size": 1, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward + fixed) == 11940
     assert inference.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 64) == 9484
 
@@ -168,7 +168,7 @@ def test_recurrent_steps_by_hand(
     cells = 12 + 12 + inner + states + weights + 12 + cell
     embedding = 12 + 6 + 22
     update = (3 + 2 * slots) * parameters
-    costs = model_of(model).costs(**{**STEP, "batch_size": 2, "optimizer": optimizer})
+    costs = make_model(model).costs(**{**STEP, "batch_size": 2, "optimizer": optimizer})
     assert (
         costs.bytes_per_step
         == 4 * (forward + loss + logits + cells + embedding + update)
@@ -176,7 +176,7 @@ def test_recurrent_steps_by_hand(
     )
     alive = (1 + slots) * parameters + 6 + 6 + 12 + inner + states + 66
     assert costs.memory_lower_bound_bytes == 4 * alive == memory
-    inference = model_of(model).costs(**{**STEP, "batch_size": 2, "mode": "inference"})
+    inference = make_model(model).costs(**{**STEP, "batch_size": 2, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward - inner)
     assert inference.memory_lower_bound_bytes == 4 * (parameters + 6 + 12 + 66)
 
@@ -190,7 +190,7 @@ def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
         "vocab_size": 11,
     }
     few, many = (
-        model_of(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step
+        make_model(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step
         for batch in (1, 4)
     )
     rest = 10 + 33  # cell, logits
@@ -200,7 +200,7 @@ def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
 
 def test_without_momentum_no_velocity_is_kept() -> None:
     for optimizer, slots in (("rmsprop", 1), ("momentum", 0), ("sgd", 0)):
-        costs = model_of(FC).costs(
+        costs = make_model(FC).costs(
             **{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0
         )
         assert costs.memory_lower_bound_bytes == 4 * ((1 + slots) * 26 + 20 + 4 + 12 + 8)

@@ -11,7 +11,7 @@ import pytest
 
 from analysis import drawing as style
 from paradnn.cli.help import known_keys
-from paradnn.families import FAMILIES, Family, model_of
+from paradnn.families import FAMILIES, Family, make_model
 from tests.conftest import ROOT
 
 MODELS = [name for name, family in FAMILIES.items() if family.has_layers]
@@ -33,8 +33,8 @@ def p1b3() -> dict[tuple[int, int, int, str], float]:
 @pytest.mark.parametrize("name", MODELS)
 def test_products_do_all_the_arithmetic_of_a_step(name: str, mode: str) -> None:
     model = asdict(FAMILIES[name].options(name=name))
-    costs = model_of(model).costs(batch_size=3, precision="float32", mode=mode, optimizer="sgd")
-    found = model_of(model).product_list(batch_size=3, precision="float32", mode=mode)
+    costs = make_model(model).costs(batch_size=3, precision="float32", mode=mode, optimizer="sgd")
+    found = make_model(model).product_list(batch_size=3, precision="float32", mode=mode)
     flops = sum(each.count * each.operation.flops for each in found)
     if name == "mobilenet":  # depthwise convolutions are no products
         assert 0.9 < flops / costs.flops_per_step < 1
@@ -52,7 +52,7 @@ def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
         "input_size": 29532,
         "output_size": 1,
     }
-    found = model_of(model).product_list(batch_size=100, precision="float32", mode="train")
+    found = make_model(model).product_list(batch_size=100, precision="float32", mode="train")
     ran = [one.operation for one in found for _ in range(one.count)]
     assert sorted((one.m, one.n, one.k, one.variant) for one in ran) == sorted(p1b3())
 
@@ -74,7 +74,7 @@ def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
     }
     for direction, product in recurrent.items():
         model = asdict(FAMILIES["conv2d"].options(name="conv2d", direction=direction, **options))
-        one = model_of(model).as_operation(4, "float32")
+        one = make_model(model).as_operation(4, "float32")
         m, n, k, calls = one.product
         assert 2 * m * n * k * calls == one.flops == 2 * 4 * 10 * 12 * 9 * 8 * 16
         cell = {
@@ -84,7 +84,7 @@ def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
             "steps": 3,
             "direction": direction,
         }
-        found = model_of(cell).as_operation(5, "float32")
+        found = make_model(cell).as_operation(5, "float32")
         assert sorted(found.product) == sorted(product)
         assert found.flops == 2 * 5 * 3 * 8 * 32
     assert (m, n, k) == (72, 16, 480)

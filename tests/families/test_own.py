@@ -14,7 +14,7 @@ from paradnn.config.identity import point_id, point_request
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError, UnavailableError
-from paradnn.families import model_of
+from paradnn.families import make_model
 from tests.conftest import TINY, Store, run
 
 SHORT = [word for word in TINY if word.startswith(("measure", "ceilings", "batch"))]
@@ -73,7 +73,7 @@ def test_parameters_are_keys_with_their_types_and_defaults(file: Path) -> None:
     held = point_request(point(file, width=32))["model"]
     assert [held[key] for key in ("width", "rate", "kind", "more")] == [32, 0.5, "relu", None]
     assert (held["build"], len(held["source"])) == (f"{file}:net", 16)
-    assert model_of(held).size == "net width=32 rate=0.5 kind=relu more=None"
+    assert make_model(held).size == "net width=32 rate=0.5 kind=relu more=None"
     assert point_request(point(file, "Net", depth=2, sizes=[5]))["model"]["sizes"] == [5]
 
 
@@ -113,7 +113,7 @@ def test_a_package_that_does_not_fit_says_what_to_install(
     monkeypatch.syspath_prepend(tmp_path)
     says = r"the package timm cannot be used here: operator t.*; pip install 'paradnn\[architectures\]'"
     with pytest.raises(UnavailableError, match=says):
-        model_of({"name": "timm", "architecture": "resnet18"}).built()
+        make_model({"name": "timm", "architecture": "resnet18"}).built_model()
 
 
 @pytest.mark.framework

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.families.retinanet import detector_layers
 
 STEP = {"batch_size": 1, "precision": "float32", "mode": "train", "optimizer": "sgd"}
@@ -15,7 +15,7 @@ PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: str(row["model"]))
 def test_parameters_and_work_are_the_published_ones(row: dict[str, Any]) -> None:
-    costs = model_of({"output_size": 1000, "image_size": 224} | row["model"]).costs(**STEP)
+    costs = make_model({"output_size": 1000, "image_size": 224} | row["model"]).costs(**STEP)
     if "parameters" in row:
         assert costs.parameters == pytest.approx(row["parameters"], rel=row.get("within", 0), abs=0)
     if "macs" in row:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.families.operations import Operation, elementwise_operation
 from paradnn.forecast.operation_times import OperationTimes
 from paradnn.forecast.predict import StepTimeModel
@@ -209,7 +209,7 @@ CALL = 2e-5
 
 def test_chains_tell_a_call_from_an_operation_within_it() -> None:
     chains = [
-        model_of(
+        make_model(
             {"name": "elementwise", "elements": elements, "operations": operations}
         ).as_operation(1, "float32")
         for elements in (10, 1000, 100_000, 10_000_000)

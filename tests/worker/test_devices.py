@@ -19,7 +19,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
 from paradnn.core.words import core_list, core_text
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.conftest import ROOT, processes_of_points
 from tests.worker import families
@@ -53,7 +53,7 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
     collective = [row for row in rows if row["category"] == "communication"]
     assert collective
     assert sum(row["share"] for row in collective) > 0
-    costs = model_of(MODELS["fc"]).costs(
+    costs = make_model(MODELS["fc"]).costs(
         batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop"
     )
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)

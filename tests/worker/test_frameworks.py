@@ -14,7 +14,7 @@ import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.core.messages import NoProfile, Profile
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.session.workers import WorkerKey, WorkerPool
 from tests.conftest import ROOT, Store, process
 from tests.worker import families
@@ -48,7 +48,7 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     result = measure(pool, "jax", "fc", devices=2)
     assert result.outcome == "ok", result.reason
-    costs = model_of(MODELS["fc"]).costs(
+    costs = make_model(MODELS["fc"]).costs(
         batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop"
     )
     profile = result.answer.profile
@@ -92,7 +92,7 @@ def test_tables_agree_with_analytic_costs(
     assert result.outcome == "ok", result.reason
     profile = result.answer.profile
     assert isinstance(profile, Profile), profile
-    costs = model_of(MODELS[family]).costs(
+    costs = make_model(MODELS[family]).costs(
         batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop"
     )
     assert result.answer.measurement.parameters == costs.parameters

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paradnn.families import FAMILIES, model_of
+from paradnn.families import FAMILIES, make_model
 from tests.worker.families import run_module
 from tests.worker.kernel_oracle import cell, convolution, gradient
 
@@ -248,7 +248,7 @@ def test_the_program_that_runs_has_the_whole_product_in_it(
     model = asdict(FAMILIES[options["name"]].options(**options))
     batch = BATCH if options["name"] == "conv2d" else 1
     flops = (
-        model_of(model)
+        make_model(model)
         .costs(batch_size=batch, precision="float32", mode="inference", optimizer="sgd")
         .flops_per_step
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.families import build, model_of
+from paradnn.families import build, make_model
 from paradnn.families.built import BuiltModel
 from paradnn.session.workers import WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -103,7 +103,7 @@ def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(
             tf.convert_to_tensor(each) for each in tape.gradient(loss, network.trainable_variables)
         ]
 
-    costs = model_of(model).costs(**{**STEP, "batch_size": batch})
+    costs = make_model(model).costs(**{**STEP, "batch_size": batch})
     assert costs.parameters == sum(math.prod(v.shape) for v in workload.model.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == workload.model.count_params()
     assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
@@ -233,7 +233,7 @@ def test_the_memory_bound_is_below_it(
         result = measure(pool, point(model, size, compile_mode), seconds=350)
         assert result.outcome == "ok", result.reason
         peaks.append(result.answer.step_memory_bytes)
-        costs = model_of(model).costs(
+        costs = make_model(model).costs(
             batch_size=size, precision="float32", mode="train", optimizer="rmsprop"
         )
         bounds.append(costs.memory_lower_bound_bytes)
@@ -327,10 +327,10 @@ def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str,
 def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
     decoder = Decoder(model, BATCH, PROMPT, TOKENS, "graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
-    costs = model_of(model).costs(
+    costs = make_model(model).costs(
         batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths
     )
-    first = model_of(model).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
+    first = make_model(model).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
     prompts = tf.zeros((BATCH, PROMPT), "int32")
     reading = tf.function(lambda: decoder.prefill.model(prompts)).get_concrete_function().graph
     following = tf.function(lambda: decoder.decode.model([])).get_concrete_function().graph

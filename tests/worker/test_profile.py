@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import pytest
 
-from paradnn.families import build, model_of
+from paradnn.families import build, make_model
 from paradnn.worker import meters
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
@@ -70,7 +70,7 @@ TABLES += [pytest.param("residual", "xla", "float32", marks=pytest.mark.long)]
 def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precision: str) -> None:
     """And the program says without a profile what one sees."""
     found, step = profile(family, compile, precision)
-    costs = model_of(MODELS[family]).costs(
+    costs = make_model(MODELS[family]).costs(
         batch_size=BATCH, precision=precision, mode="train", optimizer="rmsprop"
     )
     # A compiler pads three channels to four, and a recurrence's first product is with zeros:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 from keras.src.ops.numpy import Pad, TrueDivide
 
-from paradnn.families import build, model_of
+from paradnn.families import build, make_model
 from paradnn.families.built import BuiltModel
 from paradnn.families.retinanet import detection_loss
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -90,7 +90,7 @@ def test_parameters_and_activations_are_those_of_keras_layers(
     model's graph.
     """
     built = workloads[name].model
-    costs = model_of(IMAGES[name]).costs(**STEP)
+    costs = make_model(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
     graph = Graph(built)
@@ -115,7 +115,7 @@ def test_parameters_and_activations_are_those_of_keras_layers(
             map(rectifies, graph.readers[id(output)])
         ):
             read += elements(graph.sources(inputs[1]))  # where the other one is made
-    inference = model_of(IMAGES[name]).costs(**{**STEP, "mode": "inference"})
+    inference = make_model(IMAGES[name]).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
     batch = elements(built.inputs) + sum(math.prod(spec.shape) for spec in workloads[name].targets)
     assert costs.memory_lower_bound_bytes == 4 * (built.count_params() + 2 * (batch + kept))
@@ -129,7 +129,7 @@ def test_flops_are_those_of_tensorflows_counter(
     trace.
     """
     workload = workloads[name]
-    costs = model_of(IMAGES[name]).costs(**STEP)
+    costs = make_model(IMAGES[name]).costs(**STEP)
     inputs, targets = (
         tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0)
     )

@@ -84,7 +84,7 @@ def filled_shape(
         raise UnavailableError(
             f"{label} is a scalar, without a batch axis: make it a constant of the model"
         )
-    shown = f"[{', '.join(str(size or '?') for size in sizes)}]"
+    size_template = f"[{', '.join(str(size or '?') for size in sizes)}]"
     if input_shape and is_only:
         fits = len(input_shape) == len(sizes) - 1 and all(
             wanted == size or not isinstance(size, int)
@@ -92,7 +92,7 @@ def filled_shape(
         )
         if not fits:
             raise UnavailableError(
-                f"{label} has the shape {shown}: "
+                f"{label} has the shape {size_template}: "
                 f"model.input_shape={list(input_shape)} does not fit its fixed sizes"
             )
         return input_shape
@@ -103,4 +103,4 @@ def filled_shape(
         remedy = "set model.input_shape, without the batch"
     else:
         remedy = "fix the open sizes in the file, since the model has several inputs"
-    raise UnavailableError(f"{label} has the shape {shown}: {remedy}")
+    raise UnavailableError(f"{label} has the shape {size_template}: {remedy}")

@@ -31,7 +31,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from paradnn.core.errors import UnavailableError
 from paradnn.core.words import counted
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.frameworks.torch_products import GraphProducts, products
@@ -202,7 +202,7 @@ class _Step(Step):
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
         #: Whether no arithmetic knows the model's FLOPs.
-        self._needs_counting = "model" in point and model_of(point["model"]).is_counted
+        self._needs_counting = "model" in point and make_model(point["model"]).is_counted
 
     def run(self, steps: int) -> float | None:
         function = self.function

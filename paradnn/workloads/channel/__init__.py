@@ -95,8 +95,8 @@ class Communication(Messages):
         """
         return 0, self.bytes
 
-    def in_point(self, point: Any) -> Any:
-        point = super().in_point(point)
+    def canonical_point(self, point: Any) -> Any:
+        point = super().canonical_point(point)
         require_value(
             "precision",
             point.precision,
@@ -231,6 +231,6 @@ FAMILY = Family(
     ("bytes", "transport", "pattern"),
     "model.transport=tcp,grpc model.bytes=64,4096,262144",
     order=20,
-    words="Messages between processes: latency, bandwidth, collectives.",
-    chosen=ALONE,
+    summary="Messages between processes: latency, bandwidth, collectives.",
+    defaults=ALONE,
 )

@@ -87,7 +87,7 @@ class ServedModel(Model):
     """A model behind an endpoint. Only its server knows its layers and costs."""
 
     is_communication: ClassVar[bool] = True
-    shown: ClassVar[str] = "served"
+    size_template: ClassVar[str] = "served"
 
     name: str = option("endpoint", "the kind of workload", choices=("endpoint",))
 
@@ -97,7 +97,7 @@ class ServedModel(Model):
     def layer_count(self) -> int:
         return 1
 
-    def in_point(self, point: Any) -> Any:
+    def canonical_point(self, point: Any) -> Any:
         """Return `point` with the settings that say nothing about a server at their defaults.
 
         Raises:
@@ -564,6 +564,6 @@ FAMILY = Family(
     (),
     "endpoint.concurrency=1,4,16 endpoint.input_tokens=128,1024",
     order=60,
-    words="A served model, by the OpenAI protocol: time to the first token, tokens, goodput.",
-    chosen={"step": {"mode": "inference", "batch_size": 1, "endpoint": asdict(ENDPOINT)}},
+    summary="A served model, by the OpenAI protocol: time to the first token, tokens, goodput.",
+    defaults={"step": {"mode": "inference", "batch_size": 1, "endpoint": asdict(ENDPOINT)}},
 )

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from paradnn.families import model_of
+from paradnn.families import make_model
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.families.parts.attention import Attention, mixed
 
@@ -27,7 +27,7 @@ class Decoder:
     def __init__(
         self, model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str
     ) -> None:
-        options: Any = model_of(model)
+        options: Any = make_model(model)
         self._network = options.network()
         self._prompt = prompt
         self._length = prompt + tokens

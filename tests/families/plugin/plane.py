@@ -39,5 +39,10 @@ class Plane(Model):
 
 
 FAMILY = Family(
-    "plane", Plane, "vectors", ("wings",), "model.wings=2,4,8", chosen={"step": {"batch_size": 32}}
+    "plane",
+    Plane,
+    "vectors",
+    ("wings",),
+    "model.wings=2,4,8",
+    defaults={"step": {"batch_size": 32}},
 )
