@@ -1,11 +1,11 @@
-"""What the atlas says of devices that one has little or nothing of, from its shipped timings alone.
+"""How accurate is the atlas for devices with little or no data, from its shipped timings alone?
 
     python -m benchmarks.atlas
 
-Its size and the time to load it; what `paradnn normal` calls published steps, as they are and
-slowed. Transfer: 20 timings of a device, alone and beside the fit of another device, held against
-the rest; and 200 of its own. Left out whole: each device from the one whose specifications are most
-like its own, scaled by the ratios of peaks.
+Reports its size and load time, and what `paradnn normal` says of published steps, unchanged and
+slowed. Transfer: 20 timings of a device, alone and next to the fit of another device, against the
+rest; and 200 own timings. Omitted devices: each device from the one with the most similar
+specifications, scaled by the ratios of peaks.
 """
 
 import argparse
@@ -48,7 +48,7 @@ _FC = {
 
 
 def held(fit: OperationTimes, group: TimingGroup, left: np.ndarray) -> tuple[float, float]:
-    """Median relative error and coverage of timings by their places."""
+    """Return the median relative error and coverage for timings at the given positions."""
     rows = group.timings.iloc[left]
     found = fit.predict(operations_from_rows(rows, group.kind))
     logs = np.log(rows["seconds"].to_numpy(dtype=float))
@@ -59,7 +59,7 @@ def held(fit: OperationTimes, group: TimingGroup, left: np.ndarray) -> tuple[flo
 
 
 def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
-    """A line: the few alone, the few beside the other device, and many."""
+    """Print a line: few timings alone, few next to the other device, and many."""
     rows = operations_from_rows(group.timings, group.kind)
     seconds = group.timings["seconds"].to_numpy(dtype=float)
     found = []
@@ -83,7 +83,7 @@ def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
 
 
 def left_out(group: TimingGroup) -> str | None:
-    """A line: a device's table from the device most like it."""
+    """Print a line: a device's table from the most similar device."""
     rest = Atlas(
         tuple(
             one
@@ -106,8 +106,8 @@ def left_out(group: TimingGroup) -> str | None:
 
 
 def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Counter[str]]:
-    """What `paradnn normal` calls `count` published steps that are in no fit, and as many slowed by
-    each factor.
+    """Print what `paradnn normal` says of `count` published steps that no fit used, and of slowed
+    ones.
     """
     [group] = (one for one in load().groups if (one.device, one.kind) == (device, "fc"))
     called: dict[float, Counter[str]] = {factor: Counter() for factor in (1.0, *factors)}
@@ -127,7 +127,7 @@ def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Co
 
 
 def main() -> None:
-    """Print all."""
+    """Print all results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

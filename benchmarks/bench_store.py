@@ -1,13 +1,12 @@
-"""How long reading the tracking store takes, and how much memory: SQL tables against MLflow's
-search API.
+"""Time and memory of reading a tracking store: SQL tables against MLflow's search API.
 
     python -m benchmarks.bench_store --runs 100000 --api-runs 5000
 
-Makes a SQLite store that MLflow itself initialised, fills it by bulk insertion with runs of 30
-params, 40 metrics and 15 tags, and loads it with both readers, each in a process of its own. Prints
-seconds (imports included) and the peak resident memory of each, the frames' shapes, and whether
-both readers gave the same frame where both read all runs. The search API takes milliseconds a run,
-so it reads a smaller store unless `--api-runs` says otherwise.
+Creates a SQLite store that MLflow initializes, fills it by bulk insertion with runs of 30 params,
+40 metrics and 15 tags, and loads it with both readers in separate processes. Prints seconds
+(imports included), peak resident memory and frame shapes, and whether both readers gave the same
+frame if both read all runs. The search API takes milliseconds per run, so it reads a smaller
+store unless `--api-runs` says otherwise.
 """
 
 import argparse
@@ -48,7 +47,7 @@ print(json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUS
 
 
 def main() -> None:
-    """Make the stores, read them, print one line for each reader."""
+    """Create the stores, read them, and print one line per reader."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,7 +75,7 @@ def main() -> None:
 
 
 def measure(uri: str, reader: str) -> dict[str, Any]:
-    """Load the store in a fresh process; returns its seconds, peak memory and the frame's shape and
+    """Load the store in a fresh process; return seconds, peak memory, and the frame's shape and
     digest.
     """
     done = subprocess.run(
@@ -94,7 +93,9 @@ def measure(uri: str, reader: str) -> dict[str, Any]:
 
 
 def make_store(folder: Path, runs: int) -> str:
-    """The URI of a SQLite store in `folder` with so many runs; made when it is not there yet."""
+    """Return the URI of a SQLite store in `folder` with the given number of runs; create it if
+    missing.
+    """
     path = folder / f"store-{runs}.db"
     uri = f"sqlite:///{path.resolve()}"
     if path.exists():
@@ -114,7 +115,9 @@ def make_store(folder: Path, runs: int) -> str:
 
 
 def point(draw: random.Random, number: int) -> Planted:
-    """One run of a fully connected model, with as many params, metrics and tags as the goal names."""
+    """Return one run of a fully connected model with the target numbers of params, metrics and
+    tags.
+    """
     sizes = {"model.layers": 2 ** draw.randint(2, 7), "model.nodes": 2 ** draw.randint(5, 13)}
     sizes |= {
         "model.input_size": 2000,

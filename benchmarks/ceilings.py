@@ -1,8 +1,9 @@
-"""python -m benchmarks.ceilings [--rounds 5]
+"""Compare measured ceilings with programs that share nothing with them, in turn.
 
-The measured ceilings against programs that share nothing with them, by turns in one run: a C
-program for memory bandwidth (bandwidth.c, OpenMP) and OpenBLAS through NumPy for float32 products.
-Ratios are ceiling / independent.
+    python -m benchmarks.ceilings [--rounds 5]
+
+References are a C program for memory bandwidth (bandwidth.c, OpenMP) and OpenBLAS through NumPy
+for float32 products. Ratios are ceiling / independent.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def compile_c(folder: Path) -> Path:
 
 
 def measure_ceilings(folder: Path) -> dict[str, float]:
-    """A fresh process, recording into a store of its own."""
+    """Measure the ceilings in a fresh process with a separate store."""
     paradnn("ceilings", [], folder)
     with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
         return dict(

@@ -1,17 +1,17 @@
-"""python -m benchmarks.channel [--cases grpc,tcp] [--bytes 64,4096,65536,1048576] [--starts 5]
-[--rounds 10]
+"""Compare `model=channel` with programs that share none of its code.
 
-`model=channel` beside programs that share none of its code: bare loops over gRPC, TCP and gloo
-(`channel_plain.py`), `iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left
-out; gloo needs PyTorch in this interpreter.
+    python -m benchmarks.channel [--cases grpc,tcp] [--bytes 64,4096,65536,1048576] [--starts 5]
+        [--rounds 10]
 
-A start is a worker with its framework (`ours.py`: its own processes and step) and two of the bare
-program, `plain` and `copy`, since two processes of one program differ too. For each case and size
-they fork fresh processes, which take turns with short blocks of steps in random order while the
-others sleep. iperf3 and sockperf are commands: a turn of such a command takes a second, and so does
-ours beside it.
+References are bare loops over gRPC, TCP and gloo (`channel_plain.py`), `iperf3` (bandwidth) and
+`sockperf` (latency). Missing programs are skipped; gloo needs PyTorch in this interpreter.
 
-Ratios are of messages a second, above 1 where ours is faster: of each start the median over rounds,
+A start is a worker with its framework (`ours.py`) and two copies of the bare program, `plain` and
+`copy`, since two processes of one program differ too. For each case and size they fork fresh
+processes, which run short blocks in turn, in random order. iperf3 and sockperf are commands; a
+turn of either side then takes a second.
+
+Ratios are of messages per second, above 1 if ours is faster: per start the median over rounds,
 then the geometric mean of the starts with Student's 95% interval.
 """
 
@@ -57,7 +57,7 @@ COMMAND_SECONDS = 1
 
 
 def iperf3(size: int, seconds: int) -> float:
-    """Messages one way, from the rate at which bytes arrive. Raises Failed."""
+    """Return microseconds per message, from the rate at which bytes arrive. Raises Failed."""
     port = str(free_port())
     words = ["-c", "127.0.0.1", "-p", port, "-l", str(size), "-t", str(seconds), "-N", "-J"]
     said = _beside(["iperf3", "-s", "-1", "-p", port], ["iperf3", *words], int(port))
@@ -65,7 +65,7 @@ def iperf3(size: int, seconds: int) -> float:
 
 
 def sockperf(size: int, seconds: int) -> float:
-    """Half the mean time of a message there and back. Raises Failed."""
+    """Return half the mean round-trip time in microseconds. Raises Failed."""
     port = free_port()
     where = ["--tcp", "-i", "127.0.0.1", "-p", str(port)]
     words = ["ping-pong", *where, "-m", str(size), "-t", str(seconds)]
@@ -82,7 +82,7 @@ LONGEST = {"iperf3": 2**20, "sockperf": 65507}
 
 
 def _beside(server: list[str], client: list[str], port: int) -> str:
-    """What the client prints while the server runs."""
+    """Return what the client prints while the server runs."""
     with subprocess.Popen(server, stdout=subprocess.DEVNULL) as serving:
         try:
             _wait_for(port)
@@ -95,7 +95,7 @@ def _beside(server: list[str], client: list[str], port: int) -> str:
 
 
 def _wait_for(port: int) -> None:
-    """Until something listens, without being its one client: the kernel's table tells (state 0A)."""
+    """Wait until a port is listening, without connecting to it: /proc/net/tcp shows state 0A."""
     for _ in range(1000):
         lines = [
             line
@@ -110,7 +110,7 @@ def _wait_for(port: int) -> None:
 
 @dataclass
 class Cell:
-    """One case at one size: of each start the us of a message in every round, by program."""
+    """One case at one size: per start, the microseconds per message in every round by program."""
 
     case: str
     size: int
@@ -118,21 +118,21 @@ class Cell:
 
     @property
     def model(self) -> str:
-        """What both sides are asked for."""
+        """The model that both sides run."""
         return f"{CASES[self.case]} {self.size}"
 
     @property
     def framework(self) -> str:
-        """Whose worker measures it."""
+        """The framework whose worker measures it."""
         return point(self.model).framework.name
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The programs beside ours."""
+        """The reference programs."""
         return (self.case,) if self.case in COMMANDS else ("plain", "copy")
 
     def us(self, seconds: float) -> float:
-        """us of a message, as ours records it, from the seconds of a step."""
+        """Return microseconds per message, as ParaDnn records them, from the seconds of a step."""
         return transfer_metrics(point(self.model).model, {"step_time_ms": 1e3 * seconds})[
             "transfer_us"
         ]
@@ -140,19 +140,19 @@ class Cell:
     def median_us(
         self, names: Sequence[str], starts: Sequence[Mapping[str, Sequence[float]]]
     ) -> float:
-        """us of a message over all rounds of these starts."""
+        """Return the median microseconds per message over all rounds of these starts."""
         return statistics.median(
             value for start in starts for name in names for value in start[name]
         )
 
     def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
-        """Messages a second of `over` over those of `under`."""
+        """Return messages per second of `over` relative to `under`."""
         found = [statistics.median(round_ratios(start, over, under)) for start in self.starts]
         low, high = mean_interval(found) if len(found) > 1 else (0.0, math.inf)
         return Ratio(statistics.geometric_mean(found), low, high)
 
     def last(self) -> str:
-        """What its last start says, in a line."""
+        """Describe the last start in one line."""
         times = ", ".join(
             f"{name} {self.median_us([name], self.starts[-1:]):.4g} us" for name in self.starts[-1]
         )
@@ -160,7 +160,7 @@ class Cell:
         return f"{self.case} {self.size} B: {times}; ours / other {ratio:.3f}"
 
     def row(self) -> dict[str, object]:
-        """What the table says of it, by column."""
+        """Return the cell's row of the table, by column."""
         twice = len(self.others) > 1
         return {
             "case": self.case,
@@ -173,7 +173,7 @@ class Cell:
 
 
 def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[int, Cell]]:
-    """Every start of the cells of one framework, each told once it is measured. Raises Failed."""
+    """Yield every start of the cells of one framework as it is measured. Raises Failed."""
     order = random.Random(0)
     framework = cells[0].framework
     environ = WorkerKey.of(point(cells[0].model)).environ()
@@ -204,7 +204,7 @@ def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[
 
 
 def _beside_command(ours: Program, cell: Cell, order: random.Random) -> dict[str, list[float]]:
-    """us of a message in every round. Raises Failed."""
+    """Return the microseconds per message in every round. Raises Failed."""
     steps = 1
     for seconds in (0.1, 0.1, COMMAND_SECONDS):
         steps = max(1, math.ceil(seconds * steps / ours.block(steps)))
@@ -220,7 +220,7 @@ def _beside_command(ours: Program, cell: Cell, order: random.Random) -> dict[str
 
 
 def cells_of(given: argparse.Namespace) -> list[Cell]:
-    """All that can be measured here; says what is left out."""
+    """Return all cells that can be measured here; print the omitted ones."""
     cells = []
     for case in given.cases:
         if not (
@@ -235,7 +235,7 @@ def cells_of(given: argparse.Namespace) -> list[Cell]:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -254,7 +254,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure and print; 1 where something that was asked for could not be measured."""
+    """Measure and print; return 1 if a requested cell could not be measured."""
     given = arguments()
     console = Console(width=160)
     failed = False

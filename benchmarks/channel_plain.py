@@ -1,7 +1,8 @@
-"""Bare loops over gRPC, TCP and gloo, as one would write them by hand: imports nothing of ParaDnn.
+"""Bare loops over gRPC, TCP and gloo, as one would write them by hand; imports nothing of
+ParaDnn.
 
-A model is "CASE PATTERN BYTES". A step is a message there and back (latency), a window of messages
-that are answered (bandwidth), or an all-reduce, between two processes of this host.
+A model is "CASE PATTERN BYTES". A step is a message and its reply (latency), a window of messages
+with one reply (bandwidth), or an all-reduce, between two processes of this host.
 """
 
 import argparse
@@ -17,7 +18,7 @@ WINDOW = 64
 
 
 def serve_in_fork(serve: Callable[[], object]) -> None:
-    """Run `serve` in a process of its own, which ends with this one."""
+    """Run `serve` in a forked process that ends with this one."""
     life, held = os.pipe()
     if os.fork() == 0:
         try:
@@ -91,7 +92,9 @@ def with_gloo(pattern: str, size: int) -> Callable[[], object]:
 
 
 def receive(connected: socket.socket, into: memoryview) -> bool:
-    """Fill `into`, in reads of 64 KiB: those of 1 MiB take twice as long. False at the end."""
+    """Fill `into` with reads of 64 KiB, since reads of 1 MiB take twice as long; return False at
+    the end.
+    """
     got = 0
     while got < len(into):
         count = connected.recv_into(into[got : got + 65536])

@@ -1,5 +1,5 @@
-"""Shared by the benchmarks: the command line on a store of its own, and its runs read back with
-plain SQL.
+"""Shared by the benchmarks: the command line on a separate store, and its runs read with plain
+SQL.
 """
 
 import csv
@@ -17,7 +17,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables of a command that records into `folder`, whatever store is set here."""
+    """Return the environment of a command that records into `folder`, whatever store is set here."""
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
     }
@@ -25,9 +25,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def paradnn(command: str, arguments: Sequence[str], folder: Path) -> str:
-    """What `python -m paradnn.COMMAND` prints, which records into `folder`; ends this program where
-    that fails.
-    """
+    """Return what `python -m paradnn.COMMAND` prints, recording into `folder`; exit if it fails."""
     words = [sys.executable, "-m", f"paradnn.{command}", *arguments]
     done = subprocess.run(
         words, cwd=ROOT, env=environment(folder), text=True, capture_output=True, check=False
@@ -38,12 +36,12 @@ def paradnn(command: str, arguments: Sequence[str], folder: Path) -> str:
 
 
 def train(arguments: Sequence[str], folder: Path) -> None:
-    """A point or a sweep, recorded into `folder`."""
+    """Measure a point or a sweep, recorded into `folder`."""
     paradnn("train", arguments, folder)
 
 
 def runs(folder: Path) -> list[dict[str, str | float]]:
-    """Metrics, params and tags of every point, in the order in which they were measured."""
+    """Return metrics, params and tags of every point, in the order of measurement."""
     found: dict[str, dict[str, str | float]] = {}
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
         for run_id, start in database.execute(
@@ -57,7 +55,7 @@ def runs(folder: Path) -> list[dict[str, str | float]]:
 
 
 class Planted(NamedTuple):
-    """A finished run that nothing measured; `start` in ms."""
+    """A finished run that was not measured; `start` in ms."""
 
     run_id: str
     start: int
@@ -67,7 +65,9 @@ class Planted(NamedTuple):
 
 
 def fill(path: Path, planted: Iterable[Planted]) -> None:
-    """Put runs into the experiment "paradnn" of a SQLite database that MLflow made, by plain SQL."""
+    """Insert runs into the experiment "paradnn" of a SQLite database that MLflow made, with plain
+    SQL.
+    """
     with closing(sqlite3.connect(path)) as store, store:
         store.execute("PRAGMA synchronous=OFF")
         chosen = "SELECT experiment_id FROM experiments WHERE name = 'paradnn'"
@@ -102,7 +102,7 @@ def fill(path: Path, planted: Iterable[Planted]) -> None:
 
 
 def artifact(folder: Path, run: Mapping[str, object], name: str) -> Path:
-    """A file of a run that was recorded into `folder`."""
+    """Return the path of an artifact of a run recorded into `folder`."""
     with closing(sqlite3.connect(folder / "mlflow.db")) as database:
         ((uri,),) = database.execute(
             "SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run["run_id"],)
@@ -111,7 +111,7 @@ def artifact(folder: Path, run: Mapping[str, object], name: str) -> Path:
 
 
 def save(name: str, rows: Sequence[Mapping[str, object]], folder: Path = RESULTS) -> None:
-    """The rows as <name>.csv in `folder`."""
+    """Write the rows as <name>.csv in `folder`."""
     folder.mkdir(exist_ok=True)
     with (folder / f"{name}.csv").open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(rows[0]))

@@ -1,12 +1,11 @@
-"""Planted sides through the rule of `python -m paradnn.compare`: false verdicts between equal
-sides, and the power.
+"""Planted pairs through the stopping rule of `paradnn compare`: false verdicts and power.
 
-    python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/how-to/compare.md
+    python -m benchmarks.compare_verdicts [--draws 2000]            # the tables of docs/validation/comparisons.md
     python -m benchmarks.compare_verdicts --gate [--draws 2000]     # that of `paradnn gate`
 
-Each draw is one whole comparison in simulated time, with the order of sides, the looks, the stop
-rule and the cap of the command itself. A visit takes five seconds; the logarithm of its speed is
-what the machine and the process make of it. CV is the scatter of one visit of one side.
+Each draw is one whole comparison in simulated time, with the order of sides, looks, stopping rule
+and cap of the command. A visit takes five seconds; machine and process determine the logarithm of
+its speed. CV is the variation of one visit of one side.
 """
 
 import argparse
@@ -31,7 +30,7 @@ Machine = Callable[[int, float, np.random.Generator], np.ndarray]
 
 
 def _state(rho: float) -> Machine:
-    """The machine's state, which both sides meet, correlates by rho from round to round."""
+    """The machine's state, common to both sides, with lag-one correlation rho between rounds."""
     return lambda visits, cv, random: cv * np.array(ar1(visits, math.sqrt(rho), random))
 
 
@@ -77,9 +76,7 @@ class Outcome:
 def _logs(
     visits: np.ndarray, random: np.random.Generator, sides: list[np.ndarray]
 ) -> Iterator[float]:
-    """What each round says of equal sides: of its two visits, or of the `sides` where they have
-    noise of their own.
-    """
+    """Return the log speeds of each round for equal sides."""
     for number, (first, _) in enumerate(orders(random.integers(2**32))):
         pair = visits[2 * number : 2 * number + 2]
         yield (
@@ -97,10 +94,9 @@ def compare_planted(
     machine: Machine = _independent,
     own: float = 0.0,
 ) -> Outcome:
-    """One comparison of sides of which the first is `truth` times as fast.
+    """Run one comparison of sides of which the first is `truth` times as fast.
 
-    With `own` the noise of each side is an AR(1) series of its own over the rounds, whatever the
-    machine.
+    With `own` each side's noise is a separate AR(1) series over the rounds.
     """
     visits = machine(2 * rule.most, cv, random)
     if own:
@@ -135,13 +131,13 @@ def tally(
     own: float = 0.0,
     seed: int = 0,
 ) -> list[Outcome]:
-    """So many comparisons, each of its own random numbers."""
+    """Run the given number of comparisons, each with its own random numbers."""
     children = np.random.default_rng(seed).spawn(draws)
     return [compare_planted(truth, cv, rule, child, machine, own) for child in children]
 
 
 def _cells(outcomes: list[Outcome]) -> dict[str, object]:
-    """Shares of the verdicts, coverage, and how long it took."""
+    """Return shares of the verdicts, coverage, and duration."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     draws = len(outcomes)
     cells: dict[str, object] = {
@@ -160,8 +156,8 @@ def gate_planted(
     machine: Machine,
     most: int,
 ) -> tuple[str, int]:
-    """What a gate against a slowdown of `slower` says of a head that is truly `truth` slower, after
-    how many rounds.
+    """Return the result of a gate with threshold `slower` on a head slower by `truth`, and its
+    rounds.
     """
     rule = Limit(most=most, misses=misses, slower=slower)
     logs: list[float] = []
@@ -177,7 +173,7 @@ def gate_planted(
 
 
 def _gates(draws: int, most: int) -> list[dict[str, object]]:
-    """Shares of what gates say, for each machine, threshold and truth."""
+    """Return shares of gate results, per machine, threshold and truth."""
     rows = []
     thresholds = ((0.05, 0.05), (0.02, 0.05), (0.02, 0.01))
     for (name, machine), (slower, misses) in itertools.product(MACHINES.items(), thresholds):

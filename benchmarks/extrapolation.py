@@ -1,18 +1,16 @@
-"""How well times are predicted from kernels: operations cross-validated on published timings, and
-published models.
+"""How well are times predicted from kernels? Cross-validated operations, and published models.
 
-    python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]      # a clone of github.com/sitar-lab/NeuSight
+    python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]      # a clone of sitar-lab/NeuSight
 
-Its kernels, DeepBench's on a V100, which come with the package, and its language models from its
-operations alone. Every operation is predicted by a fit of nine tenths of the shapes, of which it is
-none: replicates and directions of a shape are left out together. NeuSight's own errors of products
-are 14% to 26%, as its paper has them; what it predicts for each model lies beside the time that was
-measured.
+Uses NeuSight's kernels, DeepBench's on a V100 (part of the package), and NeuSight's language
+models from its operations alone. Each operation is predicted by a fit to nine tenths of the
+shapes; replicates and directions of a shape are omitted together. NeuSight's own errors for
+products are 14 to 26% (its paper).
 
 NeuSight (Lee, Phanishayee and Mahajan, "NeuSight: Forecasting GPU Performance for Deep Learning
-Training and Inference", ASPLOS 2025) has PyTorch 2.1 in float32 on five GPUs: of a model (`label`)
-the time forward and, in training, backward, without loss or update. Its M, N, K are those of an M x
-N by N x K product: N is what is summed over, K the width of the result.
+Training and Inference", ASPLOS 2025) has PyTorch 2.1 in float32 on five GPUs. A `label` holds the
+forward and, in training, backward time of a model without loss and update. Its M, N, K are those
+of an M x N by N x K product: N is the summed dimension, K the width of the result.
 """
 
 import argparse
@@ -65,7 +63,12 @@ Timed = tuple[Operation, float]
 
 @dataclass(frozen=True)
 class Labelled:
-    """A model that was timed. seconds: its step, published: what NeuSight predicts for it."""
+    """A timed model.
+
+    Attributes:
+        seconds: Measured time of its step.
+        published: NeuSight's prediction.
+    """
 
     name: str
     seconds: float
@@ -75,7 +78,7 @@ class Labelled:
 
 
 def timed_operations(folder: Path, gpu: str = GPU) -> Mapping[str, Sequence[Timed]]:
-    """Operations and seconds, by kind."""
+    """Return operations and seconds by kind."""
     found: dict[str, list[Timed]] = {}
     for kind in (*_PRODUCTS, *_OTHERS):
         path = folder / _ROOT / "data/dataset/train/collect" / kind / "p2.1.0" / f"{gpu}.csv"
@@ -92,7 +95,7 @@ def _product(kind: str, batch: int, rows: int, inner: int, columns: int) -> Oper
 
 
 def _other(kind: str, rows: int, width: int) -> Operation:
-    """What goes along rows, as softmax does, has their number as its batch."""
+    """Operations along rows, such as softmax, have the number of rows as their batch."""
     elements = rows * width
     moved = float(_WIDTH * elements * _OTHERS[kind])
     return Operation(
@@ -108,9 +111,7 @@ def _other(kind: str, rows: int, width: int) -> Operation:
 
 
 def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
-    """Models that ran on this one GPU as they are, not fused, of which there is a list of
-    operations.
-    """
+    """Return unfused models on this one GPU that have a list of operations."""
     root = folder / _ROOT
     device = gpu.replace(" ", "_")
     for label in sorted((root / "label" / device).glob("*.json")):
@@ -132,7 +133,9 @@ def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
 def _operations(
     graph: Path, layers: int
 ) -> tuple[list[RepeatedOperation], list[RepeatedOperation]]:
-    """Products, and all else: forward, backward and the sums of gradients, as NeuSight lists them."""
+    """Return products and other operations: forward, backward and gradient sums, as NeuSight
+    lists them.
+    """
     rows = pd.read_csv(graph).to_dict("records")
     names = [row["Name"] for row in rows]
     ends = next((ends for start, ends in _LAYER.items() if graph.stem.startswith(start)), None)
@@ -151,7 +154,9 @@ def _operations(
 
 
 def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
-    """An operation of a graph; with `one_tensor` its other operand is a number or is repeated."""
+    """Return an operation of a graph; with `one_tensor` its other operand is a number or is
+    repeated.
+    """
     if kind == "Linear":
         return _product("linear", 1, *shape)
     if kind == "BMM":
@@ -166,7 +171,7 @@ def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
 
 
 def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
-    """Medians and quantiles of the relative error, and how many intervals hold the time."""
+    """Return medians and quantiles of the relative error, and the coverage of intervals."""
     shapes = places([replace(one, variant="", flops=0.0, bytes=0.0) for one, _ in timed])
     logs = np.log([seconds for _, seconds in timed])
     errors = np.zeros(len(timed))
@@ -197,12 +202,12 @@ def _fitted(timed: Sequence[Timed]) -> OperationTimes:
 
 
 def sampled(timed: Sequence[Timed], most: int) -> Sequence[Timed]:
-    """So many of them at random."""
+    """Return a random sample of at most the given size."""
     return [timed[index] for index in np.random.default_rng(SEED).permutation(len(timed))[:most]]
 
 
 def deepbench() -> Mapping[str, Sequence[Timed]]:
-    """DeepBench's training kernels on a V100 in float32, by kind."""
+    """Return DeepBench's training kernels on a V100 in float32, by kind."""
     found: defaultdict[str, list[Timed]] = defaultdict(list)
     for run in load_shipped("deepbench").runs:
         name = run.params["model.name"]
@@ -218,7 +223,9 @@ def deepbench() -> Mapping[str, Sequence[Timed]]:
 def operations(
     source: str, kinds: Mapping[str, Sequence[Timed]], most: int
 ) -> Iterator[dict[str, object]]:
-    """Prints how well each kind of a source is predicted, of at most so many timings."""
+    """Print how well each kind of a source is predicted, from at most the given number of
+    timings.
+    """
     for kind, timed in kinds.items():
         row = {"source": source, "kind": kind, **cross_validated(sampled(timed, most))}
         print(
@@ -231,8 +238,8 @@ def operations(
 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
-    """Prints how well the steps of labelled models are predicted from at most so many operations a
-    kind.
+    """Print how well steps of labelled models are predicted, from a limited number of operations
+    per kind.
     """
     timed = timed_operations(folder, gpu)
     fits = {kind: _fitted(sampled(group, most)) for kind, group in timed.items()}

@@ -1,14 +1,12 @@
-"""How many points of a space tell of the rest? Designs replayed on tables in which every point is
-measured.
+"""How well do few points predict a space? Designs replayed on fully measured tables.
 
-    python -m benchmarks.few_points --seeds 100                   # the paper's archive, which comes with the package
+    python -m benchmarks.few_points --seeds 100                   # the paper's archive, part of the package
     python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
-    python -m benchmarks.few_points --table own                   # 630 models that were measured here, or --own FILE
+    python -m benchmarks.few_points --table own                   # 630 models measured here, or --own FILE
 
-A design chooses points, the predictor sees these alone, and all others are predicted. Designs are
-nested: `adaptive` starts with the Sobol points that `first_points` gives and goes on with what
-`choose` finds most useful, in batches. Seconds are the same for every point, since the tables do
-not say what measuring one took.
+A design chooses points, the predictor sees only these, and all others are predicted. Designs are nested:
+`adaptive` starts with the Sobol points of `first_points` and continues with what `choose` finds most useful,
+in batches. All points count as equally expensive, since the tables do not say how long a measurement took.
 """
 
 import argparse
@@ -52,8 +50,12 @@ _KEYS = ("model.layers", "model.nodes", "model.input_size", "model.output_size",
 
 @dataclass(frozen=True)
 class Known:
-    """n points, all measured. values: (n,) logarithms of seconds of a step. at: line -> inputs of
-    all points. factors: names and (n, k) logarithms of what speed is said to depend on.
+    """n measured points.
+
+    Attributes:
+        values: (n,) logarithms of seconds per step.
+        at: Model inputs of all points.
+        factors: Names and (n, k) logarithms of the factors that speed may depend on.
     """
 
     name: str
@@ -65,8 +67,12 @@ class Known:
 
 @dataclass(frozen=True)
 class Sizes:
-    """n points of which some ran out of memory. sizes: (n, k); parts: (n, j) of memory; failed:
-    (n,).
+    """n points of which some ran out of memory.
+
+    Attributes:
+        sizes: (n, k) sizes.
+        parts: (n, j) components of memory.
+        failed: (n,) whether a point ran out of memory.
     """
 
     sizes: Array
@@ -75,7 +81,7 @@ class Sizes:
 
 
 def archive(device: str) -> Known:
-    """The paper's fully connected models on a device."""
+    """Return the paper's fully connected models on a device."""
     rows = [
         row
         for row in load_shipped("archive").runs
@@ -99,9 +105,7 @@ def _known(
     keys: Sequence[str],
     rates: tuple[float, float] | None = None,
 ) -> Known:
-    """Points that were all measured, as the analysis predicts them; factors are those of `keys`
-    that vary.
-    """
+    """Return measured points as the analysis predicts them; factors are the varying `keys`."""
     axes = [key for key in keys if points[key].nunique() > 1]
     points = points.assign(environment_id="here", sweep_id="one")
     table = make_step_table(points, rates or device_rates(points, seconds))
@@ -112,7 +116,7 @@ def _known(
 
 
 def archive_memory() -> Sizes:
-    """All points of the archive on TPU v2, those that ran out of memory too."""
+    """Return all points of the archive on TPU v2, including those that ran out of memory."""
     runs = [row for row in load_shipped("archive").runs if row.tags["device"] == "TPU v2"]
     rows = [row for row in runs if row.outcome in ("ok", "oom_device")]
     shapes = np.array([[float(row.params[key]) for key in _KEYS] for row in rows])
@@ -126,17 +130,17 @@ def archive_memory() -> Sizes:
 
 
 def own(path: Path) -> Known:
-    """A space that was measured whole: rows of keys and `seconds` of a step."""
+    """Return a fully measured space: rows of keys and `seconds` of a step."""
     points = pd.read_csv(path)
     seconds = points.pop("seconds").to_numpy(dtype=float)
     return _known(path.stem, points, seconds, [*map(str, points)])
 
 
 def timm(path: Path) -> Known:
-    """One of timm's tables: models at the batch and image size of their row.
+    """Return one of timm's tables: models at the batch and image size of their row.
 
-    The roofline's parts are multiply-accumulates, activations, weights, and a time of each step;
-    their rates cancel against the factors, which data find.
+    The components of the roofline are multiply-accumulates, activations, weights, and a constant.
+    Their rates cancel against the learned factors.
     """
     with path.open() as handle:
         rows = list(csv.DictReader(handle))
@@ -176,10 +180,13 @@ def timm(path: Path) -> Known:
 class Result:
     """One prediction.
 
-    error, coverage: of unmeasured points the median relative error, and the share that 95%
-    intervals hold; left_out: of measured ones, each left out. strongest, signs: whether the two
-    strongest factors and the signs of weights above 0.1 are those of all points; alone: from
-    measured points alone.
+    Attributes:
+        error: Median relative error of unmeasured points.
+        coverage: Share of them inside their 95% interval.
+        left_out: Leave-one-out error of measured points.
+        strongest: Whether the two strongest factors are those of all points.
+        signs: Whether the signs of weights above 0.1 are those of all points.
+        alone: The same from measured points alone.
     """
 
     error: float
@@ -193,7 +200,7 @@ class Result:
 
 
 def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeaveOneOutErrors]:
-    """All points, from the measured ones alone."""
+    """Predict all points from the measured ones."""
     index = np.array(measured)
     line, inputs = fit_line(lambda line: known.at(line).rows(index), known.values[index])
     process = Process.fit(inputs, known.values[index], np.full(len(index), _NOISE), _NOISE)
@@ -201,7 +208,7 @@ def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeaveO
 
 
 def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
-    """How good the prediction from these points is."""
+    """Evaluate the prediction from these points."""
     prediction, left_out = predicted(known, measured)
     others = np.setdiff1d(np.arange(len(known.values)), measured)
     low, high = prediction.interval()
@@ -225,7 +232,7 @@ def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
 
 
 def weights(logs: Array, values: Array) -> Array:
-    """Standardised weights of a linear regression on the factors."""
+    """Return standardized weights of a linear regression on the factors."""
     spread = np.where(logs.std(axis=0) > 0, logs.std(axis=0), 1.0)
     design = np.column_stack([np.ones(len(logs)), (logs - logs.mean(axis=0)) / spread])
     return np.asarray(
@@ -243,7 +250,7 @@ def _signs(truth: Array, found: Array) -> bool:
 
 
 def spread(known: Known, count: int, seed: int, design: str) -> list[int]:
-    """Points of a design that looks at no value."""
+    """Return points of a design that uses no values."""
     if design == "random":
         return [
             int(index)
@@ -253,7 +260,7 @@ def spread(known: Known, count: int, seed: int, design: str) -> list[int]:
 
 
 def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result]:
-    """What is chosen by what it teaches, judged whenever it has reached one of the counts."""
+    """Yield the evaluation of the adaptive design at each requested number of points."""
     measured = first_points(known.logs, counts[0], seed)
     results: dict[int, Result] = {}
     while True:
@@ -273,7 +280,7 @@ DESIGNS = ("random", "sobol", "adaptive")
 
 
 def replay(known: Known, seeds: int) -> None:
-    """Every design on one table: printed, and saved as a row for each seed."""
+    """Replay every design on one table; print the results and save a row per seed."""
     counts = sorted({max(10, round(share * len(known.values))) for share in SHARES})
     found: dict[tuple[str, int], list[Result]] = {}
     for seed in range(seeds):
@@ -316,7 +323,7 @@ def _line(results: Sequence[Result]) -> str:
 
 
 def _differences(found: dict[tuple[str, int], list[Result]], count: int) -> str:
-    """Of the same seed, how much smaller the error of `adaptive` is than of each other design, with
+    """Print by how much the error of `adaptive` is below each other design, paired by seed, with
     95% interval.
     """
     words = []
@@ -335,7 +342,7 @@ def _differences(found: dict[tuple[str, int], list[Result]], count: int) -> str:
 
 
 def frontier(known: Sizes, share: float, seeds: int) -> None:
-    """Points on the wrong side of the out-of-memory frontier, from a share measured."""
+    """Print the share of points on the wrong side of the memory frontier, from a share measured."""
     count = round(share * len(known.failed))
     kinds = [0] * len(known.failed)
     wrong = []

@@ -1,9 +1,10 @@
-"""python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000]
+"""Time and memory of choosing the next points of an adaptive sweep.
 
-What choosing the next points of an adaptive sweep takes, among the 9,720 points of the paper's FC
-space, on a planted machine of which some points are measured: median seconds of a whole look (read,
-fit, predict, choose), and the largest memory. Each number of points has a process of its own, so
-that its memory is its own.
+    python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000]
+
+Among the 9,720 points of the paper's FC space on a planted machine: median seconds of one look
+(read, fit, predict, choose), and the peak memory. Each number of points runs in a separate
+process, so its memory is its own.
 """
 
 import argparse
@@ -33,7 +34,7 @@ LOOKS = 5
 
 
 class Measured:
-    """The claims and ends of a store of these runs, each of a measurement."""
+    """The claims and ends of a store with these runs, one measurement each."""
 
     def __init__(self, runs: Mapping[Identity, CompletedRun]) -> None:
         self.runs = runs
@@ -48,7 +49,7 @@ class Measured:
 
 
 def space() -> list[Point]:
-    """Table 2 of the paper, fully connected."""
+    """Return Table 2 of the paper, fully connected."""
     layers, nodes, batches = (
         [2**power for power in range(*ends)] for ends in ((2, 8), (5, 14), (6, 15))
     )
@@ -61,7 +62,7 @@ def space() -> list[Point]:
 
 
 def prepared(count: int) -> AdaptiveSweep:
-    """An adaptive sweep of which so many points are measured, drawn at random."""
+    """Return an adaptive sweep with the given number of measured points, drawn at random."""
     points = space()
     random = np.random.default_rng(0)
     [environment] = current_environments(points[:1]).values()
@@ -89,7 +90,7 @@ def prepared(count: int) -> AdaptiveSweep:
 
 
 def timed(count: int) -> None:
-    """Print the seconds of each look, and the memory in the end."""
+    """Print the seconds of each look, and the memory at the end."""
     design = prepared(count)
     design.next()
     spent = []

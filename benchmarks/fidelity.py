@@ -1,21 +1,21 @@
-"""python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm] [--rounds
-60] [--starts 3]
+"""Compare ParaDnn's step with hand-written loops, per framework and family.
 
-ParaDnn's step beside a hand-written loop, for each framework and family. Four programs live at the
-same time, each in a process of its own, and take turns with short blocks while the others sleep, in
-a random order of each round's own:
+    python -m benchmarks.fidelity [--frameworks tensorflow,jax,torch] [--families fc,lstm]
+        [--rounds 60] [--starts 3]
 
-- `ours`: the worker's own step (`ours.py`);
-- `plain` and `copy`: the same model in a loop with loss and update by hand (`plain_*.py`, which import nothing of
-  ours), twice, since two processes of one program differ too;
-- `keras`: that loop with Keras' own loss and optimizer.
+Four programs live at the same time in separate processes and run short blocks in turn, in a new
+random order per round, while the others sleep:
 
-No cell is measured unless all train as many weights of the same shapes, and have the same losses
-from the same first weights. A ratio is one of throughputs: 1.02 is 2% more than the other has.
-Within a start it is the median over rounds, with an interval that allows for rounds that resemble
-their neighbours. Every start of all processes is a draw of its own, so the result is the geometric
-mean of the starts, and its interval the wider of two: the one that the rounds give, and Student's t
-over the starts.
+- `ours`: the worker's step (`ours.py`);
+- `plain` and `copy`: the same model in a hand-written loop (`plain_*.py`, which import nothing of
+  ParaDnn), twice, since two processes of one program differ too;
+- `keras`: that loop with Keras' loss and optimizer.
+
+A cell is measured only if all programs train weights of the same shapes and have the same losses
+from the same initial weights. Ratios are of throughput: 1.02 means 2% faster. Within a start the
+ratio is the median over rounds, with an interval that allows for correlated rounds. The result is
+the geometric mean of the starts. Its interval is the wider of two: that of the rounds, and
+Student's t over the starts.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Ratio:
 
     @property
     def sound(self) -> bool:
-        """Whether it is within 0.98 .. 1.02, and its interval within 0.96 .. 1.04."""
+        """Whether the ratio is within 0.98 .. 1.02 and its interval within 0.96 .. 1.04."""
         inside = WITHIN[0] <= self.value <= WITHIN[1]
         return inside and INTERVAL_WITHIN[0] <= self.low and self.high <= INTERVAL_WITHIN[1]
 
@@ -76,18 +76,18 @@ class Ratio:
 
 @dataclass
 class Cell:
-    """One framework and family: of each start the seconds of a step in every round, by program."""
+    """One framework and family: per start, the seconds of a step in every round by program."""
 
     framework: str
     family: str
     starts: list[Mapping[str, Sequence[float]]] = field(default_factory=list)
 
     def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
-        """Throughput of `over` over that of `under`."""
+        """Return the throughput of `over` relative to `under`."""
         return combine([round_ratios(start, over, under) for start in self.starts])
 
     def row(self) -> dict[str, Ratio]:
-        """What the table says of it, by column."""
+        """Return the cell's row of the table, by column."""
         by_hand = ("plain", "copy")
         return {
             "ours / by hand": self.ratio(["ours"], by_hand),
@@ -100,8 +100,9 @@ class Cell:
 def round_ratios(
     start: Mapping[str, Sequence[float]], over: Sequence[str], under: Sequence[str]
 ) -> list[float]:
-    """In each round the rate of `over` over that of `under`, whose times these are; of several
-    programs their geometric mean.
+    """Return the ratio of rates of `over` to `under` in each round.
+
+    Several programs on one side count with their geometric mean.
     """
     below, above = (zip(*(start[name] for name in names), strict=True) for names in (over, under))
     mean = statistics.geometric_mean
@@ -109,11 +110,11 @@ def round_ratios(
 
 
 def combine(starts: Sequence[Sequence[float]]) -> Ratio:
-    """The ratio over several starts, from the ratios of the rounds of each.
+    """Return the ratio over several starts, from the ratios of the rounds of each.
 
-    In logarithms: the mean of the starts' medians. Half its interval is the larger of t(S - 1) sd /
-    sqrt(S) over the S starts, and sqrt(sum of squares) / S of the half widths that the starts have
-    by themselves. One start has the second alone, and fewer than six rounds have none.
+    On the log scale it is the mean of the starts' medians. Half its interval is the larger of t(S
+    - 1) sd / sqrt(S) over the S starts, and sqrt(sum of squares) / S of the half widths of the
+    single starts. One start has only the second; fewer than six rounds have none.
     """
     centres = [math.log(statistics.median(ratios)) for ratios in starts]
     centre = statistics.fmean(centres)
@@ -130,7 +131,7 @@ def combine(starts: Sequence[Sequence[float]]) -> Ratio:
 
 
 def differences(found: Mapping[str, Ready]) -> str | None:
-    """In what the programs do not compute the same, or None."""
+    """Return how the programs' computations differ, or None."""
     first, *others = found
     reference = found[first]
     for name in others:
@@ -144,18 +145,18 @@ def differences(found: Mapping[str, Ready]) -> str | None:
 
 
 def commands(framework: str, platform: str) -> dict[str, list[str]]:
-    """Arguments of `python -m` of the programs, by their names."""
+    """Return the arguments of `python -m` by program name."""
     plain = [f"benchmarks.plain_{framework}"]
     ours = ["benchmarks.ours", framework, "--platform", platform]
     return {"ours": ours, "plain": plain, "keras": [*plain, "--keras"], "copy": plain}
 
 
 def environment(framework: str, platform: str, scratch: Path) -> dict[str, str]:
-    """What the worker of such points reads, for all programs: none has other threads or another
-    allocator.
+    """Return the environment of the worker, for all programs, so that threads and allocator
+    agree.
 
-    What PyTorch's compiler made stays in `scratch` for the other starts, which take minutes
-    otherwise; nothing that was compiled before is found again.
+    PyTorch's compiler results stay in `scratch` for the other starts, which would take minutes
+    otherwise. Results from before are not found again.
     """
     environ = WorkerKey.of(point("fc", framework, platform)).environ()
     # PyTorch must not touch CUDA before the programs fork, nor start processes that compile.
@@ -164,7 +165,7 @@ def environment(framework: str, platform: str, scratch: Path) -> dict[str, str]:
 
 
 def open_cell(stage: Stage, family: str) -> list[Program]:
-    """The programs of a family, compiled and compared. Raises Failed."""
+    """Return the compiled and verified programs of a family. Raises Failed."""
     programs = stage.open(family)
     problem = differences({program.name: program.ready() for program in programs})
     if problem:
@@ -175,8 +176,11 @@ def open_cell(stage: Stage, family: str) -> list[Program]:
 def take_turns(
     programs: Sequence[Program], rounds: int, block_seconds: float, order: random.Random
 ) -> dict[str, list[float]]:
-    """Seconds of a step in every round, by program; all blocks have the same number of steps.
-    Raises Failed.
+    """Return the seconds of a step in every round by program; all blocks have the same number of
+    steps.
+
+    Raises:
+        Failed: If a program ended.
     """
     steps = 1
     for _ in range(3):
@@ -194,14 +198,14 @@ def take_turns(
 
 
 def settle(longest: float) -> None:
-    """Wait until nothing else runs, for so many seconds at most."""
+    """Wait until the machine is idle, for at most the given seconds."""
     end = time.monotonic() + longest
     while psutil.cpu_percent(interval=1.0) > 100 * BUSY and time.monotonic() < end:
         pass
 
 
 def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
-    """Every cell that can be measured, of one framework after the other."""
+    """Measure every available cell, one framework after the other."""
     cells = []
     order = random.Random(given.seed)
     for framework in given.frameworks:
@@ -230,7 +234,7 @@ def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
 
 @contextlib.contextmanager
 def told(console: Console, what: str) -> Iterator[None]:
-    """A failure is printed, and the others go on."""
+    """Print a failure and continue with the other cells."""
     try:
         yield
     except Failed as error:
@@ -238,7 +242,7 @@ def told(console: Console, what: str) -> Iterator[None]:
 
 
 def table_of(cells: Sequence[Cell]) -> Table:
-    """A row for each cell."""
+    """Return one row per cell."""
     table = Table(box=None)
     rows = [cell.row() for cell in cells]
     for heading in ("framework", "family", "step", *rows[0], "verdict"):
@@ -253,7 +257,7 @@ def table_of(cells: Sequence[Cell]) -> Table:
 
 
 def save_rounds(cells: Sequence[Cell], folder: Path) -> None:
-    """Every block of every start, and the table."""
+    """Write every block of every start, and the table."""
     rounds = [
         {"framework": cell.framework, "family": cell.family, "start": start, "round": number}
         | dict(zip(times, row, strict=True))
@@ -269,7 +273,7 @@ def save_rounds(cells: Sequence[Cell], folder: Path) -> None:
 def take_options(
     parser: argparse.ArgumentParser, rounds: int = 60, block: float = 0.1, starts: int = 3
 ) -> None:
-    """Options of a command whose programs take turns, with these defaults."""
+    """Parse the options of a command whose programs run in turn, with these defaults."""
     parser.add_argument("--rounds", type=int, default=rounds, help="of each start")
     parser.add_argument(
         "--block", type=float, default=block, help="seconds of a turn, at least one step"
@@ -293,7 +297,7 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def main() -> int:
-    """Measure and print the table; 1 where a cell that was asked for is missing or not sound."""
+    """Measure and print the table; return 1 if a requested cell is missing or not sound."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,15 +1,17 @@
-"""python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10] [--targets child
-...]
+"""Kill drivers of a sweep at random moments and check that nothing is lost.
 
-A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again,
-until it ends by itself; then the next sweep. After each: every point measured once, no finished run
-lost, none left RUNNING, no process and no temporary file left over.
+    python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10]
+        [--targets child ...]
 
-With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at
-once, and one of them is killed each time, --kills times each sweep (0: never). --targets are what
-is killed, drawn each time: the driver, the driver in its first two seconds (start), its process
-group, its worker, the child that measures, or a tool that describes the machine. What that makes a
-crash is measured again.
+A sweep of 30 tiny points is killed (SIGKILL) and started again until it ends. Then every point
+must be measured once, no finished run lost, none left RUNNING, and no process or temporary file
+left over.
+
+With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers share it, and
+one of them is killed each time, --kills times per sweep (0: never). --targets are drawn at
+random: the driver, the driver in its first two seconds (start), its process group, its worker,
+the measuring child, or a tool that describes the machine. Points that crash because of that are
+measured again.
 """
 
 import argparse
@@ -54,16 +56,14 @@ Driver = subprocess.Popen[bytes]
 
 
 def finished(folder: Path) -> set[str]:
-    """Ids of the runs that have an outcome that counts: a process that is killed makes a crash,
-    which is repeated.
-    """
+    """Return the ids of runs with a final outcome; a crash caused by a kill is repeated."""
     query = "SELECT run_uuid FROM tags WHERE key = 'outcome' AND value != 'crash'"
     with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
         return {row[0] for row in database.execute(query)}
 
 
 def doubled_or_running(folder: Path) -> list[str]:
-    """Points that were measured several times, and runs that have not ended."""
+    """Return points measured several times, and runs that have not ended."""
     counts = Counter(
         run["point_id"] for run in runs(folder) if run.get("outcome", "crash") != "crash"
     )
@@ -76,7 +76,7 @@ def doubled_or_running(folder: Path) -> list[str]:
 
 
 def kept(folder: Path) -> set[float]:
-    """When each process began of which a result waits for its point's record."""
+    """Return when each process began whose result waits for its point's record."""
     found = set()
     for path in folder.glob("partial-*.json"):
         with contextlib.suppress(FileNotFoundError):
@@ -88,14 +88,14 @@ def kept(folder: Path) -> set[float]:
 
 
 def recorded(folder: Path) -> set[float]:
-    """When each process began that a run holds."""
+    """Return when each recorded process began."""
     files = (artifact(folder, run, "blocks.json") for run in runs(folder) if run.get("outcome"))
     texts = (path.read_text() for path in files if path.exists())
     return {process["begun"] for text in texts for process in json.loads(text)["processes"]}
 
 
 def left_over(folder: Path) -> list[str]:
-    """Temporary files and processes of drivers that have all ended."""
+    """Return temporary files and processes after all drivers have ended."""
     temporary = str(folder / "temporary")
     started = {
         each.pid: (each.info["environ"] or {}).get("TMPDIR")
@@ -106,7 +106,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
-    """A driver of the sweep whose narrowest point has so many nodes."""
+    """Start a driver of the sweep; `narrowest` sets the nodes of its smallest point."""
     environ = environment(folder) | {"TMPDIR": str(folder / "temporary")}
     command = [
         sys.executable,
@@ -129,7 +129,7 @@ def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
 
 
 def kill(driver: Driver, target: str) -> list[str]:
-    """Kill a driver or, where there is one soon, what it has started; what of it lives on."""
+    """Kill a driver or, if one appears soon, a process that it started; return survivors."""
     until = time.monotonic() + (2.0 if target == "tool" else 30.0)
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(driver.pid)
@@ -166,7 +166,7 @@ def kill(driver: Driver, target: str) -> list[str]:
 
 
 def ended(driver: Driver) -> list[str]:
-    """What a driver that ends, or was killed here, says of its failure."""
+    """Return the failure that an ended driver reports, if any."""
     said = driver.communicate()[1].decode()[-300:]
     code = driver.returncode
     if code in (0, -signal.SIGKILL):
@@ -175,7 +175,7 @@ def ended(driver: Driver) -> list[str]:
 
 
 def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
-    """Kill and start again until done; what went wrong."""
+    """Kill and restart until the sweep is done; return the problems."""
     before = KILLED.total()
     problems = []
     seen = set()

@@ -1,12 +1,13 @@
-"""Equal things against each other, for real: how often is one called different, by `paradnn
-compare` and by others?
+"""Compare equal things for real: how often does `paradnn compare`, or another tool, call them
+different?
 
-    python -m benchmarks.null_trials commands --trials 100 --seconds 4      # hyperfine beside, for as long (its -N)
-    python -m benchmarks.null_trials functions --trials 20 --seconds 20 --pytest PYTHON   # one with pytest-benchmark
+    python -m benchmarks.null_trials commands --trials 100 --seconds 4      # with hyperfine (-N) for comparison
+    python -m benchmarks.null_trials functions --trials 20 --seconds 20 --pytest PYTHON   # with pytest-benchmark
     python -m benchmarks.null_trials models --trials 3 --seconds 120        # three equal pairs, three 3% apart
 
-`--busy N` runs N neighbours that come and go. Each trial has its tools in random order. A tool that
-gives no verdict is held to 2% and 5% of the ratio of its means, and to 1.96 standard errors of it.
+`--busy N` runs N neighbors that come and go. Each trial runs its tools in random order. A tool
+without verdicts is judged by 2% and 5% of the ratio of its means, and by 1.96 standard errors of
+it.
 """
 
 import argparse
@@ -57,7 +58,7 @@ Found = tuple[float, float, str | None]
 
 
 def ours(first: str, second: str, seconds: float) -> Found:
-    """`paradnn compare` for so long; other overrides of a model beside the sides."""
+    """Run `paradnn compare` for the given seconds."""
     with Scratch() as folder:
         models = first.startswith("model.nodes")
         more = [*MODEL, f"tracking.folder={folder}"] if models else []
@@ -83,7 +84,7 @@ def ours(first: str, second: str, seconds: float) -> Found:
 
 
 def hyperfine(seconds: float) -> Found:
-    """Two equal commands one after the other, for so long together."""
+    """Run hyperfine on two equal commands for the given seconds in total."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         how = ["hyperfine", "-N", "--warmup", "1", "--runs", str(max(3, round(seconds / 2 / 0.05)))]
         subprocess.run(
@@ -101,7 +102,7 @@ def hyperfine(seconds: float) -> Found:
 
 
 def pytest_benchmark(python: str, file: Path) -> Found:
-    """Two equal functions, by its defaults."""
+    """Run pytest-benchmark with its defaults on two equal functions."""
     out = file.with_name("b.json")
     words = [
         python,
@@ -120,7 +121,7 @@ def pytest_benchmark(python: str, file: Path) -> Found:
 
 
 def tell(name: str, found: list[Found]) -> dict[str, object]:
-    """A line of a tool's trials."""
+    """Return the line of a tool's trials."""
     known = [one for one in found if math.isfinite(one[0])]
     verdicts = dict(Counter(verdict for _, _, verdict in found if verdict))
     row: dict[str, object] = {
@@ -144,7 +145,7 @@ def tell(name: str, found: list[Found]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the trials and print a line a tool."""
+    """Run the trials and print a line per tool."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,7 @@
-"""ParaDnn's side of programs that take turns: the worker's own step, made and run as
-`paradnn.worker.point` does, of a family (`benchmarks.fidelity`), or of messages, "tcp latency 64"
-(`channel`).
+"""ParaDnn's program among those that run in turn.
+
+It builds and runs the worker's step as `paradnn.worker.point` does, for a family
+(`benchmarks.fidelity`) or for messages such as "tcp latency 64" (`channel`).
 """
 
 import argparse
@@ -25,9 +26,7 @@ POINTS = {
 
 
 def point(name: str, framework: str = "tensorflow", platform: str = "cpu") -> Point:
-    """The point of a name, with every default that a user's would have; messages have a framework
-    of their own.
-    """
+    """Return the named point with every default; messages select their framework."""
     if name not in POINTS:
         transport, pattern, size = name.split()
         given = {"name": "channel", "transport": transport, "pattern": pattern, "bytes": int(size)}

@@ -1,9 +1,10 @@
-"""python -m benchmarks.overhead [--quick]
+"""Cost of the stack per point of a sweep of 50 small FC models.
 
-What the stack itself costs for each point of a sweep of 50 small FC models, in two independent
-ways: from the recorded phases (schedule + start + record), and from the command's wall clock less
-everything that was build, compile, warm-up and measurement. Beside it, the same points as one fresh
-process each.
+    python -m benchmarks.overhead [--quick]
+
+Measured in two independent ways: from the recorded phases (schedule + start + record), and from
+the command's wall clock minus build, compile, warm-up and measurement. For comparison, the same
+points as one fresh process each.
 """
 
 import argparse
@@ -19,7 +20,7 @@ WORK = ("build", "compile", "warmup", "measure")
 
 
 def work(run: dict) -> float:
-    """Seconds of a point that are not the stack's own."""
+    """Return the seconds of a point that are not overhead."""
     return sum(float(run[f"phase_{name}_seconds"]) for name in WORK)
 
 

@@ -1,11 +1,12 @@
-"""python -m benchmarks.plain_engines FOLDER [--pairs 8]: latencies that ParaDnn states beside a
-bare loop of the engine
+"""Compare latencies that ParaDnn reports with a bare loop over the engine's own call.
 
-FOLDER was made by `python -m paradnn.train -m framework=litert,onnxruntime,openvino mode=inference
-elsewhere=FOLDER`; a file asked-*.json of it in its place is that point alone. A pair is two fresh
-processes, in an order of chance, that load the same artefact: FOLDER's run.py, and a loop over the
+    python -m benchmarks.plain_engines FOLDER [--pairs 8]
+
+FOLDER was made by `python -m paradnn.train -m framework=litert,onnxruntime,openvino
+mode=inference elsewhere=FOLDER`; a file asked-*.json from it selects that point. A pair is two
+fresh processes in random order that load the same artifact: FOLDER's run.py, and a loop over the
 engine's own call. Ratios are of median latencies of single steps, ours / bare: the geometric mean
-over the pairs, with Student's 95% interval where there are two or more.
+over pairs with Student's 95% interval.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from paradnn.store.journal import read_record
 
 
 def call_of(engine, artefact, inputs):
-    """One step of an engine on inputs in place, as its documentation writes it."""
+    """Return one step of an engine on inputs in place, as its documentation writes it."""
     if engine == "litert":
         from ai_edge_litert.interpreter import Interpreter
 
@@ -58,7 +59,9 @@ def call_of(engine, artefact, inputs):
 
 
 def bare(asked):
-    """The median of 200 single steps, after steps for as long as ParaDnn's own run before its own."""
+    """Return the median of 200 single steps, after as many seconds of steps as ParaDnn runs
+    before its own.
+    """
     point = json.loads(asked.read_text())
     with np.load(asked.with_suffix(".npz")) as held:
         inputs = [held[name] for name in held if name.startswith("input")]
@@ -77,7 +80,7 @@ def bare(asked):
 
 
 def fresh(asked):
-    """That of a process of its own."""
+    """Return `bare` from a separate process."""
     command = [
         sys.executable,
         "-m",
@@ -90,7 +93,7 @@ def fresh(asked):
 
 
 def ours(asked):
-    """What run.py states, in a folder of this point alone."""
+    """Return what run.py reports, in a folder with this point alone."""
     with tempfile.TemporaryDirectory() as name:
         for path in (asked, asked.with_suffix(".npz"), asked.parent / "run.py"):
             shutil.copy(path, name)
@@ -103,7 +106,7 @@ def ours(asked):
 
 
 def main() -> int:
-    """Print a row a point; 1 where a ratio is beyond 0.98 .. 1.02."""
+    """Print a row per point; return 1 if a ratio is outside 0.98 .. 1.02."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""The benchmark's models in plain Keras, their batches and first weights: imports nothing of
+"""The benchmark's models in plain Keras, their batches and initial weights; imports nothing of
 ParaDnn.
 
-Shared by `plain_tensorflow.py`, `plain_jax.py` and `plain_torch.py`, which set KERAS_BACKEND before
-they import this.
+Shared by `plain_tensorflow.py`, `plain_jax.py` and `plain_torch.py`, which set KERAS_BACKEND
+before they import this.
 """
 
 import argparse
@@ -79,7 +79,7 @@ MODELS = {
 
 
 def prepare(name):
-    """The model of that name with `first_weights`, and a batch: model, inputs, targets (NumPy)."""
+    """Return a model with `first_weights`, inputs and targets (NumPy)."""
     make, batch = MODELS[name]
     model, shape, target_shape, classes = make()
     model.set_weights(first_weights(model))
@@ -94,8 +94,8 @@ def prepare(name):
 
 
 def first_weights(model):
-    """Matrices of normal numbers over the root of their inputs, whatever the framework would draw;
-    vectors stay.
+    """Return matrices of normal numbers over the root of their inputs, for every framework; keep
+    vectors.
     """
     random = np.random.default_rng(1)
     return [
@@ -111,15 +111,15 @@ def shapes(model):
 
 
 def keras_parts(model):
-    """Keras' own loss and optimizer, for the loop that uses those."""
+    """Return Keras' loss and optimizer."""
     optimizer = keras.optimizers.RMSprop(RATE, rho=DECAY, momentum=MOMENTUM, epsilon=EPSILON)
     optimizer.build(model.trainable_variables)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer
 
 
 def enter(make):
-    """Take part in `benchmarks.fidelity`: `make(name, keras)` is a step, by hand or with Keras'
-    loss and optimizer.
+    """Take part in `benchmarks.fidelity`: `make(name, keras)` returns a step, by hand or with
+    Keras.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--keras", action="store_true")

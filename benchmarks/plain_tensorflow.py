@@ -1,7 +1,7 @@
-"""A training loop as a careful TensorFlow user writes it, loss and update by hand: imports nothing
-of ParaDnn.
+"""A training loop as a careful TensorFlow user writes it; imports nothing of ParaDnn.
 
-`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
+Loss and update are written by hand, or with `--keras` are Keras'. Runs in turn in
+`benchmarks.fidelity`.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""A training loop as a careful PyTorch user writes it, loss and update by hand: imports nothing of
-ParaDnn.
+"""A training loop as a careful PyTorch user writes it; imports nothing of ParaDnn.
 
-`--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
-`torch.optim.RMSprop` adds epsilon to the root of the mean square, so the update is written out, and
-compiled as forward and backward pass are.
+Loss and update are written by hand, or with `--keras` are Keras'. Runs in turn in
+`benchmarks.fidelity`. `torch.optim.RMSprop` adds epsilon to the root of the mean square, so the
+update is written out, and compiled like the forward and backward pass.
 """
 
 import os

@@ -1,9 +1,10 @@
-"""python -m benchmarks.plan [--store DB] [--points N]
+"""Compare planned and actual durations of a sweep.
 
-Plan against reality. A sweep of 60 points of six families is planned twice, from a store that knows
-little of it and from an empty one, and then measured: expected and actual time of the command, and
-how many points are within their intervals. The store is a copy of the given one, or one that
-`experiment=quick` is measured into first.
+    python -m benchmarks.plan [--store DB] [--points N]
+
+A sweep of 60 points of six families is planned from a store that has few of them and from an
+empty one, and then measured: expected and actual time of the command, and how many points lie
+inside their intervals. The store is a copy of the given one, or the result of `experiment=quick`.
 """
 
 import argparse
@@ -33,7 +34,7 @@ COMMON = ["-m", GRIDS, "measure=quick", "measure.profile=false", "ceilings=false
 
 
 def plan(arguments: list[str], folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """The plan's line on one host, and its rows."""
+    """Return the plan's line for one host, and its rows."""
     out = folder / "points.csv"
     begin = time.perf_counter()
     said = paradnn("plan", [*arguments, f"plan.out={out}"], folder)
@@ -44,7 +45,7 @@ def plan(arguments: list[str], folder: Path) -> tuple[str, list[dict[str, str]]]
 
 
 def against_reality(store: Path | None, points: int) -> None:
-    """Plan, measure, compare."""
+    """Plan, measure and compare."""
     arguments = [*COMMON, f"sweep.sample={points}"]
     with Scratch() as known, Scratch() as empty:
         if store:
@@ -70,9 +71,7 @@ def against_reality(store: Path | None, points: int) -> None:
 def compare(
     title: str, rows: list[dict[str, str]], measured: dict[str, dict[str, str | float]]
 ) -> None:
-    """How far each point's phases and step are from what was expected; what lies between points is
-    in no phase.
-    """
+    """Print the errors of each point's phases and steps; time between points is in no phase."""
     table = pd.DataFrame(
         [row for row in rows if measured.get(row["name"], {}).get("outcome") == "ok"]
     )

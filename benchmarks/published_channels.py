@@ -1,9 +1,10 @@
-"""python -m benchmarks.published_channels
+"""How well do lines over the message size explain published times of collectives?
 
-How well lines over the size explain the published times of collectives that come with the package:
-all-reduce and send/receive on A40, A100 and H100 (github.com/microsoft/vidur, MIT License). For
-each machine and number of devices the fit is made from every other size and tried on those between;
-errors are |measured / predicted - 1|.
+    python -m benchmarks.published_channels
+
+Uses all-reduce and send/receive on A40, A100 and H100 (github.com/microsoft/vidur, MIT License),
+part of the package. For each machine and number of devices the fit uses every second size and is
+tested on the others; errors are |measured / predicted - 1|.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ _KEYS = ["device", "model.pattern", "model.processes", "model.hosts"]
 
 
 def tried(rows: pd.DataFrame) -> dict[str, object]:
-    """Errors of a fit to every other size on the sizes between, and of one line; breaks in KiB."""
+    """Return errors of a fit to every second size on the others, and of one line; breaks in KiB."""
     known = rows[::2]
     others = rows[1::2]
     fit = fit_transfers(known["size"], known["us"])

@@ -1,11 +1,11 @@
-"""python -m benchmarks.recording [--rounds 3] [--points 30] [--drivers 1,4] [--server OPTIONS]
+"""Measure what recording through a tracking server costs.
 
-What recording costs: requests a run, seconds a run by one driver, and how many runs a second
-several drivers record at once, beside what drivers, server and database take of the cores. A run is
-the record of a real point (metrics, params, tags, artifacts; with --profile its tables and picture
-too), claimed and written as a driver does it; only its model is not measured again. Takes two
-minutes through a server on PostgreSQL, which must be installed (Debian: postgresql), with
-paradnn[server].
+    python -m benchmarks.recording [--rounds 3] [--points 30] [--drivers 1,4] [--server OPTIONS]
+
+Reports requests and seconds per run, runs per second of several drivers, and the processor time of
+drivers, server and database. A run is the record of a real point (metrics, params, tags, artifacts; with
+--profile its tables and picture too), claimed and written as a driver does; only its model is not
+measured again. Takes two minutes. Needs PostgreSQL (Debian: postgresql) and paradnn[server].
 """
 
 import argparse
@@ -48,7 +48,7 @@ POINT = [
 
 
 def real_record(folder: Path, profile: bool) -> Record:
-    """What the driver records of one real point."""
+    """Return what the driver records for one real point."""
     how = [
         "tracking=offline",
         f"tracking.folder={folder}",
@@ -61,7 +61,7 @@ def real_record(folder: Path, profile: bool) -> Record:
 
 
 def keep(tracker: Tracker, record: Record, number: int) -> tuple[float, float]:
-    """Claim and record a point; seconds of both."""
+    """Claim and record a point; return the seconds of both."""
     identity = Identity(f"point-{number}", record.tags["environment_id"], 0)
     tags = {**record.tags, "point_id": identity.point_id}
     open_tags = {key: value for key, value in tags.items() if key != "outcome"}
@@ -77,8 +77,8 @@ def keep(tracker: Tracker, record: Record, number: int) -> tuple[float, float]:
 
 
 def drive(template: Path) -> None:
-    """A driver: for each line `uri experiment first count` on its input, get ready, wait for
-    another line, record.
+    """Act as a driver: for each line `uri experiment first count` on standard input, prepare,
+    wait for another line, and record.
     """
     record = Record(**json.loads(template.read_text()))
     for line in sys.stdin:
@@ -96,9 +96,7 @@ def drive(template: Path) -> None:
 
 
 def processor_seconds() -> dict[str, float]:
-    """What drivers, server and database have taken of all cores so far: other work beside them
-    takes no part.
-    """
+    """Return the processor time of drivers, server and database so far."""
     seconds = dict.fromkeys(("drivers", "server", "database"), 0.0)
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # the database ends a process now and then
@@ -115,7 +113,7 @@ def processor_seconds() -> dict[str, float]:
 
 
 class Drivers:
-    """Processes that record together."""
+    """Processes that record at the same time."""
 
     def __init__(self, template: Path, count: int) -> None:
         command = [sys.executable, "-m", "benchmarks.recording", "--drive", str(template)]
@@ -127,9 +125,7 @@ class Drivers:
     def record(
         self, uri: str, name: str, count: int, points: int, ready: Callable[[], object] = dict
     ) -> list[dict]:
-        """What each of so many drivers says of its points; `ready` is called before the first of
-        them.
-        """
+        """Return each driver's report on its points; `ready` is called before the first of them."""
         used = self._processes[:count]
         for index, one in enumerate(used):
             print(json.dumps([uri, name, index * (points + 1), points]), file=one.stdin, flush=True)
@@ -147,7 +143,9 @@ class Drivers:
 
 
 def requests_per_run(drivers: Drivers, port: int, count: int, points: int) -> float:
-    """Counted by a proxy before the server, which takes time of its own: in no other measurement."""
+    """Count requests with a proxy before the server; the proxy takes part in no other
+    measurement.
+    """
     with counting(port) as counted:
         drivers.record(counted.uri, f"counted, {count} drivers", count, points, counted.asked.clear)
         return len(counted.asked) / (count * points)
@@ -156,9 +154,7 @@ def requests_per_run(drivers: Drivers, port: int, count: int, points: int) -> fl
 def measure(
     folder: Path, template: Path, counts: Sequence[int], given: argparse.Namespace
 ) -> Iterator[dict]:
-    """Each run that was recorded: by how many drivers, in which round, what it took; prints the
-    summaries.
-    """
+    """Return each recorded run with number of drivers, round and seconds; print the summaries."""
     drivers = Drivers(template, max(counts))
     options = shlex.split(given.server)
     with (
@@ -198,7 +194,7 @@ def measure(
 
 
 def report(count: int, asked: float, rates: Sequence[float], rows: Sequence[dict]) -> None:
-    """What so many drivers gave."""
+    """Print the results for one number of drivers."""
     seconds = [row["claim_seconds"] + row["record_seconds"] for row in rows]
     low, middle, high = statistics.quantiles(seconds, n=4)
     cores = {

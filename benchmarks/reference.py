@@ -1,19 +1,16 @@
-"""Reference kernels between the blocks: do they bias the step, what of its scatter do they explain,
-what do they see.
+"""Do reference kernels disturb a step, how much variation do they explain, what do they detect?
 
     python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells "fc train" ...] [--settle 0.01]
-    python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # hogs, a cap
+    python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # neighbors, a quota
 
-Each process builds its model again, times it as a point is, and then runs blocks by turns, one
-behind the kernels (and steps that are not timed, for --settle seconds) and one that is not, ABBA:
-the median ratio of such neighbours is the bias, with its 95% interval. A line of a cell, of its
-processes so far: the processes' scatter as measured and at one speed of the machine (of several
-calls of this command also the calls'), the correlation of log step and kernel times over all
-blocks, the slope, half of the 95% interval before and after, in how many of all ways to halve the
-processes the intervals of the halves agree, before and after, and the kernels' share of the time.
-Each process is kept in --file as it ends, and counts in the next call: what was cut off goes on. Of
-each disturbance the points that were called contended (beside none a false alarm, unless the
-machine was busy with something else: `foreign`), and what the kernels saw.
+Each process builds its model again and times it as a point. Then it alternates blocks that follow
+the kernels (and untimed steps for --settle seconds) with blocks that do not, in the order ABBA.
+The median ratio of neighboring blocks is the bias, with its 95% interval. A line per cell
+reports: the variation between processes as measured and at one speed of the machine, the
+correlation of log step and kernel times, the slope, half the 95% interval before and after, in
+how many ways to halve the processes the intervals of the halves agree, and the kernels' share of
+the time. Each process is saved to --file as it ends, so an interrupted run continues. With
+--disturbed a line per disturbance reports the contended points and the kernels' times.
 """
 
 import argparse
@@ -54,8 +51,8 @@ _SPIN = "while True: pass"
 
 
 def measured(name: str, seconds: float, settle: float, framework_name: str) -> dict[str, Any]:
-    """In this process: a timing as a point has it, as plain values; then, for so many `seconds`,
-    ratios of a block behind kernels to its neighbour that is not.
+    """Time the point in this process, then return ratios of blocks after kernels to their
+    neighbors.
     """
     from paradnn.core.channel import plain
     from paradnn.core.messages import References
@@ -109,7 +106,7 @@ def measured(name: str, seconds: float, settle: float, framework_name: str) -> d
 
 
 def cell(found: Sequence[Mapping[str, Any]]) -> str:
-    """The line of a cell, from its processes so far."""
+    """Return the line of a cell from its processes so far."""
     import numpy as np
 
     from paradnn.core.channel import read_message
@@ -149,7 +146,7 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
     }
 
     def intervals(chosen: Sequence[int]) -> list[tuple[float, float]]:
-        """Logarithm and half of its interval, before and after; NaN where there is none."""
+        """Return logarithms and half intervals before and after; NaN if there is no interval."""
         raw = [math.exp(medians[0][number]) for number in chosen]
         of = reference_metrics([timings[number] for number in chosen], best, 1)
         after = [of.get(f"step_time_at_reference{end}_ms", math.nan) for end in ("_low", "_high")]
@@ -182,7 +179,7 @@ def cell(found: Sequence[Mapping[str, Any]]) -> str:
 
 @contextmanager
 def _beside(program: str, count: int) -> Iterator[None]:
-    """So many other processes that run a program."""
+    """Run the given number of other processes with a program."""
     others = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(count)]
     time.sleep(1.0 if others else 0.0)
     try:
@@ -195,9 +192,7 @@ def _beside(program: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def _capped(share: float) -> Iterator[bool]:
-    """This process and its children have so much of a core; whether that could be set, in either
-    kind of group.
-    """
+    """Limit this process and its children to a share of a core; return whether that succeeded."""
     group = Path("/sys/fs/cgroup/cpu" if Path("/sys/fs/cgroup/cpu").is_dir() else "/sys/fs/cgroup")
     mine = group / f"reference-{os.getpid()}"
     done = False
@@ -218,9 +213,10 @@ def _capped(share: float) -> Iterator[bool]:
 
 
 def disturbed(points: int, seconds: float, framework: str) -> None:
-    """Points beside each disturbance, in random order. A line of each: how many were called
-    contended, and the step and every kernel, before the model was there and beside the blocks, as
-    multiples of the medians beside none.
+    """Measure points next to each disturbance, in random order.
+
+    Prints a line per disturbance: how many points were contended, and the step and every kernel,
+    before the model existed and between the blocks, relative to the undisturbed medians.
     """
     from paradnn.config.identity import point_request
     from paradnn.config.reading import read_point
@@ -292,7 +288,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
 
 
 def main() -> None:
-    """Print a line a cell after each of its processes, or lines of each disturbance."""
+    """Print a line per cell after each of its processes, or lines per disturbance."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

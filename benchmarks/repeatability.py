@@ -1,10 +1,12 @@
-"""python -m benchmarks.repeatability [--starts 3] [--pause 60] [--replicates 10] [--processes 5]
-[--folder FOLDER]
+"""Does the interval that a run reports cover a later measurement?
 
-Does the interval that a run reports hold for another time? Six points of six families, each measured `replicates` times
-in every start of the driver, each time in `processes` processes, with minutes of pause between the starts. From the raw
-blocks: how often the interval of the first 1, 2, 3 ... processes covers the median of all, and how wide it is. With
---folder the measurements stay there, and a second call goes on with them.
+    python -m benchmarks.repeatability [--starts 3] [--pause 60] [--replicates 10] [--processes 5]
+        [--folder FOLDER]
+
+Six points of six families, each measured `replicates` times in every start of the driver, each
+time in `processes` processes, with minutes of pause between starts. From the raw blocks: how
+often the interval of the first 1, 2, 3, ... processes covers the median of all, and how wide it
+is. With --folder measurements are kept, and a second call continues with them.
 """
 
 import argparse
@@ -74,7 +76,7 @@ def _processes(folder: Path, run: Mapping[str, Any]) -> Measured:
 def _rows(
     points: Sequence[Mapping[str, Any]], measured: Mapping[str, Measured]
 ) -> list[dict[str, Any]]:
-    """A row for each family and number of processes, and for all families together."""
+    """Return a row per family and number of processes, and for all families together."""
     families: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for run in points:
         families[str(run["model.name"])].append(run)
@@ -119,7 +121,7 @@ def _rows(
 
 
 def _seconds(run: Mapping[str, Any], count: int) -> float:
-    """What so many of the run's processes took, recording included."""
+    """Return the seconds of the run's first processes, recording included."""
     names = ("schedule", "start", "build", "compile", "warmup", "measure")
     once = float(run.get("phase_record_seconds", 0.0))
     return once + count * sum(float(run[f"phase_{name}_seconds"]) for name in names) / float(

@@ -1,16 +1,16 @@
-"""Times of served models predicted from the atlas' kernels, beside what was measured of them.
+"""Predict times of served models from the atlas' kernels and compare them with measurements.
 
     python -m benchmarks.served --aiconfigurator DIR
 
 DIR is a clone of github.com/ai-dynamo/aiconfigurator, whose `silicon_sample.csv` holds time to
-first token and time per output token of 5,221 deployments, each at a fixed number of requests in
-flight. Nothing of it is in the atlas.
+first token and time per output token of 5,221 deployments at fixed numbers of requests in flight.
+None of it is in the atlas.
 
 A step that writes one token for each of b requests is the sum of its kernels: products, attention
-of one token to a cache of a prompt and half an answer, experts, two all-reduces a layer where a
-layer is shared, and small kernels. While a request of `o` tokens is answered, o steps are taken and
-b - 1 prompts are read, one for each of the others, which leave as often. So a token takes a step
-and (b - 1) / o prompts. The first token of a request takes at least its own.
+of one token to a cache of a prompt and half an answer, experts, two all-reduces per layer if a
+layer is shared, and small kernels. While a request of `o` tokens is answered, o steps are taken
+and b - 1 prompts are read, one for each leaving request. A token therefore takes a step and (b -
+1) / o prompts. The first token of a request takes at least its own prompt.
 """
 
 import argparse
@@ -42,12 +42,12 @@ _SKEW = "power_law_1.2"
 
 
 class NotExpressed(Exception):
-    """Why a row is left out."""
+    """Why a row is omitted."""
 
 
 @dataclass
 class Row:
-    """A deployment: count of each (phase, group, operation) in a token."""
+    """A deployment: the count of each (phase, group, operation) per token."""
 
     told: Mapping[str, Any]
     counts: Counter[tuple[str, TimingGroup, Operation]] = field(default_factory=Counter)
@@ -62,14 +62,14 @@ class Row:
         count: float,
         variant: str = "",
     ) -> None:
-        """An operation `count` times; NotExpressed where nothing was timed."""
+        """Add an operation `count` times. Raises NotExpressed if it was never timed."""
         if group is None:
             raise NotExpressed(f"no {kind} timed")
         self.counts[phase, group, make_operation(kind, columns, variant)] += count  # type: ignore[assignment]
 
 
 def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) -> Row:
-    """The kernels of a deployment."""
+    """Return the kernels of a deployment."""
     if told["mode"] != "agg":
         raise NotExpressed("prompts are read elsewhere")
     if "kv_lora_rank" in config or "hidden_size" not in config:
@@ -111,7 +111,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
     answer = int(told["osl"])
 
     def find(kind: str, precision: str) -> TimingGroup | None:
-        """Of the version that is nearest, in the order of versions, to what was served."""
+        """Return the group of the version nearest to the served one."""
         asked = (device, kind, precision, engine)
         versions = {
             one.version
@@ -193,9 +193,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
 
 
 def predicted(rows: list[Row]) -> pd.DataFrame:
-    """A row each: seconds of a step and a prompt by kind, and of a token; every operation predicted
-    once.
-    """
+    """Return a row per deployment: seconds of a step and a prompt by kind, and of a token."""
     wanted: defaultdict[TimingGroup, dict[Operation, float]] = defaultdict(dict)
     for row in rows:
         for _, group, one in row.counts:
@@ -217,16 +215,14 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
 
 
 def _configs(folder: Path) -> dict[str, Any]:
-    """Name of a model, without its owner and what its weights are in -> the sizes it was published
-    with.
-    """
+    """Map the name of a model, without owner and weight format, to its published sizes."""
     paths = (folder / _ROOT / "model_configs").glob("*_config.json")
     found = {path.stem.removesuffix("_config"): json.loads(path.read_text()) for path in paths}
     return {name.split("--")[-1].replace("Meta-", ""): config for name, config in found.items()}
 
 
 def main() -> None:
-    """Print errors of a token and of the prompt by system and engine, and what was left out."""
+    """Print errors of tokens and prompts by system and engine, and the omitted rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

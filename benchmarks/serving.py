@@ -1,11 +1,10 @@
-"""The load generator and the server on a real clock: against queueing theory, against MLPerf's
-LoadGen, twice the peak.
+"""Compare the load generator and server on a real clock with queueing theory and MLPerf's
+LoadGen.
 
     python -m benchmarks.serving [--seconds 20] [--service-ms 2] [--loads 0.3,0.5,0.7,0.9]
 
-What is served is a stub that takes a fixed time, so that theory says what comes out (M/D/1).
-LoadGen asks a stub of its own at the same time, in another process: what disturbs the machine
-disturbs both.
+The service is a stub with a fixed time, so theory gives the result (M/D/1). LoadGen queries a
+second stub at the same time in another process, so disturbances of the machine affect both.
 """
 
 import argparse
@@ -33,8 +32,8 @@ _SHARES = (50, 90, 99)
 
 
 def stub(seconds: float) -> Callable[[int], None]:
-    """A service that takes so long: it sleeps but for the end, which it waits out, as a device
-    would be waited for.
+    """Return a service with a fixed time. It sleeps except at the end, where it spins like a
+    device wait.
     """
 
     def run(_: int) -> None:
@@ -48,7 +47,7 @@ def stub(seconds: float) -> Callable[[int], None]:
 
 
 def served(rate: float, seconds: float, service: float) -> QueryLog:
-    """Queries by LoadGen's schedule, one at a time."""
+    """Serve queries by LoadGen's schedule, one at a time."""
     with Generated(rate, LOADGEN_SEED, seconds, 1) as generated:
         generated.begin()
         return serve(generated, stub(service), time.monotonic_ns, 1).log
@@ -57,9 +56,7 @@ def served(rate: float, seconds: float, service: float) -> QueryLog:
 def loadgen(
     scenario: str, queries: int, issue: Callable[[list[lg.QuerySample]], object], **settings: float
 ) -> str:
-    """The summary that MLPerf's LoadGen writes of a scenario of so many queries, which `issue` is
-    given.
-    """
+    """Return the summary that LoadGen writes for a scenario; `issue` receives its queries."""
     asked = lg.TestSettings()
     asked.scenario = getattr(lg.TestScenario, scenario)
     asked.mode = lg.TestMode.PerformanceOnly
@@ -87,7 +84,7 @@ def answer(samples: list[lg.QuerySample]) -> None:
 
 
 def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
-    """Milliseconds of LoadGen's own quantiles, of so many queries by the same schedule."""
+    """Return LoadGen's quantiles in ms, for the given number of queries on the same schedule."""
     waiting: queue.SimpleQueue[list[lg.QuerySample]] = queue.SimpleQueue()
     run = stub(service)
 
@@ -108,8 +105,8 @@ def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
 
 
 def mean_wait(log: QueryLog, service: float) -> tuple[float, float]:
-    """Milliseconds: the mean wait that was measured, and that of the same arrivals where each takes
-    `service` s.
+    """Return the measured mean wait in ms, and that of the same arrivals if each takes `service`
+    s.
     """
     due = np.array(log.scheduled)
     walk = np.concatenate([[0], np.cumsum(service * 1e9 - np.diff(due))])
@@ -119,7 +116,7 @@ def mean_wait(log: QueryLog, service: float) -> tuple[float, float]:
 
 
 def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
-    """A table: ours and LoadGen's quantiles of each load, both asked at once."""
+    """Print our quantiles and LoadGen's per load, both queried at the same time."""
     print(
         "load  queries  wait (ms)  exact  M/D/1   late p50, p99, max   p50, p90, p99 (ms)   LoadGen's   ratio"
     )
@@ -153,7 +150,7 @@ def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
 
 
 def search_twice(seconds: float, service: float) -> None:
-    """The peak rate of the stub, found with two schedules."""
+    """Search the peak rate of the stub with two schedules."""
     peak = replace(SERVER, latency_ms=5e3 * service, min_seconds=seconds, batch=1)
     for seed in (LOADGEN_SEED, 1):
         begin = time.monotonic()
@@ -171,7 +168,7 @@ def search_twice(seconds: float, service: float) -> None:
 
 
 def main() -> None:
-    """A table beside LoadGen, and two searches of a peak."""
+    """Print the comparison with LoadGen, and two peak searches."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--service-ms", type=float, default=2.0)

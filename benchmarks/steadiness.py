@@ -1,14 +1,14 @@
-"""Planted series through the real protocol, on a clock that is turned by hand: false and missed
-alarms, coverage.
+"""Planted series through the real protocol on a simulated clock: false and missed alarms,
+coverage.
 
-    python -m benchmarks.steadiness [--series 400]     # the tables of docs/explanation/method.md
-    python -m benchmarks.steadiness --coverage         # the second of them alone
-    python -m benchmarks.steadiness --stop 0.02        # coverage where the interval itself decides when to stop
+    python -m benchmarks.steadiness [--series 400]     # the tables of docs/validation/intervals.md
+    python -m benchmarks.steadiness --coverage         # only the second
+    python -m benchmarks.steadiness --stop 0.02        # coverage if the interval decides when to stop
     python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
 
-Noise is Gaussian and AR(1) from block to block. `false`: a series without a change that is called
-unsteady; `missed`: one with a change that is called steady, with the reported step time beside the
-true one at the end.
+Noise is Gaussian and AR(1) from block to block. `false` counts series without a change that are
+called unsteady. `missed` counts series with a change that are called steady, with the reported
+step time relative to the true one at the end.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PLANTED: dict[str, Callable[[float, float], float]] = {
 
 
 def ar1(length: int, rho: float, random: np.random.Generator) -> list[float]:
-    """A stationary Gaussian AR(1) series with mean 0 and variance 1."""
+    """Return a stationary Gaussian AR(1) series with mean 0 and variance 1."""
     values = [float(random.standard_normal())]
     for shock in random.standard_normal(length - 1) * math.sqrt(1 - rho**2):
         values.append(rho * values[-1] + float(shock))
@@ -50,7 +50,7 @@ def ar1(length: int, rho: float, random: np.random.Generator) -> list[float]:
 
 
 class Machine:
-    """Runs steps of some 10 ms in simulated time, its noise one value a block."""
+    """Runs steps of about 10 ms in simulated time, with one noise value per block."""
 
     def __init__(
         self, shape: Callable[[float], float], rho: float, noise: float, random: np.random.Generator
@@ -74,8 +74,8 @@ class Machine:
 def planted(
     name: str, protocol: Protocol, rho: float, noise: float, series: int, seed: int = 0
 ) -> tuple[list[Timing], list[float]]:
-    """The timings of so many machines with a planted change, and the true step time at the end of
-    each, in seconds.
+    """Return timings of machines with a planted change, and the true step time at the end in
+    seconds.
     """
     timings = []
     truths = []
@@ -92,8 +92,9 @@ def planted(
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """Shares of series: that have an interval, and that have one which does not hold the true
-    median; and the width of the intervals over that for independent values (median).
+    """Shares of series that have an interval and whose interval misses the true median.
+
+    Also the median width relative to the interval for independent values.
     """
 
     given: float
@@ -106,9 +107,7 @@ class Coverage:
 
 
 def drawn(kind: str, length: int, random: np.random.Generator) -> list[float]:
-    """Block times whose true median is 1: AR(1), heavy-tailed, or of two levels 6% apart that
-    change at random.
-    """
+    """Draw block times with a true median of 1: AR(1), heavy-tailed, or of two levels 6% apart."""
     if kind == "heavy tails":
         return (1 + 0.02 * np.clip(random.standard_t(2, length), -40, 40)).tolist()
     if kind == "two levels":
@@ -118,7 +117,7 @@ def drawn(kind: str, length: int, random: np.random.Generator) -> list[float]:
 
 
 def coverage(length: int, kind: str, series: int, seed: int = 0) -> Coverage:
-    """What the intervals of so many series say."""
+    """Return the coverage of the intervals of the given number of series."""
     random = np.random.default_rng(seed)
     wrong = 0
     widths = []
@@ -135,7 +134,7 @@ def coverage(length: int, kind: str, series: int, seed: int = 0) -> Coverage:
 
 
 def errors_of_steady(timings: list[Timing], truths: list[float]) -> list[float]:
-    """How far the reported step is from the true one, of those that are called steady."""
+    """Return the errors of the reported step times of series that are called steady."""
     pairs = zip(timings, truths, strict=True)
     steps = (
         (statistics.median(one.blocks) / one.steps_per_block, truth)
@@ -146,7 +145,7 @@ def errors_of_steady(timings: list[Timing], truths: list[float]) -> list[float]:
 
 
 def print_alarms(series: int) -> None:
-    """Verdicts on planted machines, and what they cost."""
+    """Print verdicts on planted machines and their cost."""
     rows: list[dict[str, object]] = []
     for (label, protocol), name, noise, rho in itertools.product(
         PROTOCOLS.items(), PLANTED, (0.01, 0.03), RHO
@@ -165,7 +164,7 @@ def print_alarms(series: int) -> None:
 
 
 def print_coverage(series: int) -> None:
-    """What the intervals of short and long series say, of each kind of noise."""
+    """Print the coverage for short and long series with each kind of noise."""
     for kind in (*(f"ar {rho}" for rho in RHO), "heavy tails", "two levels"):
         for length in (FEWEST, 8, 10, 12, 16, 24, 40, 60, 100):
             found = coverage(length, kind, series)
@@ -175,11 +174,10 @@ def print_coverage(series: int) -> None:
 def stopped(
     protocol: Protocol, rho: float, noise: float, series: int, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Of machines at rest: share of intervals that hold the true step time, share at their goal,
-    seconds measured.
+    """Return coverage, share at the goal, and measured seconds for machines at rest.
 
-    The interval is that of the blocks on which the measurement ended: the looks before are chances
-    to end early on an interval that happens to be narrow.
+    The interval is that of the blocks at which the measurement stopped. Earlier looks are chances
+    to stop at an interval that is narrow by accident.
     """
     held = 0
     reached = 0
@@ -197,7 +195,7 @@ def stopped(
 
 
 def print_stopped(series: int, goal: float) -> None:
-    """Coverage beside that of the protocol that does not look."""
+    """Print the coverage with and without stopping on the interval."""
     for label, noise, rho in itertools.product(PROTOCOLS, (0.01, 0.03), RHO):
         looking = dataclasses.replace(PROTOCOLS[label], relative_interval=goal)
         held, reached, seconds = stopped(looking, rho, noise, series)
@@ -207,8 +205,8 @@ def print_stopped(series: int, goal: float) -> None:
 
 
 def print_table(series: int) -> None:
-    """The critical values: what chance explains in one of ten, by length and correlation of the
-    residuals.
+    """Print the critical values: what chance explains in one of ten, by length and
+    autocorrelation.
     """
     random = np.random.default_rng(0)
     for length in (6, 8, 10, 14, 20, 30, 40, 60, 80, 160, 320):

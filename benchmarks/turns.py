@@ -1,9 +1,9 @@
-"""Programs that take turns: each lives in a process of its own and sleeps on a pipe until it may
-run a block of steps.
+"""Programs that run in turn: each lives in a separate process and waits on a pipe for its next
+block.
 
 A program is a module with a `main` that ends in `take_part(prepare)`. It imports its framework
-once, and then forks a process for each model, as ParaDnn's worker does for each point. Nothing here
-is ParaDnn's.
+once and forks a process per model, as ParaDnn's worker does per point. Nothing here is part of
+ParaDnn.
 """
 
 import argparse
@@ -31,12 +31,12 @@ COMPARED = 6
 
 
 class Failed(Exception):
-    """A program ended, or said that it cannot go on."""
+    """A program ended, or reported that it cannot continue."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a program made of a model: how it runs, and the shapes of the weights that it trains."""
+    """A program's step: how to run it, and the shapes of the trained weights."""
 
     run: Run
     shapes: tuple[tuple[int, ...], ...]
@@ -44,19 +44,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Ready:
-    """What a program says once its step is compiled."""
+    """The report of a program whose step is compiled."""
 
     shapes: tuple[tuple[int, ...], ...]
     losses: tuple[float, ...]
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained."""
+        """Number of trained parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
 
 
 class Program:
-    """A program and its process for one model, as the one who gives the turns sees them."""
+    """A program and its process for one model, seen from the process that schedules turns."""
 
     def __init__(self, name: str, connection: Connection) -> None:
         self.name = name
@@ -70,8 +70,10 @@ class Program:
         return answer
 
     def block(self, steps: int, lead: int = 0) -> float:
-        """Seconds of `steps` steps, after `lead` that are not timed: others ran in between. Raises
-        Failed.
+        """Return the seconds of `steps` steps, after `lead` untimed steps that warm the caches.
+
+        Raises:
+            Failed: If the program ended.
         """
         self._connection.send((steps, lead))
         seconds = self._receive()
@@ -80,7 +82,7 @@ class Program:
         return seconds
 
     def close(self) -> None:
-        """Let the process for this model end."""
+        """End the process for this model."""
         self._connection.close()
 
     def _receive(self) -> object:
@@ -91,11 +93,10 @@ class Program:
 
 
 class Stage:
-    """Where programs are started: `commands` are the arguments of `python -m` by the programs'
-    names.
+    """Starts programs; `commands` maps their names to arguments of `python -m`.
 
-    They run in an empty folder each, with `environ`; their output is in files there, and is shown
-    where one fails.
+    Each runs in a separate empty folder with `environ`. Output goes to files there and is shown
+    if a program fails.
     """
 
     def __init__(
@@ -139,8 +140,11 @@ class Stage:
         self._folder.cleanup()
 
     def open(self, model: str) -> list[Program]:
-        """Every program with a process for `model`, which builds and compiles its step meanwhile.
-        Raises Failed.
+        """Return every program with a process for `model`, which builds and compiles in the
+        meantime.
+
+        Raises:
+            Failed: If a program cannot start.
         """
         self._accept(self._controls)
         for control in self._controls.values():
@@ -150,12 +154,12 @@ class Stage:
         return [Program(name, opened[name]) for name in self._processes]
 
     def log(self, name: str) -> str:
-        """The last lines that a program printed."""
+        """Return the last lines that a program printed."""
         lines = (Path(self._folder.name) / name / "log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-20:])
 
     def _accept(self, connections: dict[str, Connection]) -> None:
-        """Wait for a call of every program that is not in `connections`."""
+        """Wait for a connection of every program that is not in `connections`."""
         self._listener._listener._socket.settimeout(1.0)  # type: ignore[attr-defined]
         while missing := self._processes.keys() - connections.keys():
             try:
@@ -170,9 +174,7 @@ class Stage:
 def take_part(
     prepare: Callable[[str], Step], parser: argparse.ArgumentParser | None = None
 ) -> None:
-    """Serve the one who started this program until it is gone: `prepare(model)` runs in a fork for
-    each model.
-    """
+    """Serve the scheduling process until it is gone; `prepare(model)` runs in a fork per model."""
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--address", required=True)
     parser.add_argument("--name", required=True)

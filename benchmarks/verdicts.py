@@ -1,9 +1,9 @@
-"""How often the intervals of single analyses hold the truth where points share models and batch
-sizes.
+"""How often do intervals of single analyses cover the truth if points share models and batch
+sizes?
 
     python -m benchmarks.verdicts [--draws 250]
 
-The figures are those of docs/reference/analysis.md, section "Verdicts under attack".
+The results are in docs/validation/verdicts.md, section "Single analyses".
 """
 
 import argparse
@@ -24,9 +24,10 @@ PEAKS = ("peak_flops_per_second", "peak_bytes_per_second")
 
 
 def shared_effects(random: np.random.Generator, models: int = 23, batches: int = 9) -> pd.DataFrame:
-    """Models measured at all batch sizes. What is planted of a point has a normal effect of its
-    model (0.9), of its batch size (0.8) and of its own (0.6) about 0.5; its size is that of its
-    model, and its nodes have no effect.
+    """Return models measured at all batch sizes, with planted effects.
+
+    A point's value has normal effects of its model (0.9), its batch size (0.8) and itself (0.6)
+    around 0.5. Its size is that of its model; its nodes have no effect.
     """
     of_model = random.normal(0, 0.9, models)
     nodes = random.normal(size=models)
@@ -59,7 +60,7 @@ def shared_effects(random: np.random.Generator, models: int = 23, batches: int =
 
 
 def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float, float]]:
-    """What the analyses say of `shared_effects`: (truth, low, high) by what it is of."""
+    """Return (truth, low, high) of each analysis of `shared_effects`."""
 
     whole = np.sqrt(0.9**2 + 0.8**2 + 0.6**2)
     share = float(stats.norm.cdf(0.5 / whole))
@@ -83,7 +84,7 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
 
 
 def main() -> None:
-    """Print how often each interval holds the truth."""
+    """Print how often each interval covers the truth."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=250)
     draws = parser.parse_args().draws

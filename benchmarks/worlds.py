@@ -1,11 +1,11 @@
-"""Planted worlds, asked as a user asks: how often a command says what is not so, and how often what
-is.
+"""Planted worlds, queried through the commands: how often are answers false, and how often is the
+truth found?
 
     python -m benchmarks.worlds [--draws 200] [--only hosts late ...]
 
-Each world plants runs with NumPy, writes them into a SQLite store as runs, and reads what the
-commands print of it. A rate comes with its 95% interval (Clopper and Pearson). The rows printed are
-those of "Planted worlds" in docs/reference/analysis.md.
+Each world plants runs with NumPy, writes them to a SQLite store, and reads what the commands
+print. Rates have 95% intervals (Clopper and Pearson). The printed rows are those of
+docs/validation/verdicts.md, section "Planted worlds".
 """
 
 import argparse
@@ -57,8 +57,8 @@ def plant(
     axes: dict[str, int] | None = None,
     **columns: object,
 ) -> pd.DataFrame:
-    """Runs of a side: `logs` (points, replicates) of the speed at `hours`; the points are the grid
-    of `axes`.
+    """Return runs of a side: `logs` (points, replicates) of the speed at `hours`; points are the
+    grid of `axes`.
     """
     index = pd.MultiIndex.from_product(
         [range(count) for count in (axes or _GRID).values()], names=list(axes or _GRID)
@@ -77,31 +77,31 @@ def plant(
 
 
 def mixed(random: Random, points: int = 27, replicates: int = 3) -> np.ndarray:
-    """Hours of two sides (2, points, replicates) in one random order."""
+    """Return hours of two sides (2, points, replicates) in one random order."""
     return random.permutation(2 * points * replicates).reshape(2, points, replicates) / 60
 
 
 def noise(random: Random, points: int = 27, replicates: int = 3, size: float = 0.01) -> np.ndarray:
-    """What single runs scatter, (2, points, replicates)."""
+    """Return the noise of single runs, (2, points, replicates)."""
     return random.normal(0, size, (2, points, replicates))
 
 
 def both(
     logs: Sequence[np.ndarray], hours: Sequence[np.ndarray], axes: dict[str, int] | None = None
 ) -> pd.DataFrame:
-    """A and B with (points, replicates) each."""
+    """Return A and B with (points, replicates) each."""
     return pd.concat([plant(side, logs[n], hours[n], axes) for n, side in enumerate("AB")])
 
 
 def without(frame: pd.DataFrame, failed: Any) -> pd.DataFrame:
-    """The same where these runs went out of memory."""
+    """Return the same with these runs out of memory."""
     speed = frame["examples_per_second"].mask(failed)
     return frame.assign(outcome=np.where(failed, "oom_device", "ok"), examples_per_second=speed)
 
 
 def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -> pd.DataFrame:
-    """Sides in so many sessions each, in turn, which shift them; single points differ by 3% as
-    well.
+    """Sides with the given number of alternating sessions each, which shift them; points differ
+    by 3%.
     """
     base = noise(random, replicates=count)
     of_point = random.normal(0, 0.03, (27, 1))
@@ -117,7 +117,7 @@ def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -
 def one_sweep(
     random: Random, true: float = 0.0, size: float = 0.01, spread: float = 0.0
 ) -> pd.DataFrame:
-    """Sides mixed at random in one sweep; single points differ by `spread`."""
+    """Sides mixed at random in one sweep; points differ by `spread`."""
     hours = mixed(random)
     logs = noise(random, size=size)
     logs[0] += true + random.normal(0, spread, (27, 1))
@@ -125,7 +125,7 @@ def one_sweep(
 
 
 def hosts(random: Random) -> pd.DataFrame:
-    """One sweep, each side on a host of its own, and hosts 8% apart."""
+    """One sweep with each side on a separate host; hosts differ by 8%."""
     hours = mixed(random)
     logs = noise(random)
     shift = random.normal(0, 0.08, 2)
@@ -135,7 +135,7 @@ def hosts(random: Random) -> pd.DataFrame:
 
 
 def late(random: Random) -> pd.DataFrame:
-    """Five points of A measured in a later sweep on a machine that was 8% slower then."""
+    """Five points of A measured in a later sweep, on a machine that was 8% slower."""
     hours = mixed(random)
     logs = noise(random)
     some = np.isin(np.arange(27), random.choice(27, 5, replace=False))
@@ -148,7 +148,7 @@ def late(random: Random) -> pd.DataFrame:
 def blocks(
     shifts: Callable[[Random], np.ndarray], random: Random, order: str = "ABBA"
 ) -> pd.DataFrame:
-    """One sweep in blocks: each measures all points of a side once, under a shift of its own."""
+    """One sweep in blocks: each measures all points of a side once, under its own shift."""
     per_side = len(order) // 2
     logs = noise(random, 27, per_side)
     hours = np.zeros((2, 27, per_side))
@@ -175,7 +175,7 @@ def out_of_memory(random: Random) -> pd.DataFrame:
 
 
 def choices(random: Random) -> pd.DataFrame:
-    """Six equal batch sizes of inference, each in a session of its own that shifts it by 3%; four
+    """Six equal batch sizes of inference, each in a separate session that shifts it by 3%; four
     runs each.
     """
     parts = []
@@ -197,7 +197,7 @@ def choices(random: Random) -> pd.DataFrame:
 
 
 def protocols(random: Random) -> pd.DataFrame:
-    """A was timed by a short protocol that is 3% off."""
+    """A was timed with a short protocol that is 3% off."""
     hours = mixed(random)
     logs = noise(random)
     return pd.concat(
@@ -206,7 +206,9 @@ def protocols(random: Random) -> pd.DataFrame:
 
 
 def tiles(random: Random) -> pd.DataFrame:
-    """Every value of nodes moves the ratio by 10%; on average of such values the sides are equal."""
+    """Every value of nodes moves the ratio by 10%; the sides are equal on average over such
+    values.
+    """
     axes = {"model.nodes": 8, "model.layers": 4, "batch_size": 3}
     hours = mixed(random, 96, 1)
     logs = noise(random, 96, 1)
@@ -217,7 +219,7 @@ def tiles(random: Random) -> pd.DataFrame:
 def nothing(
     random: Random, families: int = 3, devices: int = 4, spread: float = 0.1
 ) -> pd.DataFrame:
-    """A page of comparisons of equal sides, whose single points differ by `spread`."""
+    """A page of comparisons of equal sides whose points differ by `spread`."""
     parts = []
     for family in range(families):
         for device in range(devices):
@@ -236,7 +238,7 @@ def nothing(
 
 
 def all_won(missed: int, random: Random) -> pd.DataFrame:
-    """144 points of which A wins all but some, by far and whatever the model."""
+    """144 points of which A wins nearly all by a wide margin, for every model."""
     axes = {"model.nodes": 16, "batch_size": 9}
     hours = mixed(random, 144, 1)
     logs = noise(random, 144, 1)
@@ -247,7 +249,9 @@ def all_won(missed: int, random: Random) -> pd.DataFrame:
 
 
 def levels(random: Random, count: int = 8, batches: int = 5) -> pd.DataFrame:
-    """One device: every value of nodes, layers and batch size has its own 20%, none a slope."""
+    """One device: every value of nodes, layers and batch size has an effect of 20%; none is a
+    slope.
+    """
     axes = {"model.nodes": count, "model.layers": 4, "batch_size": batches}
     effects = np.meshgrid(*(random.normal(0, 0.2, n) for n in axes.values()), indexing="ij")
     logs = sum(effects).reshape(-1, 1) + random.normal(0, 0.02, (effects[0].size, 1))
@@ -255,9 +259,7 @@ def levels(random: Random, count: int = 8, batches: int = 5) -> pd.DataFrame:
 
 
 def resumed(random: Random) -> pd.DataFrame:
-    """One device: the larger half of layers measured when the sweep went on, on a machine 8% off by
-    then.
-    """
+    """One device: the larger half of layers was measured after a resume, on a machine 8% off."""
     axes = {"model.nodes": 5, "model.layers": 6, "batch_size": 4}
     later = np.tile(np.repeat(np.arange(6) >= 3, 4), 5)
     logs = random.normal(0, 0.03, (120, 1)) + 0.08 * random.choice([-1, 1]) * later[:, None]
@@ -266,16 +268,14 @@ def resumed(random: Random) -> pd.DataFrame:
 
 
 def sloped(random: Random) -> pd.DataFrame:
-    """One device: a doubling of the batch size, of which there are four, is a factor of 1.3;
-    nothing else matters.
-    """
+    """One device: doubling the batch size (four values) is a factor of 1.3; nothing else matters."""
     axes = {"model.nodes": 5, "model.layers": 4, "batch_size": 4}
     logs = np.tile(math.log(1.3) * np.arange(4), 20) + random.normal(0, 0.03, 80)
     return plant("B", logs[:, None], random.permutation(80) / 60, axes)
 
 
 def even(random: Random) -> pd.DataFrame:
-    """The same where layers weigh as much as the batch size."""
+    """The same with an equal weight of layers and batch size."""
     frame = sloped(random)
     return frame.assign(
         examples_per_second=frame["examples_per_second"] * frame["model.layers"] ** math.log2(1.3)
@@ -316,7 +316,7 @@ def seeds(random: Random) -> pd.DataFrame:
 def in_sessions(
     order: str, shifts: Callable[[Random], np.ndarray], hosts: str, apart: float, random: Random
 ) -> pd.DataFrame:
-    """Sessions, so many hours `apart`, each of all points of one side once, under a shift and on a
+    """Sessions `apart` hours from each other, each with all points of one side, a shift and a
     host.
     """
     parts = []
@@ -329,7 +329,7 @@ def in_sessions(
 
 
 def unlike(random: Random) -> pd.DataFrame:
-    """Equal sides: A in two runs a point with 1% of noise, B in seven with 5%, mixed in one sweep."""
+    """Equal sides: A in two runs per point with 1% noise, B in seven with 5%, mixed in one sweep."""
     hours = random.permutation(27 * 9).reshape(27, 9) / 60
     return both(
         (random.normal(0, 0.01, (27, 2)), random.normal(0, 0.05, (27, 7))),
@@ -340,7 +340,7 @@ def unlike(random: Random) -> pd.DataFrame:
 def in_time(
     effect: Callable[[Random, np.ndarray], np.ndarray | float], random: Random
 ) -> pd.DataFrame:
-    """Equal sides mixed in one sweep of 162 runs; `effect` moves a run by its place in it, 0 to
+    """Equal sides mixed in one sweep of 162 runs; `effect` shifts a run by its position, 0 to
     161.
     """
     hours = mixed(random)
@@ -348,12 +348,14 @@ def in_time(
 
 
 def noisy(random: Random) -> pd.DataFrame:
-    """Equal sides mixed in one sweep; noise of 10% at the smallest batch size, 3% and 1% at others."""
+    """Equal sides mixed in one sweep; noise of 10% at the smallest batch size, 3% and 1% at
+    others.
+    """
     return both(random.normal(0, np.tile([0.1, 0.03, 0.01], 9)[:, None], (2, 27, 3)), mixed(random))
 
 
 def copied(world: World, whole: bool, random: Random) -> pd.DataFrame:
-    """The same with every run twice, or one run eleven times, under names of their own."""
+    """The same with every run twice, or one run eleven times, under other ids."""
     runs = world(random).reset_index(drop=True)
     if whole:
         copies = [runs]
@@ -375,9 +377,7 @@ def grids(random: Random) -> pd.DataFrame:
 
 
 def restarted(random: Random) -> pd.DataFrame:
-    """Equal sides mixed in one sweep that was resumed on another day, when the machine was 8%
-    slower.
-    """
+    """Equal sides mixed in one sweep that resumed on another day on a machine 8% slower."""
     hours = mixed(random)
     later = hours > random.uniform(0.3, 0.7) * hours.max()
     sides = both(noise(random) - 0.08 * later, hours + 20 * later)
@@ -385,7 +385,7 @@ def restarted(random: Random) -> pd.DataFrame:
 
 
 def days(random: Random) -> pd.DataFrame:
-    """Equal sides: A on one day, the halves of B on two others, days +-5%."""
+    """Equal sides: A on one day, the halves of B on two others; days differ by 5%."""
     logs = noise(random)
     of_day = random.normal(0, 0.05, 3)
     half = np.arange(27)[:, None] < 13
@@ -397,7 +397,7 @@ def days(random: Random) -> pd.DataFrame:
 
 
 def dropped(random: Random) -> pd.DataFrame:
-    """Equal sides with 4% of noise; A is out of memory in a third of the runs of the three largest
+    """Equal sides with 4% noise; A is out of memory in a third of the runs of the three largest
     models.
     """
     sides = both(noise(random, size=0.04), mixed(random))
@@ -421,7 +421,7 @@ def large(random: Random) -> pd.DataFrame:
 
 
 def scattered(random: Random) -> pd.DataFrame:
-    """Sides whose points differ by 30% about a mean of 1, half of them ahead."""
+    """Sides whose points differ by 30% around a mean of 1; half of them are ahead."""
     logs = noise(random, 60, 3)
     logs[0] += random.normal(0, 0.3, (60, 1))
     return both(logs, mixed(random, 60, 3), {"model.nodes": 20, "batch_size": 3})
@@ -431,7 +431,7 @@ _AXES = {"model.nodes": 6, "model.layers": 4, "batch_size": 4}
 
 
 def in_order(random: Random) -> pd.DataFrame:
-    """One device, measured in the order of nodes while the machine became 8% slower; nothing has an
+    """One device, measured in the order of nodes while the machine slowed by 8%; nothing has an
     effect.
     """
     place = np.arange(96)[:, None]
@@ -439,17 +439,15 @@ def in_order(random: Random) -> pd.DataFrame:
 
 
 def corner(random: Random) -> pd.DataFrame:
-    """One device where nothing has an effect, but that one run, of the largest model, is ten times
-    as slow.
-    """
+    """One device without effects, except that one run of the largest model is ten times as slow."""
     logs = random.normal(0, 0.03, (96, 1))
     logs[-1] -= math.log(10)
     return plant("B", logs, random.permutation(96)[:, None] / 60, _AXES)
 
 
 def channel(count: int, random: Random) -> pd.DataFrame:
-    """Messages of 12 sizes with a start-up of 20 us and 1 GB/s, in so many sessions that shift all
-    times by 8%.
+    """Messages of 12 sizes with a start-up of 20 us and 1 GB/s, in sessions that shift all times
+    by 8%.
     """
     session = np.tile(np.repeat(np.arange(count), 4), 12)
     sizes = np.repeat(4 ** np.arange(12), 4 * count)
@@ -473,7 +471,7 @@ _PARAMS = ("model.", "batch_size", "precision", "mode", "platform.", "task", "le
 
 
 def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
-    """The rows of a frame as runs; what is NaN was not recorded."""
+    """Return the rows of a frame as runs; NaN was not recorded."""
     for number, row in enumerate(frame.to_dict("records")):
         start = int(row.pop("start_time").timestamp() * 1000)
         named = {
@@ -493,7 +491,9 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
 
 @cache
 def parsed(words: tuple[str, ...]) -> tuple[SubCommand, Options, Selection]:
-    """A command with its options and what it chooses, as `python -m analysis` reads its words."""
+    """Return a command with its options and selection, as `python -m analysis` parses its
+    arguments.
+    """
     args = make_parser().parse_args(words)
     return (
         args.sub_command,
@@ -503,9 +503,7 @@ def parsed(words: tuple[str, ...]) -> tuple[SubCommand, Options, Selection]:
 
 
 class Store:
-    """A store whose runs are replaced, and what commands say of them; each is asked once, the runs
-    are read once.
-    """
+    """A store whose runs are replaced, and the output of commands on it; runs are read once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -521,8 +519,8 @@ class Store:
         self.frame, self.said = load_chosen(Selection(store=(self.uri,))), {}
 
     def asked(self, words: tuple[str, ...]) -> str:
-        """The sentences of a command, or the page that a report writes. The last word of `claims`
-        is the text of its file.
+        """Return the sentences of a command, or the page of a report; the last argument of
+        `claims` is its file.
         """
         if words not in self.said:
             self.said[words] = self._page(words) if words[0] == "report" else self._sentences(words)
@@ -547,8 +545,8 @@ class Store:
 
 
 class Question(NamedTuple):
-    """What is asked of a store, what may be said then, as a pattern or what finds it in the text,
-    and whether it is so.
+    """A question to a store: the possible answers, as patterns or functions of the text, and the
+    truth.
     """
 
     of: Callable[[Store], str]
@@ -556,7 +554,7 @@ class Question(NamedTuple):
     true: bool = False
 
     def hears(self, store: Store) -> bool:
-        """Whether it is said."""
+        """Whether the answer is given."""
         text = self.of(store)
         if isinstance(self.said, str):
             return bool(re.search(self.said, text, re.MULTILINE))
@@ -564,20 +562,18 @@ class Question(NamedTuple):
 
 
 def command(*words: str) -> Callable[[Store], str]:
-    """What asks a command."""
+    """Return the function that runs a command."""
     return lambda store: store.asked(words)
 
 
 def _headline(store: Store) -> str:
-    """What sensitivity says first, on a page."""
+    """Return the first statement of sensitivity on a page."""
     options = SensitivityOptions(metric="examples_per_second", log_scale="both")
     return (sensitivity(store.frame, options).headline() or ("", ""))[1]
 
 
 def beyond(pattern: str, silent: str = "", true: float = 1.0) -> Callable[[str], bool]:
-    """Whether an interval in the words, after the pattern, does not hold what is true, and `silent`
-    is not said.
-    """
+    """Whether the interval after a pattern misses the truth and `silent` is not stated."""
 
     def misses(text: str) -> bool:
         found = re.search(pattern + r" \(([-+\d.]+)[^\d(]* to ([-+\d.]+)", text)
@@ -633,7 +629,7 @@ PAGE = {"`report`: any difference": Question(command("report"), _PAGE)}
 
 
 def trend(of: str) -> dict[str, Question]:
-    """Whether a claim that the speed rises, or falls, with a hyperparameter is supported."""
+    """Whether a claim that speed rises, or falls, with a hyperparameter is supported."""
     check = f"- {{id: a, says: b, checks: [{{kind: trend, metric: examples_per_second, of: {of}, direction: "
     asked = {way: command("claims", "--file", f"{check}{way}}}]}}") for way in ("rises", "falls")}
     return {
@@ -643,14 +639,14 @@ def trend(of: str) -> dict[str, Question]:
 
 
 def claim(kind: str, bound: str, answer: str = "(SUPPORTED|REFUTED)") -> dict[str, Question]:
-    """Whether a claim of both sides is decided, or has the answer that is wanted."""
+    """Whether a claim about both sides is decided, or has the given answer."""
     text = f"- {{id: a, says: b, checks: [{{kind: {kind}, a: {{precision: bfloat16}}, b: {{precision: float32}}, "
     asked = Question(command("claims", "--file", f"{text}{bound}}}]}}"), f"^a. b: {answer}")
     return {f"claim of a {'share' if kind == 'compare' else kind}": asked}
 
 
 def so(questions: dict[str, Question]) -> dict[str, Question]:
-    """Questions of what is there."""
+    """Return questions about a true effect."""
     return {said: question._replace(true=True) for said, question in questions.items()}
 
 
@@ -873,12 +869,12 @@ WORLDS |= {
 
 
 def ends_of(times: int, draws: int) -> Any:
-    """The 95% interval of a rate."""
+    """Return the 95% interval of a rate."""
     return stats.binomtest(times, draws).proportion_ci(method="exact")
 
 
 class Rate(NamedTuple):
-    """How often something was said in so many draws, and whether it is so."""
+    """How often an answer was given, and whether it is true."""
 
     planted: str
     said: str
@@ -893,11 +889,11 @@ class Rate(NamedTuple):
 
 
 def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -> Iterator[Rate]:
-    """How often each thing is said of a world. `database` is a store that MLflow made, which is
-    overwritten; a page takes seconds and is drawn a tenth as often.
+    """Return how often each answer is given for a world.
 
-    Where nothing that is there is asked for, a world ends at 45 draws if nothing false was said:
-    the interval's upper end is 7.9% then. It goes on from `draws` to `most` where an upper end is
+    `database` is a store that MLflow made, which is overwritten. A page takes seconds and is
+    drawn a tenth as often. If a world has no true effect, it ends at 45 draws without a false
+    answer: the upper end is then 7.9%. It continues from `draws` to `most` while an upper end is
     8% or more and its rate less.
     """
     planted, world, questions = WORLDS[name]
@@ -923,7 +919,7 @@ def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -
 
 
 def main() -> None:
-    """Print a row for each question of each world."""
+    """Print a row per question of each world."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

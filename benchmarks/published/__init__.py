@@ -1,3 +1,1 @@
-"""Readers of the files that others published, from which the data that come with the package are
-made.
-"""
+"""Readers of published files, from which the data of the package are made."""

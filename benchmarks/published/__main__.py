@@ -1,8 +1,9 @@
-"""Makes analysis/published/data of the published files, from clones of their repositories
-(docs/validation/published-data.md).
+"""Make analysis/published/data from clones of the published repositories.
 
-python -m benchmarks.published archive=paradnn-original/scripts/data deepbench=DeepBench/results
-    vidur=vidur/data/profiling/network tiny=tiny_results_v1.3 layers=benchmarks/published/layers.csv
+    python -m benchmarks.published archive=paradnn-original/scripts/data deepbench=DeepBench/results
+        vidur=vidur/data/profiling/network tiny=tiny_results_v1.3 layers=benchmarks/published/layers.csv
+
+See docs/validation/published-data.md.
 """
 
 import json
@@ -17,7 +18,7 @@ from analysis.published.source import DATA, JSON_COLUMNS, PUBLICATION_COLUMNS
 
 
 def main(*words: str) -> None:
-    """A file for each NAME=FOLDER that is named."""
+    """Write a file per NAME=FOLDER."""
     for word in words:
         name, _, folder = word.partition("=")
         found = getattr(import_module(f"benchmarks.published.{name}"), f"read_{name}")(Path(folder))

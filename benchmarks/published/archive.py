@@ -1,11 +1,10 @@
-"""The published ParaDnn measurements, so that a new machine stands beside TPU v2 and V100 from the
-first day.
+"""The published ParaDnn measurements of TPU v2 and V100.
 
     python -m benchmarks.published archive=DIR
 
-The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data):
-parallel lists with a label a model. docs/validation/published-data.md says what the figures mean, and where
-they differ from this project's own.
+The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder
+scripts/data): parallel lists with a label per model. docs/validation/published-data.md explains
+the figures and how they differ from ParaDnn's own.
 """
 
 import re
@@ -25,8 +24,11 @@ _PUBLISHED = 1_583_107_200_000
 
 
 class _Platform(NamedTuple):
-    """One platform of the archive. `cores`: the archive counts the FLOPs of one of so many cores;
-    `peak` in FLOP/s as Table 3 of the paper states it.
+    """One platform of the archive.
+
+    Attributes:
+        cores: Number of cores; the archive counts the FLOPs of one.
+        peak: FLOP/s, from Table 3 of the paper.
     """
 
     device: str
@@ -69,7 +71,7 @@ _NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {};
 
 
 def read_archive(folder: Path) -> ImportedFolder:
-    """The runs of the archive's files in a folder; a file that is absent is passed over."""
+    """Return the runs of the archive's files in a folder; absent files are skipped."""
     runs: dict[tuple[str, str], PublishedRun] = {}
     for name, platform in (*_MEASURED.items(), (_TRACE, _TPU), (_OPERATIONS, _TPU)):
         if (folder / name).is_file():
@@ -83,7 +85,7 @@ def read_archive(folder: Path) -> ImportedFolder:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Label and values of each entry of a file's parallel lists."""
+    """Yield label and values of each entry of a file's parallel lists."""
     traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}.get(path.name)
     if traced is None:
         lists = [("labels", *_RATES), ("err_jobs", "states")]
@@ -101,7 +103,7 @@ def _take(
     label: str,
     entry: dict[str, Any],
 ) -> None:
-    """Make the run of an entry, or add to it what a trace says."""
+    """Create the run of an entry, or add the values of a trace to it."""
     match = _MODEL.fullmatch(label)
     assert match is not None, label
     point = label if match[6] is None else label[: match.start(6) - 1]
@@ -120,7 +122,7 @@ def _take(
 
 
 def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
-    """The run of a label, without numbers."""
+    """Return the run of a label, without metrics."""
     device = platform.device
     known = {name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)}
     params = {
@@ -141,8 +143,8 @@ def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
 
 
 def _measured(platform: _Platform, entry: Mapping[str, Any]) -> dict[str, float]:
-    """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the
-    TPU.
+    """Return the archive's values in ParaDnn's units: its FLOPs are in 10^9, and of one core on
+    the TPU.
     """
     number = {name: float(value) for name, value in entry.items()}
     rate = number["flops"] * 1e9 * platform.cores
@@ -159,10 +161,12 @@ def _measured(platform: _Platform, entry: Mapping[str, Any]) -> dict[str, float]
 
 
 def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
-    """What a trace of a run on TPU v2 says: the numbers of the capture with the highest FLOP rate,
-    and rate and infeed of all captures, which are repeats within a process. Of an operation
-    (`kind`) its share, FLOPs and bytes in it, rates while it runs; the training loop's are of what
-    it contains over its own time, up to 78 times the peak.
+    """Return the metrics of a trace on TPU v2.
+
+    They are those of the capture with the highest FLOP rate, plus rate and infeed of all
+    captures, which are repeats within one process. An operation (`kind`) has share, FLOPs, bytes
+    and rates. Rates of the training loop are omitted: they divide its contents by its own time
+    and reach 78 times the peak.
     """
     captures = [entry.pop(name, []) for name in _CAPTURES]
     if entry["rawMB"] == 0:

@@ -1,12 +1,11 @@
-"""The atlas' files, from clones of the repositories whose measurements it is made of: a few hundred
-timings of each table, and how well they predict the others.
+"""Make the atlas' files from clones of the source repositories.
 
     python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
-ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files,
-one latency a row, timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32,
-called from Python. Emma926/paradnn (Apache-2.0): whole training steps of fully connected models on
-TPU v2 and V100, all of which are kept; they come with the package.
+Keeps a few hundred timings of each table, and how well they predict the others. ai-dynamo/aiconfigurator (Apache-2.0):
+kernels under vLLM, SGLang and TensorRT-LLM in Parquet files, one latency per row, timed in CUDA graphs.
+sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32, called from Python. Emma926/paradnn (Apache-2.0): all whole
+training steps of fully connected models on TPU v2 and V100, which ship with the package.
 """
 
 import json
@@ -52,8 +51,10 @@ _LEVEL = 0.95
 
 
 def build_atlas(sources: dict[str, Path], out: Path) -> list[TimingGroup]:
-    """Write the atlas' files of the named sources; its groups. DataError for a folder that is none
-    of these.
+    """Write the atlas' files of the named sources and return its groups.
+
+    Raises:
+        DataError: If a folder is not a clone of its source.
     """
     readers = {"aiconfigurator": _aiconfigurator, "neusight": _neusight, "paradnn": _paradnn}
     groups: list[TimingGroup] = []
@@ -87,8 +88,9 @@ def build_atlas(sources: dict[str, Path], out: Path) -> list[TimingGroup]:
 
 
 def _chosen(group: TimingGroup) -> TimingGroup:
-    """The group with the timings that are kept, of whole steps all, and its errors on those that
-    were left out; before that these have a `weight`: what is held out together.
+    """Return the group with its kept timings and its errors on the omitted ones.
+
+    Whole steps are all kept. Timings of one `weight` are omitted together.
     """
     rows = group.timings
     random = np.random.default_rng(
@@ -130,7 +132,7 @@ def _chosen(group: TimingGroup) -> TimingGroup:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of a clone, empty where git does not say."""
+    """Return the commit of a clone, or an empty string."""
     found = subprocess.run(
         ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -144,8 +146,8 @@ def _timings(
     weights: Sequence[str],
     frame: pd.DataFrame,
 ) -> pd.DataFrame:
-    """Timings that can be, of a published table; `weights` are its columns that say which are of
-    one weight.
+    """Return the valid timings of a published table; `weights` names the columns that identify a
+    weight.
     """
     rows = pd.DataFrame({name: columns.get(name, 1) for name in COLUMNS}, index=frame.index)
     sizes = [name for name in COLUMNS if name not in ("flops", "bytes")]
@@ -222,7 +224,7 @@ _NAMES = {
 
 
 def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
-    """Products of every version; of other kinds the newest version of each engine."""
+    """Yield products of every version, and other kinds of the newest version of each engine."""
     root = next(iter(sorted(folder.rglob("systems/data"))), folder)
     commit = _commit(folder)
     paths: dict[tuple[str, str, str], dict[str, Path]] = {}
@@ -271,13 +273,13 @@ def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
 
 
 def _device(system: str) -> str:
-    """As its maker writes it: h200_sxm is H200 SXM."""
+    """Return the device's name as its maker writes it: h200_sxm is H200 SXM."""
     known = {"rtx_pro_6000_server": "RTX PRO 6000", "b60": "Arc Pro B60"}
     return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")
 
 
 def _neusight(folder: Path) -> Iterator[TimingGroup]:
-    """Kernels of five GPUs in float32, forward only."""
+    """Yield kernels of five GPUs in float32, forward only."""
     commit = _commit(folder)
     kinds: dict[str, tuple[Sequence[str], Callable[[pd.DataFrame], Columns]]] = {
         "gemm": (("N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4)),
@@ -318,8 +320,8 @@ def _neusight(folder: Path) -> Iterator[TimingGroup]:
 
 
 def _paradnn(_: Path) -> Iterator[TimingGroup]:
-    """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one
-    after the other.
+    """Yield whole training steps as one kernel each: the batch by a layer's weights, layers in
+    sequence.
     """
     from analysis.published.source import load_shipped
     from paradnn.families import make_model
@@ -350,7 +352,7 @@ def _paradnn(_: Path) -> Iterator[TimingGroup]:
 
 
 def main(*words: str) -> None:
-    """Make the files of the sources that are named; without `out=` those of the package."""
+    """Make the files of the named sources; without `out=` those of the package."""
     sources = {name: Path(folder) for name, _, folder in (word.partition("=") for word in words)}
     out = sources.pop("out", DATA)
     groups = build_atlas(sources, out)

@@ -1,4 +1,4 @@
-"""What the readers of published files share: names of platforms, repetitions, transfers."""
+"""Shared by the readers of published files: names of platforms, repetitions, transfers."""
 
 import csv
 from collections import Counter
@@ -14,17 +14,13 @@ from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 @cache
 def device_called(name: str) -> str:
-    """A platform's name here, where files spell one in two ways, or say what is inside in place of
-    what it is.
-    """
+    """Return a platform's name here, for files with several spellings."""
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as table:
         return {row["name"]: row["device"] for row in csv.DictReader(table)}.get(name, name)
 
 
 def repeated(runs: Iterable[PublishedRun], *source: str) -> list[PublishedRun]:
-    """What a file lists twice was measured twice: the second is a replicate, with an identity of
-    its own.
-    """
+    """Make the second occurrence of a problem in a file a replicate with its own identity."""
     seen: Counter[str] = Counter()
     found = []
     for run in runs:
@@ -48,9 +44,10 @@ def transfer(
     precision: str,
     seconds: float,
 ) -> tuple[str, dict[str, str], dict[str, float]]:
-    """A time of a message or a collective of `size` bytes between `processes`, which are on so many
-    `hosts`, with name, params and metrics of one's own runs of `model=channel`
-    (docs/how-to/communication.md). One's own runs have no `model.hosts`: all their processes are of one.
+    """Return name, params and metrics of a timed message or collective.
+
+    They match measured runs of `model=channel` (docs/how-to/communication.md), which have no
+    `model.hosts`: all their processes share a host.
     """
     fixed = {
         "model.name": "channel",
@@ -91,8 +88,8 @@ def published_run(
     params: Mapping[str, str],
     metrics: Mapping[str, float],
 ) -> PublishedRun:
-    """A run with the tags that all have: identities of `point` and `environment`, one replicate, a
-    note.
+    """Return a run with the common tags: identities of `point` and `environment`, replicate, and
+    a note.
     """
     tags = {
         "environment_id": digest(*environment),

@@ -1,13 +1,12 @@
-"""DeepBench's published timings, so that one's own kernels stand beside eighteen files of other
-platforms.
+"""DeepBench's published timings as runs.
 
     python -m benchmarks.published deepbench=DIR
 
-DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and one a
-precision, with sections one below the other whose order and spelling differ, so that columns are
-found by their headings. Each timing becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`,
-`sparse_gemm` or `channel`, with the params of one's own, so that analyses find the same point in
-both. docs/validation/published-data.md says what the figures mean, and what is odd.
+DIR is the folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and
+one sheet per precision. Order and spelling of sections differ, so columns are found by their
+headings. Each timing becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`, `sparse_gemm` or
+`channel` with the params of a measured run, so that analyses pair them.
+docs/validation/published-data.md explains the figures and their peculiarities.
 """
 
 import itertools
@@ -43,8 +42,8 @@ _SHARED_GROUPS = ("model.", "optimizer.", "data.")
 
 
 class Machine(NamedTuple):
-    """What the sheet `Specs` says: `device` in its words, `kind` gpu or cpu, and every other line,
-    key -> text.
+    """The sheet `Specs`: `device` as printed, `kind` gpu or cpu, and every other line as key and
+    text.
     """
 
     device: str
@@ -53,8 +52,11 @@ class Machine(NamedTuple):
 
 
 class KernelTiming(NamedTuple):
-    """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of
-    its dataclass, of a channel those of `transfer`.
+    """One timing.
+
+    Attributes:
+        place: Sheet, row and heading.
+        options: Fields of the kernel's dataclass, or for a channel those of `transfer`.
     """
 
     place: str
@@ -72,7 +74,7 @@ _NO_TIME = ("n/a", "n/a*", "not supported", "-")
 
 
 def read_workbook(path: Path) -> tuple[Machine, list[KernelTiming]]:
-    """The platform of a file and its timings, in the file's order."""
+    """Return the platform of a file and its timings, in the file's order."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", UserWarning
@@ -92,7 +94,7 @@ def read_workbook(path: Path) -> tuple[Machine, list[KernelTiming]]:
 
 
 def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming]:
-    """The timings of one sheet, section by section; none of one that has no section."""
+    """Yield the timings of one sheet, section by section."""
     starts = [number for number, row in enumerate(rows) if _title(row) in _LAYOUT["sections"]]
     stated = " ".join(
         _text(cell) for row in rows[: min(starts, default=0)] for cell in row if cell is not None
@@ -127,7 +129,7 @@ def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming
 
 
 def _timed(section: str) -> list[tuple[str, str, dict[str, str]]]:
-    """The columns of times of a section: heading, kernel, and options that no cell says."""
+    """Return the time columns of a section: heading, kernel, and implied options."""
     cell = section.partition("recurrent layers - ")[2]
     return [
         (*column, said | ({"cell": cell} if cell else {}))
@@ -136,7 +138,7 @@ def _timed(section: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def _columns(headings: Sequence[Any]) -> dict[str, int]:
-    """Heading in one spelling -> its column."""
+    """Map normalized headings to columns."""
     words = (" ".join(re.sub(r"\(.*?\)", "", _text(cell)).lower().split()) for cell in headings)
     found = {heading: column for column, heading in enumerate(words) if column and heading}
     for name, other in _LAYOUT["others"]:
@@ -154,7 +156,7 @@ def _row(
     precision: str,
     place: str,
 ) -> Iterator[KernelTiming]:
-    """The timings of a row."""
+    """Yield the timings of a row."""
     for heading, kernel, said in times:
         milliseconds = cells.get(heading)
         if milliseconds is None or str(milliseconds).strip().lower() in _NO_TIME:
@@ -179,9 +181,7 @@ def _row(
 
 
 def _size(name: str, value: Any) -> Any:
-    """A cell as the option that it becomes: bytes of floats, the share that is not zero of a
-    sparsity.
-    """
+    """Return a cell as an option: bytes of floats, or the density for a sparsity."""
     if name.endswith("transpose"):
         return value == "T"
     if name == "sparsity":
@@ -198,7 +198,7 @@ def _text(value: Any) -> str:
 
 
 def read_deepbench(folder: Path) -> ImportedFolder:
-    """A publication for each spreadsheet below a folder, in the order of their paths."""
+    """Return a publication per spreadsheet below a folder, ordered by path."""
     return ImportedFolder([_publication(path) for path in sorted(folder.rglob("DeepBench_*.xlsx"))])
 
 
@@ -228,7 +228,7 @@ def _publication(path: Path) -> Publication:
 
 
 def _run(timing: KernelTiming, file: str, kind: str, tags: Mapping[str, str]) -> PublishedRun:
-    """A timing with name, params and metrics of one's own run of the same."""
+    """Return a timing with name, params and metrics of a measured run of the same point."""
     device = tags["device"]
     if timing.kernel == "channel":
         name, params, metrics = transfer(
@@ -247,8 +247,10 @@ def _run(timing: KernelTiming, file: str, kind: str, tags: Mapping[str, str]) ->
 
 
 def _kernel(timing: KernelTiming, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
-    """Name, params and metrics of a kernel. No compiler made it, so no run has `compile`; of int8
-    the width of the result is not stated, and so no traffic.
+    """Return name, params and metrics of a kernel.
+
+    No compiler made it, so it has no `compile`. For int8 the width of the result is not stated,
+    so it has no traffic.
     """
     model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
     work = requested_workload(forward := {"mode": "inference"}).configured(forward)

@@ -1,13 +1,13 @@
-"""Times by type of layer, as papers print them, as profiled runs of inference.
+"""Times by type of layer, as papers print them, as profiled inference runs.
 
     python -m benchmarks.published layers=FILE.csv
     python -m analysis breakdown --experiment layers
 
-A row is a model on a device: device, model (a family of the suite, or any name), batch_size,
-forward_ms of the whole pass, and the milliseconds of each type of layer, measured one by one; blank
-where a model has none. The table beside this module, layers.csv, is that of Lu et al., "Modeling
-the Resource Requirements of Convolutional Neural Networks on Mobile Devices" (2017): AlexNet and
-VGG-16 on Jetson TK1 and TX1, Caffe.
+A row is a model on a device: device, model (a family, or any name), batch_size, forward_ms of the
+whole pass, and the milliseconds of each type of layer, measured one by one; blank if a model has
+none. layers.csv in this folder is the table of Lu et al., "Modeling the Resource Requirements of
+Convolutional Neural Networks on Mobile Devices" (2017): AlexNet and VGG-16 on Jetson TK1 and TX1
+with Caffe.
 """
 
 import csv
@@ -23,7 +23,7 @@ _PUBLISHED = 1_508_716_800_000
 
 
 def read_layers(path: Path) -> ImportedFolder:
-    """The rows of a file."""
+    """Return the rows of a file."""
     runs = [_run(row) for row in csv.DictReader(read_text(path).splitlines())]
     about = f"{len(runs)} tables by type of layer from {path.name}; see docs/validation/published-data.md."
     return ImportedFolder(
@@ -32,7 +32,7 @@ def read_layers(path: Path) -> ImportedFolder:
 
 
 def _run(row: dict[str, str]) -> PublishedRun:
-    """A model on a device."""
+    """Return the run of a model on a device."""
     batch = int(row["batch_size"])
     forward = float(row["forward_ms"])
     spent = {name: float(text) for name, text in row.items() if name not in _KEYS and text}

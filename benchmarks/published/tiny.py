@@ -1,13 +1,12 @@
-"""MLPerf Tiny's results as runs of inference, so that one's own small models stand beside
-microcontrollers.
+"""MLPerf Tiny's results as inference runs.
 
     python -m benchmarks.published tiny=DIR
     python -m analysis boxplot --experiment mlperf-tiny --by device --metric examples_per_second
 
-DIR is a clone of github.com/mlcommons/tiny_results_v1.3. A run is a benchmark on a system: the rate
-that its performance file gives (of the streaming wake word the estimated one), else its energy
-file, and the energy of an inference. The energy of the streaming wake word is of a whole recording,
-and left out.
+DIR is a clone of github.com/mlcommons/tiny_results_v1.3. A run is a benchmark on a system: the
+rate of its performance file (for the streaming wake word the estimated one), otherwise of its
+energy file, and the energy per inference. The energy of the streaming wake word covers a whole
+recording and is omitted.
 """
 
 import re
@@ -34,7 +33,7 @@ _ABOUT = "{} results of MLPerf Tiny v1.3, closed division (github.com/mlcommons/
 
 
 def read_tiny(folder: Path) -> ImportedFolder:
-    """The results of all submitters, but those that give no throughput."""
+    """Return the results of all submitters that report a throughput."""
     runs = []
     damaged = []
     for path in sorted(folder.glob("closed/*/results/*/*")):
@@ -50,8 +49,10 @@ def read_tiny(folder: Path) -> ImportedFolder:
 
 
 def _run(path: Path) -> PublishedRun:
-    """A benchmark (the folder's name) on a system (that of the folder above). ValueError where no
-    rate is given.
+    """Return the run of a benchmark (the folder's name) on a system (its parent folder).
+
+    Raises:
+        ValueError: If no rate is reported.
     """
     system = path.parent.name
     submitter = path.parents[2].name

@@ -1,11 +1,10 @@
-"""Vidur's published times of NCCL, so that one's own channels stand beside those of A40, A100 and
-H100.
+"""Vidur's published times of NCCL on A40, A100 and H100 as runs.
 
     python -m benchmarks.published vidur=DIR
 
-DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/network: one folder for
-each machine, with `all_reduce.csv` and `send_recv.csv`. Each row becomes one run of
-`model=channel`. docs/validation/published-data.md says what the figures mean.
+DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/network: one folder per
+machine with `all_reduce.csv` and `send_recv.csv`. Each row becomes one run of `model=channel`.
+docs/validation/published-data.md explains the figures.
 """
 
 import csv
@@ -23,8 +22,12 @@ _PUBLISHED = 1_722_124_800_000
 
 
 def read_vidur(folder: Path) -> ImportedFolder:
-    """A publication for each file below a folder, in the order of their paths; left out is what is
-    another machine's, byte for byte. ValueError and KeyError for a table of another kind.
+    """Return a publication per file below a folder, ordered by path; identical copies are
+    omitted.
+
+    Raises:
+        ValueError: If a table has another format.
+        KeyError: If a column is missing.
     """
     publications: list[Publication] = []
     left_out: list[str] = []
@@ -49,7 +52,7 @@ def read_vidur(folder: Path) -> ImportedFolder:
 def _runs(
     machine: str, device: str, name: str, pattern: str, content: str
 ) -> Iterator[PublishedRun]:
-    """A run for each row."""
+    """Yield a run per row."""
     table = csv.DictReader(content.splitlines())
     for row in table:
         processes, size, of_a_host = (
