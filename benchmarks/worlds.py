@@ -28,7 +28,7 @@ from scipy import stats
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.cli import main as analysis
 from analysis.cli import make_parser
-from analysis.cli.answer import answer, load_chosen
+from analysis.cli.answer import answer, load_selection
 from analysis.cli.commands import SubCommand
 from analysis.options import Options, Selection, read_arguments
 from benchmarks.common import Planted, fill
@@ -516,7 +516,7 @@ class Store:
         """Make these the only runs."""
         self.path.write_bytes(self.empty)
         fill(self.path, planted_runs(runs))
-        self.frame, self.said = load_chosen(Selection(store=(self.uri,))), {}
+        self.frame, self.said = load_selection(Selection(store=(self.uri,))), {}
 
     def asked(self, words: tuple[str, ...]) -> str:
         """Return the sentences of a command, or the page of a report; the last argument of

@@ -1,8 +1,7 @@
-"""The command line: one sub-command for each analysis, all with the same options for choosing runs
-and for output.
+"""The command line `python -m analysis`: one sub-command per analysis, and some about the store.
 
-Arguments, printing, --csv, --figure, --width and --log are made for each from its dataclass of
-options.
+The arguments of each command, and its output with --csv, --figure, --width and --log, follow from
+dataclasses of options.
 """
 
 import gc
@@ -20,29 +19,33 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 
 @program
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command; returns the exit code. What a user can mend is one line on standard
-    error and code 2.
+    """Run one sub-command.
+
+    Args:
+        argv: the arguments; None for those of the process.
+
+    Returns:
+        The exit code. An error that the user can fix is one line on standard error and code 2.
     """
     parser = make_parser()
-    args = parser.parse_args(argv)
+    parsed = parser.parse_args(argv)
     command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
-        # Text columns are a block each: pandas warns where one is added to a hundred.
+        # Columns of text are a block each, and pandas warns of frames with more than a hundred.
         warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
-        gc.set_threshold(
-            100_000
-        )  # each time it looks at the runs that are being read, of which none is garbage
-        args.sub_command.execute(args, command_line)
+        # Each collection visits all the runs that are being read, none of which is garbage.
+        gc.set_threshold(100_000)
+        parsed.sub_command.execute(parsed, command_line)
     return 0
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command line; what it gives has the chosen command as `sub_command`."""
+    """Return the parser of the command line; it stores the chosen command as `sub_command`."""
     parser = Parser(
         "python -m analysis",
-        description="Analyse the runs in a tracking store.",
-        epilog="python -m analysis COMMAND --help says what a command does and takes.",
+        description="Analyze the runs in a tracking store.",
+        epilog="python -m analysis COMMAND --help describes a command and its options.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -1,8 +1,8 @@
-"""The runs that a selection chooses, and what an analysis says of them.
+"""Loading of the chosen runs, and the choice among heterogeneous runs.
 
-Runs of different protocols or environments are never mixed unasked: where an analysis meets some,
-it is made again of fewer, of one protocol in each environment, then of one protocol and environment
-on each device, then of one in all.
+Runs of different protocols or environments are never mixed without a request. If an analysis
+rejects heterogeneous runs, it is repeated with fewer: first with those of one protocol in each
+environment, then of one protocol and environment on each device, then of one in all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.lazy import pd
 from analysis.options import Options, Selection, command_line
@@ -28,169 +28,212 @@ if TYPE_CHECKING:
     from analysis.report.populations import Population
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
-_LISTED = 4  # groups whose command is shown
+_MAX_LISTED = 4  # groups whose command is shown
 
 
-def load_chosen(
+def load_selection(
     selection: Selection, columns: Collection[str] | None = None, *, may_be_empty: bool = False
 ) -> pd.DataFrame:
-    """The frame of the runs that a selection chooses; `columns` limits what is read.
+    """Load the runs that a selection chooses.
 
-    ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no
-    run matches.
+    Args:
+        selection: the options that choose runs.
+        columns: columns to read; None for all.
+        may_be_empty: whether a frame without runs is returned instead of an error.
+
+    Raises:
+        ConfigError: an option has an unknown value.
+        ParadnnError: no run matches.
     """
     if columns is not None:
-        columns = {*columns, *(parse_condition(condition).column for condition in selection.where)}
+        columns = {*columns, *(parse_condition(text).column for text in selection.where)}
     frame = filter_by_text(_load(selection, columns), selection.where)
-    held = {str(name) for name in frame["family"].dropna().unique()}
-    for flag, values, known in (
-        ("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))]),
+    _check_values(selection, frame)
+    if frame.empty and not may_be_empty:
+        raise ParadnnError(_no_match_reason(selection))
+    return frame
+
+
+def _check_values(selection: Selection, frame: pd.DataFrame) -> None:
+    """Reject unknown values, since a typing mistake among several values would go unseen."""
+    present = {str(name) for name in frame["family"].dropna().unique()}
+    known_families = [*FAMILIES, *sorted(present.difference(FAMILIES))]
+    for option, values, known in (
+        ("--family", selection.family, known_families),
         ("--platform", selection.platform, _PLATFORMS),
         ("--outcome", selection.outcome, OUTCOMES),
     ):
-        # A typing mistake among several values would go unseen.
-        for value in (value for value in values if value not in known):
-            remedy = f"{did_you_mean(value, known)}choose of {', '.join(known)}"
-            raise ConfigError(flag, value, "there is no such thing", remedy)
-    if frame.empty and not may_be_empty:
-        raise ParadnnError(_nothing(selection))
-    return frame
+        for value in values:
+            if value not in known:
+                remedy = f"{did_you_mean(value, known)}choose from {', '.join(known)}"
+                raise ConfigError(option, value, "unknown value", remedy)
 
 
 def _load(selection: Selection, columns: Collection[str] | None) -> pd.DataFrame:
     from analysis.store.load import load
 
-    same = ("family", "platform", "outcome", "since", "until", "protocol", "unfinished", "reader")
+    tags = dict(selection.tag)
+    if selection.device:
+        tags["device"] = selection.device
     return load(
         selection.store,
         experiments=selection.experiment or (default_experiment(),),
-        tags=dict(selection.tag) | ({"device": selection.device} if selection.device else {}),
+        tags=tags,
         columns=columns,
-        **{name: getattr(selection, name) for name in same},
+        family=selection.family,
+        platform=selection.platform,
+        outcome=selection.outcome,
+        since=selection.since,
+        until=selection.until,
+        protocol=selection.protocol,
+        unfinished=selection.unfinished,
+        reader=selection.reader,
     )
 
 
-def _nothing(selection: Selection) -> str:
-    """Why no run matches, in words: what was asked for that the store does not hold, and what it
-    holds.
-    """
-    frame = _load(
-        replace(Selection(), store=selection.store, experiment=selection.experiment),
-        ("platform.name",),
-    )
+def _no_match_reason(selection: Selection) -> str:
+    """State which requested values the store does not hold, and which it holds."""
+    everything = Selection(store=selection.store, experiment=selection.experiment)
+    frame = _load(everything, ("platform.name",))
     if frame.empty:
         return (
             "no run in the store; measure first, with python -m paradnn.train -m experiment=quick"
         )
-    lacking = []
-    asked = {
+    requested: dict[str, Sequence[str]] = {
         "family": selection.family,
         "platform.name": selection.platform,
         "outcome": selection.outcome,
+        "device": [selection.device] if selection.device else [],
     }
-    for column, values in {**asked, "device": filter(None, [selection.device])}.items():
+    reasons = []
+    for column, values in requested.items():
         if column in frame:
-            held = sorted({str(value) for value in frame[column].dropna()})
+            present = sorted({str(value) for value in frame[column].dropna()})
         else:
-            held = []
-        for value in (value for value in values if value not in held):
-            flag = f"--{column.removesuffix('.name')} {value}"
-            lacking.append(
-                f"{flag}: {did_you_mean(value, held)}the store has {', '.join(held) or 'none'}"
-            )
-    narrowing = shlex.join(command_line(replace(selection, store=(), experiment=())))
-    why = "; ".join(lacking) or f"no run meets all of {narrowing}"
-    return f"no run matches, of {counted(len(frame), 'run')} in the store; {why}"
+            present = []
+        option = f"--{column.removesuffix('.name')}"
+        for value in values:
+            if value not in present:
+                hint = did_you_mean(value, present)
+                known = ", ".join(present) or "none"
+                reasons.append(f"{option} {value}: {hint}the store has {known}")
+    if not reasons:
+        conditions = shlex.join(command_line(replace(selection, store=(), experiment=())))
+        reasons.append(f"no run meets all of {conditions}")
+    return f"no run matches, of {counted(len(frame), 'run')} in the store; {'; '.join(reasons)}"
 
 
 def answer(
-    one: Analysis[Any, Result], frame: pd.DataFrame, options: Options, selection: Selection
+    analysis: Analysis[Any, Result], frame: pd.DataFrame, options: Options, selection: Selection
 ) -> Result:
-    """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group,
-    and of which.
+    """Apply an analysis to a frame, or to the largest part of it that is homogeneous enough.
 
-    `selection` chose the frame: the commands for other groups narrow it. Where no group will do,
-    the error of all of them, or of the largest with what sets them apart.
+    Args:
+        analysis: the analysis.
+        frame: one row per run.
+        options: its options.
+        selection: the options that chose the frame; commands for other parts narrow it.
+
+    Returns:
+        The result. Its `set_aside` names the runs that were not used, if there are any.
+
+    Raises:
+        ParadnnError: no part will do. It is the error for all runs, or that for the largest part
+            together with what sets the parts apart.
     """
-    refusal = None
-    lacking = list[ParadnnError]()
-    if options.pool or not one.requires_one_protocol:
+    rejection = None
+    errors: list[ParadnnError] = []
+    if options.pool or not analysis.requires_one_protocol:
         try:
-            return one(frame, options)
+            return analysis(frame, options)
         except HeterogeneousError as error:
-            refusal = error
-    for chosen, others, how in _choices(frame, selection):
-        if not others and refusal is None:
-            return one(frame, options)
+            rejection = error
+    for part in _homogeneous_parts(frame, selection):
+        if not part.others and rejection is None:
+            return analysis(frame, options)
+        used_runs = {run for population in part.used for run in population.rows["run_id"]}
+        is_used = frame["run_id"].isin(used_runs)
         try:
-            taken = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
-            result = one(frame[taken].reset_index(drop=True), options)
+            result = analysis(frame[is_used].reset_index(drop=True), options)
         except ParadnnError as error:
-            if refusal is None:
+            if rejection is None:
                 raise
-            lacking += [] if isinstance(error, HeterogeneousError) else [error]
+            if not isinstance(error, HeterogeneousError):
+                errors.append(error)
             continue
-        given = ["python", "-m", "analysis", one.name, *command_line(options)]
-        return replace(result, set_aside=_said(frame, chosen, others, how, given))
-    if len({str(error) for error in lacking}) == 1:
-        raise lacking[0]
-    if lacking:
-        raise HeterogeneousError(
-            f"{lacking[0]}; that is of the most runs that go together: {refusal}"
-        ) from lacking[0]
-    assert refusal is not None
-    raise refusal
+        words = ["python", "-m", "analysis", analysis.name, *command_line(options)]
+        return replace(result, set_aside=_describe_part(frame, part, words))
+    if len({str(error) for error in errors}) == 1:
+        raise errors[0]
+    if errors:
+        message = f"{errors[0]}; this is about the largest homogeneous part: {rejection}"
+        raise HeterogeneousError(message) from errors[0]
+    assert rejection is not None
+    raise rejection
 
 
-def _choices(
-    frame: pd.DataFrame, selection: Selection
-) -> Iterator[tuple[list[Population], list[Population], str]]:
-    """Which populations are taken and which are not, fewer and fewer taken, and in words what they
-    share.
+class _Part(NamedTuple):
+    """Populations that are used together, the others, and what the used ones share."""
+
+    used: list[Population]
+    others: list[Population]
+    shared: str
+
+
+def _homogeneous_parts(frame: pd.DataFrame, selection: Selection) -> Iterator[_Part]:
+    """Yield parts of a frame, each more homogeneous than the one before.
+
+    The largest populations come first; of equally large ones, the one that was measured last.
     """
     from analysis.report.populations import split
     from analysis.store.frame import is_ok
 
     populations = split(frame, selection)
-    size = {each.key: int(is_ok(each.rows).sum()) for each in populations}
-    populations.sort(key=lambda each: (size[each.key], each.rows["start_time"].max()), reverse=True)
-    counts: Counter[str | None] = Counter()
-    for each in populations:
-        counts[each.value("protocol_id")] += size[each.key]
-    common = sorted(populations, key=lambda each: -counts[each.value("protocol_id")])
-    one = "one protocol and environment"
-    single: list[tuple[list[Population], tuple[str, ...], str]] = [
-        ([each], (), one) for each in populations
-    ]
-    tiers = [
-        (common, ("device", "environment_id"), "one protocol"),
-        (populations, ("device",), one),
-        *single,
-    ]
-    for ordered, keys, how in tiers:
-        first: dict[object, Population] = {}
-        for each in ordered:
-            first.setdefault(tuple(each.value(key) for key in keys), each)
-        chosen = list(first.values())
-        yield chosen, [each for each in populations if each not in chosen], how
+    sizes = {population.key: int(is_ok(population.rows).sum()) for population in populations}
+    populations.sort(
+        key=lambda population: (sizes[population.key], population.rows["start_time"].max()),
+        reverse=True,
+    )
+    protocol_sizes: Counter[str | None] = Counter()
+    for population in populations:
+        protocol_sizes[population.value("protocol_id")] += sizes[population.key]
+    by_protocol = sorted(
+        populations, key=lambda population: -protocol_sizes[population.value("protocol_id")]
+    )
+
+    def first_of_each(ordered: Sequence[Population], keys: Sequence[str], shared: str) -> _Part:
+        found: dict[object, Population] = {}
+        for population in ordered:
+            found.setdefault(tuple(population.value(key) for key in keys), population)
+        used = list(found.values())
+        return _Part(used, [each for each in populations if each not in used], shared)
+
+    yield first_of_each(by_protocol, ("device", "environment_id"), "one protocol")
+    yield first_of_each(populations, ("device",), "one protocol and environment")
+    for population in populations:
+        yield first_of_each([population], (), "one protocol and environment")
 
 
-def _said(
-    frame: pd.DataFrame,
-    chosen: Sequence[Population],
-    others: Sequence[Population],
-    how: str,
-    given: Sequence[str],
-) -> Paragraph:
-    """Which runs were taken, and the commands for the others: `given`, narrowed to each."""
-    taken = sum(len(each.rows) for each in chosen)
-    what = "; ".join(each.name for each in chosen[:_LISTED])
-    points = [
-        f"{counted(len(each.rows), 'run')} of {each.name}: {shlex.join([*given, *command_line(each.selection)])}"
-        for each in others[:_LISTED]
-    ]
-    more = len(others) - len(points)
-    if more:
-        points.append(f"and {more} more groups; python -m analysis report shows each by itself")
-    head = f"Of these {len(frame):,} runs, {taken:,} of {how} were taken: {what}. Not taken:"
+def _describe_part(frame: pd.DataFrame, part: _Part, words: Sequence[str]) -> Paragraph:
+    """State which runs were used, and the commands for the others.
+
+    Args:
+        frame: all runs.
+        part: the part that was used.
+        words: the command line, without options that choose runs.
+    """
+    count = sum(len(population.rows) for population in part.used)
+    names = "; ".join(population.name for population in part.used[:_MAX_LISTED])
+    points = []
+    for population in part.others[:_MAX_LISTED]:
+        command = shlex.join([*words, *command_line(population.selection)])
+        points.append(f"{counted(len(population.rows), 'run')} of {population.name}: {command}")
+    omitted = len(part.others) - len(points)
+    if omitted:
+        groups = counted(omitted, "more group")
+        points.append(f"and {groups}; python -m analysis report shows each separately")
+    head = (
+        f"Of these {counted(len(frame), 'run')}, {count:,} of {part.shared} were used: {names}. "
+        "Not used:"
+    )
     return Paragraph(head, tuple(points))

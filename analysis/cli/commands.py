@@ -1,6 +1,6 @@
-"""Every sub-command: those of the analyses, and those about the store itself.
+"""The sub-commands of `python -m analysis`: the analyses, and commands about the store itself.
 
-These take its runs elsewhere, log those of others and the published ones, make the report, or read
+The latter export and import runs, log published measurements, make the report, and audit files of
 other harnesses.
 """
 
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.audit import AuditOptions, audit
-from analysis.cli.answer import answer, load_chosen
-from analysis.cli.output import FigureOutput, Output, deliver, named, write_csv
+from analysis.cli.answer import answer, load_selection
+from analysis.cli.output import FigureOutput, Output, check_file, emit_result, write_csv
+from analysis.lazy import pd
 from analysis.options import (
     Arguments,
     Options,
@@ -34,7 +35,6 @@ from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say, si
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError
-from paradnn.core.tables import rows
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
@@ -43,55 +43,78 @@ if TYPE_CHECKING:
 
 
 class SubCommand(NamedTuple):
-    """A sub-command: an analysis, or a function `act` of options and a selection, whose docstring
-    --help shows.
+    """A sub-command: an analysis, or an action on the store.
 
-    Without `selects` it takes no options that choose runs.
+    Attributes:
+        name: name of the command.
+        options: class of its own options.
+        summary: one line for the list of commands.
+        example: a command line for --help.
+        action: function of options and a selection; --help shows its docstring.
+        analysis: the analysis, if the command is one.
+        selects_runs: whether the command takes the options that choose runs.
     """
 
     name: str
     options: type[Arguments]
     summary: str
     example: str
-    act: Callable[[Any, Any], None] | None = None
+    action: Callable[[Any, Any], None] | None = None
     analysis: Analysis[Any, Any] | None = None
-    selects: bool = True
+    selects_runs: bool = True
 
     @property
     def description(self) -> str:
-        """What --help says of it."""
+        """The text of --help."""
         if self.analysis:
             return self.analysis.description
-        return cleandoc(self.act.__doc__ or "")
+        return cleandoc(self.action.__doc__ or "")
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments and the shared ones."""
-        if self.analysis is None:
-            output = ()
-        else:
-            output = (FigureOutput if self.analysis.has_figure else Output,)
-        add_arguments(parser, Selection if self.selects else StoreChoice, self.options, *output)
+        """Add the arguments of the command to a parser."""
+        classes: list[type[Arguments]] = [Selection if self.selects_runs else StoreChoice]
+        classes.append(self.options)
+        if self.analysis:
+            classes.append(FigureOutput if self.analysis.has_figure else Output)
+        add_arguments(parser, *classes)
 
-    def execute(self, args: argparse.Namespace, command_line: list[str]) -> None:
-        """Do it, and print, write and log what came out."""
-        options = read_arguments(self.options, args)
-        selection = read_arguments(Selection, args)
-        if self.act is not None:
-            self.act(options, selection)
+    def execute(self, parsed: argparse.Namespace, command_line: list[str]) -> None:
+        """Run the command with parsed arguments."""
+        options = read_arguments(self.options, parsed)
+        selection = read_arguments(Selection, parsed)
+        if self.action is not None:
+            self.action(options, selection)
         if self.analysis is not None:
-            one = self.analysis
-            output = read_arguments(FigureOutput, args)
-            assert isinstance(options, Options), "what an analysis takes"
-            frame = one.load_frame(options) if one.load_frame else None
-            if frame is None:
-                frame = load_chosen(selection, one.columns, may_be_empty=one.accepts_no_runs)
-            result = answer(one, frame, options, selection)
-            deliver(self.name, result, frame, selection, output, command_line)
+            self._execute_analysis(self.analysis, options, selection, parsed, command_line)
+
+    def _execute_analysis(
+        self,
+        analysis: Analysis[Any, Any],
+        options: Arguments,
+        selection: Selection,
+        parsed: argparse.Namespace,
+        command_line: list[str],
+    ) -> None:
+        assert isinstance(options, Options), "the registry requires it of an analysis"
+        frame = None
+        if analysis.load_frame is not None:
+            frame = analysis.load_frame(options)
+        if frame is None:
+            may_be_empty = analysis.accepts_no_runs
+            frame = load_selection(selection, analysis.columns, may_be_empty=may_be_empty)
+        emit_result(
+            self.name,
+            answer(analysis, frame, options, selection),
+            frame=frame,
+            selection=selection,
+            output=read_arguments(FigureOutput, parsed),
+            command_line=command_line,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Options):
-    """Where the frame goes."""
+    """Options of `export`."""
 
     file: str = option(
         text="a .csv or .parquet file for the frame, a .zip for the runs with all their files",
@@ -101,74 +124,82 @@ class ExportOptions(Options):
 
 
 def _export(options: ExportOptions, selection: Selection) -> None:
-    """CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and
-    units. A .zip holds the runs with all their files: every command takes it as --store, `import`
-    logs it.
-    """
-    path = named(
-        options.file, "FILE", (".csv", ".parquet", ".zip"), "a .csv, .parquet or .zip file"
-    )
-    suffix = path.suffix.lower()
-    frame = load_chosen(selection)
-    if suffix == ".zip":
-        from analysis.store.write import export_bundle
+    """Write the chosen runs to a file.
 
-        count = export_bundle(
-            frame, path, selection.store, selection.experiment or (default_experiment(),)
-        )
-        size = path.stat().st_size
-        chosen = f"{len(frame):,} of them chosen"
-        print(
-            f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({si(size)}B)"
-        )
-        print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
-        return
+    CSV and Parquet have one row per run with params, metrics and tags; Parquet keeps types and
+    units. A .zip holds the runs with all their files: every command reads it as --store, and
+    `import` logs it.
+    """
+    path = check_file(
+        options.file,
+        "FILE",
+        suffixes=(".csv", ".parquet", ".zip"),
+        kind="a .csv, .parquet or .zip file",
+    )
+    frame = load_selection(selection)
+    if path.suffix.lower() == ".zip":
+        _export_bundle(frame, path, selection)
+    else:
+        _export_frame(frame, path)
+
+
+def _export_bundle(frame: pd.DataFrame, path: Path, selection: Selection) -> None:
+    from analysis.store.write import export_bundle
+
+    experiments = selection.experiment or (default_experiment(),)
+    count = export_bundle(frame, path, selection.store, experiments)
+    size = si(path.stat().st_size)
+    print(
+        f"{counted(count, 'run')}, {len(frame):,} of them chosen, with their files written to "
+        f"{path} ({size}B)"
+    )
+    print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
+
+
+def _export_frame(frame: pd.DataFrame, path: Path) -> None:
     from analysis.store.frame import units
 
-    with whole_file(path, "FILE") as making:
-        if suffix == ".csv":
-            write_csv(frame, making)
+    with whole_file(path, "FILE") as temporary:
+        if path.suffix.lower() == ".csv":
+            write_csv(frame, temporary)
         else:
             frame.attrs["units"] = units(frame.columns)
-            frame.to_parquet(making, index=False)
+            frame.to_parquet(temporary, index=False)
     print(f"{counted(len(frame), 'run')} with {frame.shape[1]} columns written to {path}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(Arguments):
-    """Which bundle."""
+    """Options of `import`."""
 
     file: str = option(text="a .zip that `export` wrote", metavar="FILE", positional=True)
 
 
 def _import_bundle(options: ImportOptions, selection: Selection) -> None:
-    """Log runs that were measured elsewhere, with their files, into a store. What is there is not
-    logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as
-    --store.
+    """Log runs that were measured elsewhere, with their files, into a store.
+
+    Runs that the store already holds are not logged again. The tag `origin` holds the former id of
+    a run. To analyze a .zip without importing it, give it as --store.
     """
     from analysis.store.write import import_bundle
 
-    experiment = _one_experiment(selection, default_experiment())
+    experiment = _single_experiment(selection, default_experiment())
     logged, present = import_bundle(
         Path(options.file), selection.written, experiment, Ticker("runs")
     )
     print(f"{counted(logged, 'run')} logged, {present:,} were there already")
 
 
-def _one_experiment(selection: Selection, usual: str) -> str:
+def _single_experiment(selection: Selection, default: str) -> str:
     if len(selection.experiment) > 1:
-        raise ConfigError(
-            "--experiment",
-            list(selection.experiment),
-            "an import goes into one experiment",
-            "name one",
-        )
-    return next(iter(selection.experiment), usual)
+        problem = "an import goes into one experiment"
+        raise ConfigError("--experiment", list(selection.experiment), problem, "name one")
+    return next(iter(selection.experiment), default)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions(Arguments):
-    """Where published measurements are."""
+    """Options of the commands that import published measurements."""
 
     dir: str | None = option(
         None, "the folder, if the package does not contain them", metavar="DIR", positional=True
@@ -178,10 +209,10 @@ class FolderOptions(Arguments):
 def _import_command(source: PublishedSource) -> SubCommand:
     """The command that logs the measurements of a source into an experiment."""
 
-    def act(options: Any, selection: Selection) -> None:
+    def import_source(options: Any, selection: Selection) -> None:
         from analysis.published.source import log_published
 
-        experiment = _one_experiment(selection, source.experiment)
+        experiment = _single_experiment(selection, source.experiment)
         folder = _read_published(source, options.dir)
         logged, present = log_published(folder, selection.written, experiment, Ticker(source.unit))
         for line in folder.skipped_entries:
@@ -201,7 +232,7 @@ def _import_command(source: PublishedSource) -> SubCommand:
     else:
         location = f"They come with the package (from {source.origin}), so there is no DIR"
     summary = source.summary[0].upper() + source.summary[1:]
-    act.__doc__ = (
+    import_source.__doc__ = (
         f"{summary}, marked source=published, into the experiment\n{source.experiment} unless "
         f"--experiment names another. {location}.\n"
         "Runs that the store already holds are not logged again."
@@ -210,7 +241,12 @@ def _import_command(source: PublishedSource) -> SubCommand:
     if source.folder:
         example += " ../dawn-bench-entries"
     return SubCommand(
-        f"import-{source.name}", FolderOptions, source.summary, example, act, selects=False
+        name=f"import-{source.name}",
+        options=FolderOptions,
+        summary=source.summary,
+        example=example,
+        action=import_source,
+        selects_runs=False,
     )
 
 
@@ -245,48 +281,86 @@ def _read_published(source: PublishedSource, folder: str | None) -> ImportedFold
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """Where the page goes, and what an hour costs."""
+    """Options of `report`."""
 
     price: tuple[str, ...] = price_option("adds the cost of a million examples")
     out: str = option("report.html", "the page to write", metavar="FILE")
 
 
 def _report(options: ReportOptions, selection: Selection) -> None:
-    """Write one self-contained HTML page: every analysis that the runs can carry, and what is
-    missing. Heterogeneous runs stand in populations of their own. Opens without network.
+    """Write one self-contained HTML page with every analysis that the runs allow.
+
+    The page names what is missing, and shows heterogeneous runs as separate populations. It opens
+    without a network.
     """
     from rich.console import Console
 
     from analysis.report import make_report
 
-    target = named(options.out, "--out", (".html", ".htm"), "a .html file").absolute()
-    frame = load_chosen(selection)
+    target = check_file(
+        options.out, "--out", suffixes=(".html", ".htm"), kind="a .html file"
+    ).absolute()
+    frame = load_selection(selection)
     prices = read_prices(options.price, frame)
-    with Console(stderr=True).status("Every analysis is tried ..."):
+    with Console(stderr=True).status("Running every analysis ..."):
         page = make_report(frame, selection, options.pool, prices).encode(errors="replace")
-    with whole_file(target, "--out") as making:
-        making.write_bytes(page)
+    with whole_file(target, "--out") as temporary:
+        temporary.write_bytes(page)
     print(f"{target} ({len(page) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
 
 
-_PUBLISHED = (_import_command(source) for source in SOURCES)
-#: The options of each command of the table, what it does, and whether that is about chosen runs.
-_ACTS: dict[str, tuple[type[Arguments], Callable[[Any, Any], None], bool]] = {
-    "audit": (AuditOptions, audit, False),
-    "export": (ExportOptions, _export, True),
-    "import": (ImportOptions, _import_bundle, False),
-    "report": (ReportOptions, _report, True),
-}
-_STORE = (
-    SubCommand(row["name"], options, row["summary"], row["example"], act, selects=selects)
-    for row in rows(__file__)
-    for options, act, selects in [_ACTS[row["name"]]]
+_STORE_COMMANDS = (
+    SubCommand(
+        name="audit",
+        options=AuditOptions,
+        summary="what may be concluded from results of other harnesses: hyperfine, "
+        "pytest-benchmark, asv and others",
+        example="python -m analysis audit before-*.json --against after-*.json",
+        action=audit,
+        selects_runs=False,
+    ),
+    SubCommand(
+        name="export",
+        options=ExportOptions,
+        summary="write chosen runs to a file: their frame as CSV or Parquet, or all of them as a "
+        ".zip for others",
+        example="python -m analysis export fc.parquet --family fc --outcome ok",
+        action=_export,
+    ),
+    SubCommand(
+        name="import",
+        options=ImportOptions,
+        summary="log the runs of a .zip that `export` wrote into a store",
+        example="python -m analysis import results.zip",
+        action=_import_bundle,
+        selects_runs=False,
+    ),
+    SubCommand(
+        name="report",
+        options=ReportOptions,
+        summary="every analysis the runs allow as one HTML page: figures, numbers, what is missing",
+        example="python -m analysis report --out report.html",
+        action=_report,
+    ),
 )
-_ANALYSES = (
-    SubCommand(one.name, one.options, one.summary, one.example, analysis=one)
-    for one in ANALYSES.values()
-)
-#: In the order of --help.
-COMMANDS = tuple(sorted((*_PUBLISHED, *_STORE, *_ANALYSES), key=lambda one: one.name))
+
+
+def _analysis_command(analysis: Analysis[Any, Any]) -> SubCommand:
+    return SubCommand(
+        name=analysis.name,
+        options=analysis.options,
+        summary=analysis.summary,
+        example=analysis.example,
+        analysis=analysis,
+    )
+
+
+_ALL_COMMANDS = [
+    *_STORE_COMMANDS,
+    *(_import_command(source) for source in SOURCES),
+    *(_analysis_command(entry) for entry in ANALYSES.values()),
+]
+#: All sub-commands, in the order of --help.
+COMMANDS = tuple(sorted(_ALL_COMMANDS, key=lambda command: command.name))

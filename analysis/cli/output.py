@@ -1,8 +1,8 @@
-"""What becomes of a result: printed, written as CSV or drawn, put back into the store.
+"""Output of results: on the terminal, as CSV, as figures, and as runs of the store.
 
-On a terminal and as CSV: few digits, as many columns as there is room for, nothing that a cell
-could start. What is left out is said, and how to get all of it. `paradnn.cli.console` shows control
-signs in place of obeying them.
+A terminal shows few digits and as many columns as fit; it says what it omits and how to get it.
+Names, tags and reasons in a store are written by others: control characters in them are shown
+instead of obeyed, and no cell of a CSV file is a formula.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from rich.text import Text
 from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
 from analysis.result import Result
-from paradnn.cli.console import SafeConsole, say, si, standard_output
+from paradnn.cli.console import SafeConsole, say, si, standard_output, visible
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
-_KINDS = (".png", ".svg", ".pdf")
-_TAG_LENGTH = 5000  # what every MLflow server accepts as a tag's value
+_FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+_MAX_TAG_LENGTH = 5000  # that every MLflow server accepts as the value of a tag
 _GROUP = "output"
-_ROWS = 50  # of a table that are printed
-_GAP = 2  # between columns
-_WIDEST = 48  # characters of a text in a table that has no room
-_EXACT = 100_000  # columns of smaller whole numbers have all their digits
-_NONE = ("nan", "None", "<NA>", "NaT", "")
-#: What a spreadsheet would compute, or send somewhere, when it opens a file (OWASP, CSV injection).
+_MAX_ROWS = 50  # that are printed
+_COLUMN_GAP = 2  # characters
+_MAX_CELL_WIDTH = 48  # characters of a cell on a terminal
+_MAX_EXACT = 100_000  # columns of whole numbers below this are shown with all digits
+_MISSING = ("nan", "None", "<NA>", "NaT", "")
+#: Start of a text that a spreadsheet would evaluate, or send somewhere, when it opens a file
+#: (OWASP, CSV injection).
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d[\d_,.]*|\.\d+)(e[+-]?\d+)?%?|[+-]inf", re.IGNORECASE)
-_DIGITS = 4  # of a number in a paper
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output(Arguments):
-    """Where a result goes beside the terminal."""
+    """Options for the output of a result."""
 
     csv: str | None = option(
         None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP
@@ -60,264 +60,335 @@ class Output(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOutput(Output):
-    """The same of a result that has a figure."""
+    """Options for the output of a result that has a figure."""
 
     figure: tuple[str, ...] = option(
         (),
-        "draw the figure, as PNG, SVG or PDF by the file's ending, repeatable",
+        "draw the figure, as PNG, SVG or PDF by the ending of the file, repeatable",
         metavar="FILE",
         several="repeat",
         group=_GROUP,
     )
     width: float | None = option(
         None,
-        "set the figure for print, exactly so many inches wide, such as 3.3 for a column and 7 for a page",
+        "set the figure for print, with this exact width, such as 3.3 for a column and 7 for a "
+        "page",
         metavar="INCHES",
         low=2.5,
         group=_GROUP,
     )
 
 
-def deliver(
+def emit_result(
     command: str,
     result: Result,
+    *,
     frame: pd.DataFrame,
     selection: Selection,
     output: FigureOutput,
     command_line: Sequence[str],
 ) -> None:
-    """Print the result of an analysis and write what the options ask for.
+    """Print the result of an analysis, and write the requested files and runs.
 
-    `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything
-    is printed.
+    Args:
+        command: name of the command.
+        result: the result.
+        frame: the runs that it rests on.
+        selection: the options that chose these runs.
+        output: the requested outputs.
+        command_line: the command line, for the logged run.
+
+    Raises:
+        ConfigError: an output cannot be written or drawn. Nothing is printed then.
     """
+    table_file = None
     if output.csv and output.csv != "-":
-        table = _writable(output.csv, "--csv")
-    else:
-        table = None
-    pictures = [
-        named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure
+        table_file = _check_writable(output.csv, "--csv")
+    figure_files = [
+        check_file(path, "--figure", suffixes=_FIGURE_SUFFIXES, kind="a .png, .svg or .pdf file")
+        for path in output.figure
     ]
-    if output.width is not None and not pictures:
-        raise ConfigError(
-            "--width", output.width, "there is no figure to set", "name its file with --figure"
-        )
-    if pictures and not result.drawable:
-        raise ConfigError(
-            "--figure", str(pictures[0]), "there is nothing to draw", "choose other runs"
-        )
-    figures = [(result.figure(output.width), path) for path in pictures]
+    if output.width is not None and not figure_files:
+        problem = "there is no figure to set"
+        raise ConfigError("--width", output.width, problem, "name its file with --figure")
+    if figure_files and not result.drawable:
+        problem = "there is nothing to draw"
+        raise ConfigError("--figure", str(figure_files[0]), problem, "choose other runs")
+    figures = [(result.figure(output.width), path) for path in figure_files]
     if output.csv == "-":
-        write_csv(result.table, sys.stdout)
+        _print_csv(result.table)
         if result.set_aside is not None:
             say(result.set_aside, sys.stderr)
     else:
-        show(result)
-    if table is not None:
-        with whole_file(table, "--csv") as making:
-            write_csv(result.table, making)
+        print_result(result)
+    if table_file is not None:
+        with whole_file(table_file, "--csv") as temporary:
+            write_csv(result.table, temporary)
     for figure, path in figures:
-        with whole_file(path, "--figure") as making:
-            # What is for print keeps its size; else the margins are trimmed.
-            exact = output.width is not None
-            figure.savefig(
-                making, bbox_inches=None if exact else "tight", dpi=300 if exact else 150
-            )
+        with whole_file(path, "--figure") as temporary:
+            if output.width is None:
+                figure.savefig(temporary, bbox_inches="tight", dpi=150)
+            else:
+                # A figure for print keeps its size, so its margins are not trimmed.
+                figure.savefig(temporary, dpi=300)
     if output.log:
-        print(
-            f"logged as run {_log(command, result, frame, selection, command_line)}",
-            file=sys.stderr,
+        run_id = _log_result(
+            command, result, frame=frame, selection=selection, command_line=command_line
         )
+        print(f"logged as run {run_id}", file=sys.stderr)
 
 
-def _writable(path: str, option: str) -> Path:
+def _check_writable(path: str, option: str) -> Path:
+    """Return the path of a file in an existing folder, else raise ConfigError for the option."""
     target = Path(path).expanduser()
-    if target.is_dir() or not target.parent.is_dir():
-        if target.is_dir():
-            problem = "is a folder"
-        else:
-            problem = f"there is no folder {target.parent}"
+    problem = ""
+    if target.is_dir():
+        problem = "is a folder"
+    elif not target.parent.is_dir():
+        problem = f"there is no folder {target.parent}"
+    if problem:
         raise ConfigError(option, path, problem, "name a file in a folder that exists")
     return target
 
 
-def named(path: str, option: str, endings: Sequence[str], such: str) -> Path:
-    """A file that can be written, of one of these endings."""
-    target = _writable(path, option)
-    if target.suffix.lower() not in endings:
-        raise ConfigError(option, path, "is of no known kind", f"name {such}")
+def check_file(path: str, option: str, *, suffixes: Sequence[str], kind: str) -> Path:
+    """Return the path of a file to write.
+
+    Args:
+        path: the path that the user wrote.
+        option: the option that holds it.
+        suffixes: allowed endings, in lower case.
+        kind: the allowed kinds of files, for the message.
+
+    Raises:
+        ConfigError: the folder does not exist, or the ending is not allowed.
+    """
+    target = _check_writable(path, option)
+    if target.suffix.lower() not in suffixes:
+        raise ConfigError(option, path, "has an unknown ending", f"name {kind}")
     return target
 
 
-def _log(
+def _log_result(
     name: str,
     result: Result,
+    *,
     frame: pd.DataFrame,
     selection: Selection,
     command_line: Sequence[str],
 ) -> str:
-    """Put a result into the store; returns the run's id. All source runs stand in sources.json, and
-    in the tag `sources` where they fit; `source_sweeps` names the sweeps they come from.
+    """Put a result into the store and return the id of its run.
+
+    All source runs are listed in sources.json, and in the tag `sources` if they fit. The tag
+    `source_sweeps` names their sweeps.
     """
     from analysis.store.write import log_run, open_experiment, writing
-    from paradnn.core.words import without_secrets
     from paradnn.store.address import address_of
-    from paradnn.store.runs import ANALYSIS_OUTCOME, SCHEMA_VERSION
+    from paradnn.store.runs import ANALYSIS_OUTCOME
 
-    client, experiment_id = open_experiment(
-        selection.written, next(iter(selection.experiment), default_experiment())
-    )
-    sources = list(result.sources)
-    used = frame[frame["run_id"].isin(sources)]
-    listed = ",".join(sources)
-    tags = {
-        "kind": "analysis",
-        "schema_version": SCHEMA_VERSION,
-        "analysis": name,
-        "command_line": shlex.join(map(without_secrets, command_line)),
-        "source_count": str(len(sources)),
-        "sources": listed if len(listed) <= _TAG_LENGTH else "see sources.json",
-        "source_sweeps": ",".join(
-            sorted(used["sweep_id"].dropna().unique()) if "sweep_id" in used else []
-        ),
-    }
-    said = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
-    tags |= {
-        name: words
-        for name, words in (said | {"set_aside": str(result.set_aside or "")}).items()
-        if words
-    }
-    table = json.loads(
-        result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15)
-    )
-    contents = {
-        "result.json": json.dumps(table),
-        "result.txt": result.text() + "\n",
-        "sources.json": json.dumps(sources),
-        **({"quality.json": json.dumps(result.quality.as_json())} if result.quality else {}),
-    }
+    experiment = next(iter(selection.experiment), default_experiment())
+    client, experiment_id = open_experiment(selection.written, experiment)
+    tags = _result_tags(name, result, frame, command_line)
     with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
-        for file, content in contents.items():
-            (Path(folder) / file).write_text(content, encoding="utf-8")
-        if result.drawable:
-            figure = result.figure()
-            for kind in (".png", ".svg"):
-                figure.savefig(Path(folder) / f"figure{kind}", bbox_inches="tight", dpi=150)
+        _write_artifacts(result, Path(folder))
         return log_run(
             client,
             experiment_id,
             name,
-            {key: words[:_TAG_LENGTH] for key, words in tags.items()},
+            tags,
             span=(None, int(time.time() * 1000)),
             last={ANALYSIS_OUTCOME: "ok"},
             files=Path(folder),
         )
 
 
-def show(result: Result) -> None:
-    """Print the table, or its maps, and the findings in words."""
-    screen = standard_output()
+def _result_tags(
+    name: str, result: Result, frame: pd.DataFrame, command_line: Sequence[str]
+) -> dict[str, str]:
+    """Return the tags of the run of a result, none longer than a server accepts."""
+    from paradnn.core.words import without_secrets
+    from paradnn.store.runs import SCHEMA_VERSION
+
+    run_ids = list(result.sources)
+    sources = ",".join(run_ids)
+    if len(sources) > _MAX_TAG_LENGTH:
+        sources = "see sources.json"
+    sweeps: list[str] = []
+    if "sweep_id" in frame:
+        sweeps = sorted(frame.loc[frame["run_id"].isin(run_ids), "sweep_id"].dropna().unique())
+    tags = {
+        "kind": "analysis",
+        "schema_version": SCHEMA_VERSION,
+        "analysis": name,
+        "command_line": shlex.join(map(without_secrets, command_line)),
+        "source_count": str(len(run_ids)),
+        "sources": sources,
+        "source_sweeps": ",".join(sweeps),
+    }
+    if result.pooled:
+        tags["pooled"] = result.pooled
+    if result.quality and result.quality.text():
+        tags["left_out"] = result.quality.text()
+    if result.set_aside:
+        tags["set_aside"] = str(result.set_aside)
+    return {key: value[:_MAX_TAG_LENGTH] for key, value in tags.items()}
+
+
+def _write_artifacts(result: Result, folder: Path) -> None:
+    """Write table, text, sources and figures of a result into a folder."""
+    table = result.table.to_json(
+        orient="split", index=False, date_format="iso", double_precision=15
+    )
+    contents = {
+        "result.json": json.dumps(json.loads(table)),
+        "result.txt": result.text() + "\n",
+        "sources.json": json.dumps(list(result.sources)),
+    }
+    if result.quality:
+        contents["quality.json"] = json.dumps(result.quality.as_json())
+    for file, content in contents.items():
+        (folder / file).write_text(content, encoding="utf-8")
+    if result.drawable:
+        figure = result.figure()
+        for suffix in (".png", ".svg"):
+            figure.savefig(folder / f"figure{suffix}", bbox_inches="tight", dpi=150)
+
+
+def print_result(result: Result) -> None:
+    """Print the table or the maps of a result, and its sentences."""
+    console = standard_output()
     grids = result.rows or ()
     for title, cells in grids:
-        _print_table(screen, cells, [], title)
+        _print_table(console, cells, numeric=[], title=title)
     if result.rows is not None and not grids and len(result.table):
-        cells = result.table.head(_ROWS)
-        _print_table(screen, _texts(cells), [*cells.select_dtypes("number")])
-        if len(result.table) > _ROWS:
-            print(f"... and {len(result.table) - _ROWS:,} rows more; --csv FILE writes all of them")
-    screen.print(result.text(), soft_wrap=True, markup=False)
+        rows = result.table.head(_MAX_ROWS)
+        _print_table(console, _format_cells(rows), numeric=[*rows.select_dtypes("number")])
+        if len(result.table) > _MAX_ROWS:
+            omitted = len(result.table) - _MAX_ROWS
+            print(f"... and {omitted:,} more rows; --csv FILE writes all of them")
+    console.print(result.text(), soft_wrap=True, markup=False)
+
+
+def _print_csv(table: pd.DataFrame) -> None:
+    """Write a table to standard output; a terminal is shown control characters as text."""
+    if not sys.stdout.isatty():
+        write_csv(table, sys.stdout)
+        return
+    text = _safe_table(table).to_csv(index=False)
+    sys.stdout.write(visible(text))
 
 
 def write_csv(table: pd.DataFrame, target: TextIO | Path) -> None:
-    """A table as CSV, whose texts no spreadsheet takes for a formula; numbers stay as they are."""
+    """Write a table as CSV whose texts no spreadsheet evaluates; numbers are unchanged."""
+    _safe_table(table).to_csv(target, index=False)
+
+
+def _safe_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which no text and no column name is a formula."""
     texts = {
-        name: column.map(_inert)
+        str(name): column.map(_escape_formula)
         for name, column in table.items()
         if column.dtype.kind not in "biufcmM"
     }
-    safe = table.assign(**{str(name): column for name, column in texts.items()}).rename(
-        columns=_inert
-    )
-    safe.to_csv(target, index=False)
+    return table.assign(**texts).rename(columns=_escape_formula)
 
 
-def _inert(value: Any) -> Any:
-    """A value; of a text that begins as a formula does, one that a quotation mark makes a text."""
+def _escape_formula(value: Any) -> Any:
+    """Put a quotation mark before a text that a spreadsheet would evaluate."""
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
 
 
-def _texts(table: pd.DataFrame) -> pd.DataFrame:
-    """Every cell as a person reads it, without columns that hold nothing."""
-    kept = table[[name for name in table.columns if not table[name].map(_is_none).all()]]
-    return kept.apply(_column).astype(str)
+def _format_cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Format every cell as text, without the columns that have no value."""
+    names = [name for name in table.columns if not table[name].map(_is_missing).all()]
+    return table[names].apply(_format_column).astype(str)
 
 
-def _is_none(value: Any) -> bool:
-    return str(value) in _NONE
+def _is_missing(value: Any) -> bool:
+    return str(value) in _MISSING
 
 
-def _column(values: pd.Series) -> pd.Series:
-    """The cells of a column as texts; whole numbers are settings and counts, unless they are large."""
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not _is_missing(value)
 
-    def is_number(value: Any) -> bool:
-        return isinstance(value, Real) and not isinstance(value, bool) and not _is_none(value)
 
-    exact = all(
-        float(value).is_integer() and abs(value) < _EXACT for value in values if is_number(value)
-    )
-    if exact:
-        number = "{:.0f}".format
-    else:
+def _format_column(values: pd.Series) -> pd.Series:
+    """Format the cells of a column; small whole numbers, such as settings, keep all digits."""
+    numbers = [value for value in values if _is_number(value)]
+    is_exact = all(float(value).is_integer() and abs(value) < _MAX_EXACT for value in numbers)
 
-        def number(value):
-            return si(float(value)).strip()
+    def format_cell(value: Any) -> str:
+        if _is_missing(value):
+            return "-"
+        if not _is_number(value):
+            return str(value)
+        if is_exact:
+            return f"{value:.0f}"
+        return si(float(value)).strip()
 
-    return values.map(
-        lambda one: number(one) if is_number(one) else "-" if _is_none(one) else str(one)
-    )
+    return values.map(format_cell)
 
 
 def _print_table(
-    screen: SafeConsole, cells: pd.DataFrame, numeric: Sequence[str], title: str = ""
+    console: SafeConsole, cells: pd.DataFrame, *, numeric: Sequence[str], title: str = ""
 ) -> None:
-    """A table of texts; where there is no room, without what is the same in all rows, then without
-    its last columns.
+    """Print a table of texts.
+
+    If it is wider than the console, columns with one value in all rows are stated below it, and
+    then the last columns are omitted.
+
+    Args:
+        console: the console.
+        cells: the texts.
+        numeric: columns that are aligned to the right.
+        title: a title; the table is then a map, all of whose columns but the first are aligned to
+            the right.
     """
-    if screen.is_terminal:
-        cells = cells.map(lambda text: text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…")
+    if console.is_terminal:
+        cells = cells.map(_shorten)
+    constant = []
     if len(cells) > 1 and not title:
-        same = [name for name in cells.columns if cells[name].nunique() == 1]
-    else:
-        same = []
-    kept = cells
+        constant = [name for name in cells.columns if cells[name].nunique() == 1]
+    shown = cells
     notes = []
-    if _width(kept) > screen.width and same and len(same) < len(kept.columns):
-        kept = kept.drop(columns=same)
-        notes.append(
-            f"The same in all rows: {', '.join(f'{name} {cells[name].iloc[0]}' for name in same)}"
-        )
-    while _width(kept) > screen.width and len(kept.columns) > 1:
-        kept = kept.iloc[:, :-1]
-    named = {*kept.columns, *(same if notes else ())}
-    left_out = [str(name) for name in cells.columns if name not in named]
-    if left_out:
-        notes.append(f"Columns without room here, which --csv FILE writes: {', '.join(left_out)}")
+    stated: list[str] = []
+    if _width(shown) > console.width and 0 < len(constant) < len(shown.columns):
+        shown = shown.drop(columns=constant)
+        stated = constant
+        values = ", ".join(f"{name} {cells[name].iloc[0]}" for name in constant)
+        notes.append(f"The same in all rows: {values}")
+    while _width(shown) > console.width and len(shown.columns) > 1:
+        shown = shown.iloc[:, :-1]
+    omitted = [str(name) for name in cells.columns if name not in {*shown.columns, *stated}]
+    if omitted:
+        columns = ", ".join(omitted)
+        notes.append(f"Columns that do not fit, which --csv FILE writes: {columns}")
     if title:
-        screen.print(title, style="bold", soft_wrap=True, markup=False)
+        console.print(title, style="bold", soft_wrap=True, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, name in enumerate(kept.columns):
-        right = name in numeric or (bool(title) and place > 0)
+    for position, name in enumerate(shown.columns):
+        is_right = name in numeric or (bool(title) and position > 0)
         table.add_column(
-            Text(str(name)), justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+            Text(str(name)),
+            justify="right" if is_right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
         )
-    for row in kept.itertuples(index=False):
+    for row in shown.itertuples(index=False):
         table.add_row(*map(Text, row))
-    screen.print(table)
+    console.print(table)
     for note in notes:
-        screen.print(note, style="dim", soft_wrap=True, markup=False)
+        console.print(note, style="dim", soft_wrap=True, markup=False)
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _MAX_CELL_WIDTH:
+        return text
+    return f"{text[: _MAX_CELL_WIDTH - 1]}…"
 
 
 def _width(cells: pd.DataFrame) -> int:
+    """Return the width of a table in characters."""
     widths = [max(len(str(name)), int(cells[name].str.len().max())) for name in cells.columns]
-    return sum(widths) + _GAP * (len(widths) - 1)
+    return sum(widths) + _COLUMN_GAP * (len(widths) - 1)

@@ -81,7 +81,7 @@ def shown(
         file=out, width=width, force_terminal=True, no_color=True, color_system=None
     )
     monkeypatch.setattr(output, "standard_output", lambda: terminal)
-    output.show(
+    output.print_result(
         Result(sources=(), numbers=rows, rows=[*maps.items()], sentences=["said \x1b]0;owned\x07"])
     )
     return [line.rstrip() for line in out.getvalue().splitlines()]
@@ -116,7 +116,7 @@ def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch: pytest.Mon
     assert lines[0].split() == ["family", "batch_size", "rate", "count", "share"]
     assert lines[3:5] == [
         "The same in all rows: device GPU",
-        "Columns without room here, which --csv FILE writes: parameters",
+        "Columns that do not fit, which --csv FILE writes: parameters",
     ]
 
 
@@ -138,3 +138,34 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
         "+5%",
     ]
     assert [row[1:] for row in rows] == [[str(n), "-0.5"] for n in range(-4, 5)]
+
+
+class Terminal(io.StringIO):
+    """Standard output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        pytest.param(io.StringIO, "name\nred \x1b[31m\n", id="pipe"),
+        pytest.param(Terminal, "name\nred \\x1b[31m\n", id="terminal"),
+    ],
+)
+def test_csv_on_a_terminal_shows_control_characters(
+    stream: type[io.StringIO], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = stream()
+    monkeypatch.setattr("sys.stdout", out)
+    result = Result(sources=(), numbers=pd.DataFrame({"name": ["red \x1b[31m"]}))
+    output.emit_result(
+        "runs",
+        result,
+        frame=pd.DataFrame(),
+        selection=Selection(),
+        output=output.FigureOutput(csv="-"),
+        command_line=[],
+    )
+    assert out.getvalue() == expected

@@ -63,7 +63,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
 
 
 TAKEN = re.compile(
-    r"Of these 18 runs, 16 of one protocol and environment were taken: .*protocol quick\. Not taken"
+    r"Of these 18 runs, 16 of one protocol and environment were used: .*protocol quick\. Not used"
 )
 ANALYSES = {"heatmap": ["--y", "layers"], "overhead": []}
 
@@ -110,7 +110,7 @@ def test_pooling_and_choosing_leave_nothing_aside(
 ) -> None:
     for given in (["--pool"], ["--protocol", "quick"], ["--where", "protocol=quick"]):
         assert main(["boxplot", "--by", "family", "--store", mixed, *given]) == 0
-        assert "were taken" not in capsys.readouterr().out
+        assert "were used" not in capsys.readouterr().out
 
 
 def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixtur
     )
     out = capsys.readouterr()
     assert len(out.out.strip().splitlines()) == 4
-    assert "were taken" not in out.out + out.err
+    assert "were used" not in out.out + out.err
 
 
 def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_where_no_group_answers_it_is_said_what_they_lack(
         == 2
     )
     apart = capsys.readouterr().err
-    assert "; that is of the most runs that go together: these runs are heterogeneous: " in apart
+    assert "; this is about the largest homogeneous part: these runs are heterogeneous: " in apart
     assert apart.rstrip().endswith("or pool them with --pool")
 
 
@@ -169,7 +169,7 @@ def test_a_smaller_group_answers_what_the_largest_cannot(
     assert (
         main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", writer.uri]) == 0
     )
-    said = r"Of these 6 runs, 2 of one protocol and environment were taken: .*protocol standard\. Not taken"
+    said = r"Of these 6 runs, 2 of one protocol and environment were used: .*protocol standard\. Not used"
     assert re.search(said, capsys.readouterr().out)
 
 
@@ -195,7 +195,7 @@ def test_a_comparison_takes_the_protocol_of_most_runs(
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 + 8
     assert re.search(
-        r"16 of one protocol( and environment)? were taken: .*protocol quick\. Not taken",
+        r"16 of one protocol( and environment)? were used: .*protocol quick\. Not used",
         captured.err,
     )
     assert len(load(writer.uri)) == 20

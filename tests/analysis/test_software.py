@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.software import SoftwareOptions, software
-from analysis.cli.output import show
+from analysis.cli.output import print_result
 from analysis.result import Result
 from paradnn.statistics.contrast import Verdict
 from tests.analysis.planted import POINTS, runs
@@ -137,7 +137,7 @@ def test_sentence_and_table_agree_where_points_are_too_few(
 ) -> None:
     result = compared(few_points(count))
 
-    show(result)
+    print_result(result)
 
     assert result.table["verdict"].tolist() == [Verdict.NOT_ENOUGH]
     output = capsys.readouterr().out
