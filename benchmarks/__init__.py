@@ -1,1 +1,1 @@
-"""Timed comparisons: what is measured here never decides a test."""
+"""Timed comparisons, on which no test depends."""

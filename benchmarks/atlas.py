@@ -21,7 +21,7 @@ from analysis.atlas.normal import check_run
 from analysis.atlas.scaling import scaled_atlas
 from paradnn.forecast.operation_times import OperationTimes
 
-#: Another device, a device, the kind, precision and engine of their tables.
+#: Source device, target device, and the kind, precision and engine of their tables.
 _PAIRS = (
     ("H100", "H200", "gemm", "bfloat16", "vLLM"),
     ("H200", "B200", "gemm", "bfloat16", "vLLM"),
@@ -38,7 +38,7 @@ _WHOLE = (
     ("bfloat16", "vLLM", "gemm", "attention", "decode"),
     ("float32", "PyTorch", "gemm", "bmm"),
 )
-#: Key of a fully connected model -> its column in published steps.
+#: Keys of a fully connected model and their columns in published steps.
 _FC = {
     "model.layers": "calls",
     "model.nodes": "n",
@@ -79,7 +79,7 @@ def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
         f"{error:.1%} ({coverage:.0%})" for error, coverage in zip(errors, coverages, strict=True)
     )
     names = f"{other.device} -> {group.device}, {group.kind} in {group.precision}, {group.engine}"
-    return f"{names}: {_FEW} alone, {_FEW} beside the other, {_MANY} alone: {said}"
+    return f"{names}: {_FEW} alone, {_FEW} with the other, {_MANY} alone: {said}"
 
 
 def left_out(group: TimingGroup) -> str | None:

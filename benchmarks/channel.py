@@ -42,7 +42,7 @@ from paradnn.session.measured import mean_interval
 from paradnn.session.workers import WorkerKey
 from paradnn.workloads.channel import transfer_metrics
 
-#: Case -> transport and pattern of ours.
+#: Transport and pattern of ParaDnn by case.
 CASES = {
     "grpc": "grpc latency",
     "grpc_bandwidth": "grpc bandwidth",
@@ -51,7 +51,7 @@ CASES = {
     "iperf3": "tcp bandwidth",
     "sockperf": "tcp latency",
 }
-#: Rounds of a start beside a command, and seconds of a turn there.
+#: Rounds of a start against a command, and seconds per turn.
 COMMAND_ROUNDS = 2
 COMMAND_SECONDS = 1
 
@@ -74,7 +74,7 @@ def sockperf(size: int, seconds: int) -> float:
     return float(line.split("Latency is")[1].split()[0])
 
 
-#: Programs of others: us of a message from its bytes and the seconds to measure for.
+#: Reference programs: microseconds per message from its bytes and the seconds to measure.
 COMMANDS = {"iperf3": iperf3, "sockperf": sockperf}
 #: The largest messages that they send, in bytes; sockperf's is that of a UDP datagram, over TCP
 #: too.
@@ -88,7 +88,7 @@ def _beside(server: list[str], client: list[str], port: int) -> str:
             _wait_for(port)
             done = subprocess.run(client, capture_output=True, text=True, check=False)
         finally:
-            serving.kill()  # it would wait for a client that failed
+            serving.kill()  # otherwise it would wait for a failed client
     if done.returncode:
         raise Failed(f"{' '.join(client)} failed: {(done.stderr or done.stdout)[-500:]}")
     return done.stdout
@@ -228,7 +228,7 @@ def cells_of(given: argparse.Namespace) -> list[Cell]:
             if case in COMMANDS
             else case != "gloo" or importlib.util.find_spec("torch")
         ):
-            print(f"{case} is not installed: left out", file=sys.stderr)
+            print(f"{case} is not installed: skipped", file=sys.stderr)
             continue
         cells += [Cell(case, size) for size in given.bytes if size <= LONGEST.get(case, size)]
     return cells
@@ -245,7 +245,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas"
     )
-    take_options(parser, rounds=10, block=0.03, starts=5)  # beside iperf3 and sockperf two rounds
+    take_options(parser, rounds=10, block=0.03, starts=5)  # two rounds against iperf3 and sockperf
     given = parser.parse_args()
     given.bytes = [int(size) for size in given.bytes.split(",")]
     if given.starts < 2:

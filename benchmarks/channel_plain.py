@@ -24,9 +24,9 @@ def serve_in_fork(serve: Callable[[], object]) -> None:
         try:
             os.close(held)
             serve()
-            os.read(life, 1)  # it ends when no process holds the other end
+            os.read(life, 1)  # it ends when no process has the other end open
         finally:
-            os._exit(0)  # a framework's threads may wait for a process that is gone
+            os._exit(0)  # a framework's threads may wait for a process that has exited
     os.close(life)
 
 
@@ -50,7 +50,7 @@ def with_grpc(pattern: str, size: int) -> Callable[[], object]:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
         server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
-        servers.append(server)  # it stops when it is dropped
+        servers.append(server)  # it stops when its last reference goes
 
     servers: list[object] = []
     serve_in_fork(serve)
@@ -150,8 +150,8 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     if given.framework == "torch":
         __import__("torch")
-    # As ours: blocks of a message are kept for the next. What malloc does by itself depends on the
-    # process' past.
+    # Like ParaDnn, keep freed blocks for the next message. The default behavior of malloc depends on
+    # the history of the process.
     for option, size in ((-3, 32 << 20), (-1, 512 << 20)):
         ctypes.CDLL(None).mallopt(option, size)
     take_part(make, parser)

@@ -24,8 +24,7 @@ from paradnn.compare.gate import Gate, Limit
 from paradnn.statistics.paired_rounds import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
 
 VISIT_SECONDS = 5.0
-#: Visits, in pairs, of one comparison: machine(visits, cv, random) is what they have in common with
-#: their neighbours.
+#: Effects that neighboring visits of a comparison share: machine(visits, cv, random).
 Machine = Callable[[int, float, np.random.Generator], np.ndarray]
 
 
@@ -34,19 +33,19 @@ def _state(rho: float) -> Machine:
     return lambda visits, cv, random: cv * np.array(ar1(visits, math.sqrt(rho), random))
 
 
-#: What a machine adds to the noise of single visits: effect(visits, random).
+#: Effects of a machine in addition to the noise of single visits: effect(visits, random).
 EFFECTS: dict[str, Callable[[int, np.random.Generator], np.ndarray | float]] = {
     "independent": lambda visits, random: 0.0,
-    # A session that is some 10% faster or slower than others.
+    # A session that is about 10% faster or slower than others.
     "session effect of 10%": lambda visits, random: 0.1 * random.standard_normal(),
     "drift of 4% an hour": lambda visits, random: -0.04 * np.arange(visits) * VISIT_SECONDS / 3600,
-    # Three of ten processes have an unlucky memory layout, which costs 8%.
+    # Three of ten processes have an unfavorable memory layout, which costs 8%.
     "bimodal, 8%": lambda visits, random: -0.08 * (random.random(visits) < 0.3),
-    # One process of twenty meets something that makes it slower by up to a half.
+    # One process of twenty is disturbed and up to 50% slower.
     "disturbed visits": lambda visits, random: (
         -0.5 * random.random(visits) * (random.random(visits) < 0.05)
     ),
-    # The second of a round is slower by 3%.
+    # The second visit of a round is 3% slower.
     "second place 3% slower": lambda visits, random: -0.03 * (np.arange(visits) % 2),
 }
 

@@ -39,7 +39,7 @@ from paradnn.forecast.process import places
 
 FOLDS = 10
 SEED = 0
-#: A GPU that it has all of.
+#: The default GPU, with complete data.
 GPU = "Tesla V100-PCIE-32GB"
 _ROOT = Path("scripts", "asplos")
 _PRODUCTS = {"linear": "nt", "bmm": "nn"}
@@ -56,7 +56,7 @@ _LAYER = {
     "gpt": ("transformer_h_0_ln_1", "add_15"),
     "opt": ("model_decoder_layers_0_self_attn_layer_norm", "view_11"),
 }
-#: Bytes of a number.
+#: Bytes per value.
 _WIDTH = 4
 Timed = tuple[Operation, float]
 
@@ -119,7 +119,7 @@ def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
         published = root / "results/prediction" / device / "neusight" / label.name
         if (
             label.stem.count("-") != 3 or not graph.exists()
-        ):  # a fourth part: fused, or over several GPUs
+        ):  # a fourth component: fused, or over several GPUs
             continue
         told = json.loads(label.read_text())
         products, others = _operations(graph, int(told["num_layer"]))
@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a clone of NeuSight's repository")
     parser.add_argument("--gpu", default=GPU, help="a file among its timings")
     parser.add_argument(
-        "--most", type=int, default=10**9, help="so many timings of a kind at most, at random"
+        "--most", type=int, default=10**9, help="maximum number of random timings per kind"
     )
     given = parser.parse_args()
     timed = timed_operations(given.folder, given.gpu)

@@ -295,7 +295,7 @@ def replay(known: Known, seeds: int) -> None:
                 found.setdefault((design, count), []).append(result)
     print(f"\n{known.name}: {len(known.values)} points, {seeds} seeds")
     print(
-        "points  design     error  95% of seeds    within  left out: error  within  strongest  signs  alone"
+        "points  design     error  95% of seeds    within  leave-one-out    within  strongest  signs  alone"
     )
     for count in counts:
         for design in DESIGNS:

@@ -29,7 +29,7 @@ from paradnn.session.environments import current_environments
 from paradnn.store.runs import Finished
 from tests.forecast.planted import Machine
 
-#: Looks of which the median counts.
+#: Number of looks; the median is reported.
 LOOKS = 5
 
 

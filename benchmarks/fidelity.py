@@ -43,15 +43,15 @@ from paradnn.worker.series import block_interval
 
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 FAMILIES = tuple(name for name in POINTS if name != "resnet50")
-#: A cell is sound where its ratio and its interval are within these.
+#: Ranges of ratio and interval for a sound cell.
 WITHIN = (0.98, 1.02)
 INTERVAL_WITHIN = (0.96, 1.04)
-#: A machine of whose time others take less than this share idles.
+#: The machine is idle if others use less than this share of its time.
 BUSY = 0.05
-#: Rounds that are not counted, at the beginning of each.
+#: Discarded rounds at the beginning of each start.
 WARM_ROUNDS = 8
-#: Two programs add in another order. Their losses may differ by this share of the first one, and by
-#: this share of what it has changed since: each step adds to what the last one rounded differently.
+#: Programs sum in different orders. Losses may differ by the first share of the initial loss, and by
+#: the second share of its change: every step adds to earlier rounding differences.
 FIRST_TOLERANCE = 1e-4
 CHANGE_TOLERANCE = 1e-2
 
@@ -290,7 +290,7 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
         names = text.split(",")
         unknown = [name for name in names if name not in known]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}")
         return names
 
     return read

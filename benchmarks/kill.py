@@ -47,7 +47,7 @@ TINY = [
 
 POINTS = 30
 TARGETS = ("driver", "start", "group", "worker", "child", "tool")
-#: What the driver outlives: points whose process was killed with it crash.
+#: Targets that the driver survives: points whose process was killed crash.
 OUTLIVED = ("worker", "child", "tool")
 #: How often in a row: another child comes at once, and a beginning is not waited for.
 ROW = {"start": 4, "tool": 4, "child": 6}
@@ -189,7 +189,7 @@ def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
         place = random.choice(running)
         target = random.choice(given.targets)
         for _ in range(ROW.get(target, 1)):
-            if target in ("start", "tool"):  # begins again
+            if target in ("start", "tool"):  # restarts
                 problems += kill(drivers[place], "driver") + ended(drivers[place])
                 drivers[place] = start(folder, first, given)
             time.sleep(
@@ -206,7 +206,7 @@ def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
             problems += ended(drivers[place])
             drivers[place] = start(folder, first, given)
     problems += [problem for driver in drivers for problem in ended(driver)]
-    problems += ended(start(folder, first, given))  # what crashed last
+    problems += ended(start(folder, first, given))  # the last crash
     return problems + [
         f"the process that began at {begun} lost" for begun in waiting - recorded(folder)
     ]

@@ -52,8 +52,7 @@ MODEL = [
     "tracking=offline",
 ]
 
-#: Log ratio, what is known of it (half an interval, or a standard error), and a verdict where the
-#: tool has one.
+#: Log ratio, its uncertainty (half an interval, or a standard error), and the tool's verdict if any.
 Found = tuple[float, float, str | None]
 
 

@@ -26,7 +26,7 @@ GRIDS = (
     "{model: 'rnn,lstm,gru', model.embedding_size: '50,100,200,400', model.sequence_length: '10,30',"
     " batch_size: '16,64,128'}]"
 )
-#: Columns of a plan that are numbers.
+#: Numeric columns of a plan.
 PLANNED = [
     f"{end}_{unit}" for unit in ("seconds", "step_ms") for end in ("expected", "low", "high")
 ]

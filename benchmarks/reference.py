@@ -37,7 +37,7 @@ from paradnn.worker.measure import SETTLE_SECONDS, Protocol, measure_steps
 
 _RNN = {"layers": 1, "embedding_size": 200, "sequence_length": 20, "vocab_size": 100}
 _CNN = {"blocks": [1, 1, 1, 1], "filters": 16, "image_size": 64, "output_size": 10}
-#: Family -> its model and batch size.
+#: Model and batch size by family.
 FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
     "fc": ({"layers": 4, "nodes": 512, "input_size": 2000, "output_size": 1000}, 64),
     **dict.fromkeys(("rnn", "lstm", "gru"), (_RNN, 32)),
@@ -45,7 +45,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
 }
 CELLS = [f"{family} {mode}" for family in FAMILIES for mode in ("train", "inference")]
 BLOCK_SECONDS = 0.05
-#: A process that streams through more memory than a cache holds, and one that only computes.
+#: Neighbors: one streams through more memory than a cache has, one only computes.
 _MEMORY = "import numpy as n; a = n.ones(2**25)\nwhile True: a += 1"
 _SPIN = "while True: pass"
 
@@ -247,7 +247,7 @@ def disturbed(points: int, seconds: float, framework: str) -> None:
     }
     found = defaultdict[str, list[Any]](list)
     with WorkerPool() as pool:
-        for turn in range(points + 1):  # the worker's first point is none
+        for turn in range(points + 1):  # the worker's first point does not count
             for name in random.sample(list(ways), len(ways)) if turn else ["nothing"]:
                 with ways[name]() as could:
                     if could is not False:
@@ -316,7 +316,7 @@ def main() -> None:
     os.environ["KERAS_BACKEND"] = given.framework
     from paradnn.worker.frameworks import load
 
-    load(given.framework)  # imported once; each process is a fork, as the suite's own are
+    load(given.framework)  # imported once; each process is a fork, as in a sweep
 
     def fresh(*task: Any) -> Any:
         with multiprocessing.get_context("fork").Pool(1) as pool:

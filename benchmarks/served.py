@@ -34,10 +34,10 @@ _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
 #: Kernels of a layer beside those that were timed: two norms, positions, cache, activation;
 #: quantisation is in the products' own times. Two more where queries and keys are normalised.
-#: Seconds of each beside its traffic.
+#: Seconds of each in addition to its traffic.
 _SMALL = 5
 _KERNEL = 2e-6
-#: Loads of experts in the timings: what real ones are most like.
+#: Distributions of tokens over experts in the timings; the closest to real ones first.
 _SKEW = "power_law_1.2"
 
 
@@ -246,7 +246,7 @@ def main() -> None:
     table["first"] = np.log(1e3 * table["prompt"] / table["silicon_ttft_ms"])
     if given.csv:
         table.to_csv(given.csv, index=False)
-    print(f"{len(sample)} points, {len(table)} expressed; left out: {dict(left)}")
+    print(f"{len(sample)} points, {len(table)} expressed; omitted: {dict(left)}")
     error = table.assign(error=np.abs(np.expm1(table["off"])), ratio=np.exp(table["off"]))
     for by in (["system", "backend"], ["model_path"]):
         print(

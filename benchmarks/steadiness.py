@@ -219,7 +219,7 @@ def print_table(series: int) -> None:
         found = np.array([change.correlation for change in changes])
         row: list[float] = []
         for column in (-0.2, 0.0, 0.2, 0.4, 0.6):
-            # Where such series hardly ever come to a correlation, those that are nearest to it.
+            # If such series hardly reach an autocorrelation, use the nearest ones.
             distance = np.abs(np.clip(found, -0.2, 0.6) - column)
             near = distance <= max(0.1, float(np.sort(distance)[len(distance) // 100]))
             row.append(float(np.quantile(explained[near], 0.9)))
@@ -232,7 +232,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--series", type=int, default=400, help="series a cell; ten times as many for --table"
+        "--series", type=int, default=400, help="series per cell; --table uses ten times the number"
     )
     parser.add_argument(
         "--stop", type=float, help="measure.relative_interval: its coverage instead"

@@ -24,9 +24,9 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Self
 
-#: Runs so many steps, waits for the device, and returns the last loss.
+#: Runs the given number of steps, waits for the device, and returns the last loss.
 Run = Callable[[int], float]
-#: Steps whose losses are compared before anything is timed.
+#: Steps whose losses are compared before timing.
 COMPARED = 6
 
 
@@ -132,7 +132,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
-            # The forks are in its process group.
+            # The forks share its process group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -187,7 +187,7 @@ def take_part(
             model = control.recv()
             if os.fork() == 0:
                 control.close()
-                # What the model's own compiler starts is waited for.
+                # Wait for processes that the model's compiler started.
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _serve(_call(given.address, given.name), prepare, model)
 

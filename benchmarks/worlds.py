@@ -458,13 +458,13 @@ def channel(count: int, random: Random) -> pd.DataFrame:
     one = plant("A", np.zeros((len(sizes), 1)), hours, {"seed": len(sizes)}, family="channel").drop(
         columns="seed"
     )
-    told = {
+    description = {
         "model.bytes": sizes,
         "transfer_us": us,
         "model.transport": "tcp",
         "model.pattern": "latency",
     }
-    return one.assign(sweep_id=[f"s{n}" for n in session], **told)
+    return one.assign(sweep_id=[f"s{n}" for n in session], **description)
 
 
 _PARAMS = ("model.", "batch_size", "precision", "mode", "platform.", "task", "learn.", "seed")
@@ -594,7 +594,7 @@ _PAGE = (
     r"It depends on|depends (most )?on |: (faster|slower)\.| is faster on |"
     r"What to change next\n+(?!\n|(\w+: )?(No other setting|Nothing but))"
 )
-#: What is said, as a table shows it -> what is asked.
+#: Questions by their label in the table.
 _COMPARE = command("compare", *_SIDES)
 COMPARE = {"`compare`: a difference": Question(_COMPARE, r"^fc\d*: precision=\w+ faster")}
 SAME = {"`compare`: the same": Question(_COMPARE, "^fc: the same within")}
@@ -668,11 +668,11 @@ FITS = {"`speedup`: it depends on": Question(_SPEEDUP, "weights on log speedup")
 _SIDE = COMPARE | CELLS | SPEEDUP
 _MOSTLY = so(claim("compare", "at_least: 0.9", "SUPPORTED"))
 _FASTER = partial(one_sweep, true=0.08, spread=0.03)
-#: name -> (what is planted, world, what may be said).
+#: Name: (description, world, possible answers).
 WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "sessions 5": ("three sessions a side, each +-5%: equal", partial(sessions, 0.05), _ANY),
     "hosts": (
-        "each side on a host of its own, +-8%: equal",
+        "each side on a separate host, +-8%: equal",
         hosts,
         COMPARE | SOFTWARE | SPEEDUP | MERIT,
     ),
@@ -770,8 +770,7 @@ WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
 }
 
 
-#: name -> (what is planted, what the place in the sweep, 0 to 161, does to a run): equal sides
-#: mixed in one sweep.
+#: Equal sides mixed in one sweep. Name: (description, effect of the position 0 to 161 on a run).
 _PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]] = {
     "stepped": ("8% slower from the middle of a sweep on", lambda _, place: -0.08 * (place > 80)),
     "warm-up": ("the first four runs of a sweep 30% slow", lambda _, place: -0.3 * (place < 4)),
@@ -802,13 +801,12 @@ _PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]
     ),
 }
 WORLDS |= {
-    name: (f"{told}: equal", partial(in_time, effect), _SIDE)
-    for name, (told, effect) in _PLACES.items()
+    name: (f"{description}: equal", partial(in_time, effect), _SIDE)
+    for name, (description, effect) in _PLACES.items()
 }
 
 _MOSTLY_HOSTS = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
-#: name -> (what is planted, sides of the sessions in order, what shifts them, their hosts, hours
-#: apart): equal sides.
+#: Equal sides. Name: (description, side of each session, shifts, hosts, hours between sessions).
 _ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] = {
     "mostly": (
         "eight sessions each, A mostly on one host, B on another, 8% apart",
@@ -863,8 +861,8 @@ _ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] 
     ),
 }
 WORLDS |= {
-    name: (f"{told}: equal", partial(in_sessions, *how), _SIDE | SOFTWARE | MERIT)
-    for name, (told, *how) in _ORDERS.items()
+    name: (f"{description}: equal", partial(in_sessions, *how), _SIDE | SOFTWARE | MERIT)
+    for name, (description, *how) in _ORDERS.items()
 }
 
 

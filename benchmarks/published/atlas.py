@@ -37,15 +37,15 @@ from paradnn.forecast.operation_times import LEAST, OperationTimes
 _KEPT = 300
 _TESTED = 1000
 _LOOKED_AT = 6000
-#: Bytes of a weight by the name of its type; what is not listed is left out.
+#: Bytes of a weight by the name of its type; other types are omitted.
 _WIDTHS = {
     **dict.fromkeys(("bfloat16", "float16"), 2.0),
     **dict.fromkeys(("fp8", "fp8_block", "int8_wo"), 1.0),
     **dict.fromkeys(("nvfp4", "int4_wo", "w4a16_mxfp4"), 0.5),
 }
-#: Fields of a group that are not written beside its timings.
+#: Fields of a group that are not written with its timings.
 _NOT_KEPT = ("timings", "overhead_seconds", "dispatch_seconds", "fit", "speed_ratios")
-#: Intervals are never made narrower than this, and no table is too small to be widened.
+#: Minimum factor on intervals, and minimum size of a table for widening.
 _NARROWEST = 0.8
 _LEVEL = 0.95
 
@@ -80,7 +80,7 @@ def build_atlas(sources: dict[str, Path], out: Path) -> list[TimingGroup]:
     entries = []
     for group in groups:
         entry = {name: value for name, value in vars(group).items() if name not in _NOT_KEPT}
-        # The file keeps the name that it has had since its first version.
+        # The file keeps the name of its first version.
         entry["call"] = entry.pop("includes_call")
         entries.append(entry)
     (out / "groups.json").write_text(json.dumps(entries, indent=0) + "\n")
@@ -210,9 +210,9 @@ _OF_MANY = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?
 _SCALED = ("TensorRT-LLM", "fp8")
 _CALLED = ("vLLM", "fp8_block")
 _IN_GRAPH = 1.5e-5
-#: Kernels below this share of a table are not named.
+#: Kernels below this share of a table are not listed.
 _NAMED = 0.05
-#: What distinguishes timings of equal sizes.
+#: Columns that distinguish timings of equal sizes.
 _VARIANTS = {"experts": "distribution", "collective": "op_name"}
 _NAMES = {
     "vllm": "vLLM",

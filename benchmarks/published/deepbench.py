@@ -35,8 +35,7 @@ _PUBLISHED = 1_570_406_400_000
 #: By the first word of a device: whose libraries are called, without a framework above them.
 _LIBRARIES = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "mkl"}
 
-#: Params of one's own runs that say what a kernel computes. It has no optimizer; a run holds the
-#: usual one.
+#: Params of measured runs that define a kernel. It has no optimizer; a run records the default.
 _SHARED = ("batch_size", "precision", "mode", "devices", "transport")
 _SHARED_GROUPS = ("model.", "optimizer.", "data.")
 
@@ -67,21 +66,19 @@ class KernelTiming(NamedTuple):
     seconds: float
 
 
-#: Options of kernels, sections, precisions and spellings of the sheets; the file says what each is.
+#: Options of kernels, sections, precisions and spellings of the sheets, described in the file.
 _LAYOUT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-#: Texts in place of a time that say that there is none.
+#: Texts that mark a missing time.
 _NO_TIME = ("n/a", "n/a*", "not supported", "-")
 
 
 def read_workbook(path: Path) -> tuple[Machine, list[KernelTiming]]:
     """Return the platform of a file and its timings, in the file's order."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # of extensions that are not read, such as colours
+        warnings.simplefilter("ignore", UserWarning)  # of unsupported extensions, such as colors
         book = load_workbook(path, data_only=True, read_only=True)
         for sheet in book.worksheets:
-            sheet.reset_dimensions()  # some sheets say less than they hold
+            sheet.reset_dimensions()  # some sheets declare fewer rows than they have
         sheets = {sheet.title: list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
     described = next(name for name in sheets if name.strip().lower() == "specs")
     lines = ((_text(row[0]), _text(row[1])) for row in sheets[described] if len(row) > 1)
@@ -114,7 +111,7 @@ def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming
         }
         if kernel in ("conv2d", "rnn_kernel"):
             sizes["n"] = None
-        # Headings stand beside the title or in the row below it.
+        # Headings are next to the title or in the row below it.
         if any(cell is not None for cell in rows[start][1:]):
             first = start
         else:
@@ -122,7 +119,7 @@ def _timings(sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming
         columns = _columns(rows[first])
         for place, row in enumerate(rows[first + 1 : end], first + 2):
             cells = {name: row[column] for name, column in columns.items() if column < len(row)}
-            # A row with one size or none holds a remark.
+            # A row with at most one size is a remark.
             if sum(cells.get(name) is not None for name in sizes) > 1:
                 read = {name: _size(name, cells[name]) for name in sizes}
                 yield from _row(times, cells, read, precision, f"{sheet}, row {place}")
@@ -144,7 +141,7 @@ def _columns(headings: Sequence[Any]) -> dict[str, int]:
     for name, other in _LAYOUT["others"]:
         if name not in found and other in found:
             found[name] = found[other]
-    if "processes" in found:  # on how many hosts stands beside the cards, without a heading
+    if "processes" in found:  # the number of hosts is next to the cards, without a heading
         found["hosts"] = found["processes"] + ("# nodes" not in found)
     return found
 
