@@ -19,53 +19,54 @@ from paradnn.core.workload import message_type
 
 Message = TypeVar("Message")
 
-_NAMES = {kind: name for name, kind in EVENTS.items()}
+_EVENT_NAMES = {kind: name for name, kind in EVENTS.items()}
 _NOT_FINITE = {repr(value): value for value in (float("nan"), float("inf"), float("-inf"))}
-_WORDS = {
+#: What an error message calls a type.
+_TYPE_NAMES = {
     int: "an integer",
     float: "a number",
     str: "a text",
     bool: "true or false",
     list: "a list",
 }
-#: How much of a value a fault shows.
-_LONGEST = 80
+#: An error shows at most this many characters of a value.
+_MAX_SHOWN_CHARS = 80
 
 
 class MessageError(ValueError):
-    """A message that is not what the protocol says; the text names the field and its value."""
+    """A message violates the protocol; the text names the field and its value."""
 
 
 class BrokenLine(MessageError):
-    """A line that is no JSON: a child may have been killed while it wrote it."""
+    """A line is not JSON; its child may have been killed while it wrote the line."""
 
 
 class EventWriter:
-    """Writes events to a file descriptor, a line each, whole or not at all as far as the pipe
-    allows.
-    """
+    """Writes events to a file descriptor, one line each."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def send(self, event: Event) -> None:
-        """Send one event on a line of its own, whatever a killed child left behind."""
-        data = memoryview(b"\n" + encode({"event": _NAMES[type(event)], **plain(event)}))
+        """Write one event on a new line, in case a killed child left an incomplete one."""
+        message = {"event": _EVENT_NAMES[type(event)], **plain(event)}
+        data = memoryview(b"\n" + encode(message))
         while data:
-            data = data[os.write(self._descriptor, data) :]
+            written = os.write(self._descriptor, data)
+            data = data[written:]
 
 
 def encode(message: Any) -> bytes:
-    """A message as a line, its end included."""
+    """Return a message as a line, including its end."""
     return json.dumps(plain(message)).encode() + b"\n"
 
 
 def plain(value: Any) -> Any:
-    """A message as JSON-able values; NaN and infinities become strings, since JSON has none."""
+    """Return a message as JSON values; NaN and infinities become strings, as JSON has none."""
+    if isinstance(value, WorkloadMessage):
+        return {"of": value.wire_name, **plain_fields(value)}
     if is_dataclass(value):
-        return (
-            {"of": value.wire_name} if isinstance(value, WorkloadMessage) else {}
-        ) | plain_fields(value)
+        return plain_fields(value)
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -76,47 +77,57 @@ def plain(value: Any) -> Any:
 
 
 def plain_fields(value: Any) -> dict[str, Any]:
-    """The fields of a message as JSON-able values."""
+    """Return the fields of a message as JSON values."""
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def read_event(line: bytes) -> Event:
-    """The event in a line; raises BrokenLine or MessageError."""
+    """Return the event in a line.
+
+    Raises:
+        BrokenLine: The line is not JSON.
+        MessageError: The line is not an event.
+    """
     content = read_json(line)
-    if isinstance(content, dict):
-        name = content.pop("event", None)
-    else:
-        name = None
+    name = content.pop("event", None) if isinstance(content, dict) else None
     if not isinstance(name, str) or name not in EVENTS:
-        raise _fault("event", name, f"one of {', '.join(EVENTS)}")
+        raise _type_error("event", name, f"one of {', '.join(EVENTS)}")
     return read_message(EVENTS[name], content, name)
 
 
 def read_json(line: bytes) -> Any:
-    """The value in a line; raises BrokenLine."""
+    """Return the value in a line.
+
+    Raises:
+        BrokenLine: The line is not JSON.
+    """
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BrokenLine(f"{_short(line.decode(errors='replace'))} is no JSON") from error
+        text = _short(line.decode(errors="replace"))
+        raise BrokenLine(f"{text} is not JSON") from error
 
 
 def read_message(kind: type[Message], content: Any, path: str) -> Message:
-    """`content` as a dataclass `kind` with all its fields; `path` is what it is called in a
-    MessageError.
+    """Return JSON values as a dataclass with all its fields.
+
+    Args:
+        kind: The dataclass.
+        content: The JSON values.
+        path: The name of the message in errors.
+
+    Raises:
+        MessageError: A field is missing, unknown, or of another type.
     """
     return typing.cast("Message", _read(kind, content, path))
 
 
 def _read(kind: Any, value: Any, path: str) -> Any:
-    """`value` as a `kind`: a dataclass, a scalar, a list, a mapping by text, or a union of them."""
+    """Return a value as a dataclass, a scalar, a list, a mapping, or a union of them."""
     if kind is Any:
         return value
     if isinstance(kind, type) and issubclass(kind, WorkloadMessage) and isinstance(value, dict):
-        value = dict(value)
-        name = value.pop("of", None)
-        kind = message_type(name) if kind is WorkloadMessage else kind
-        if kind is None:
-            raise _fault(f"{path}.of", name, "what a kind of work sends")
+        return _read_workload_message(kind, value, path)
     if isinstance(kind, types.UnionType):
         return _read_union(kind, value, path)
     origin = typing.get_origin(kind)
@@ -131,51 +142,61 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         return _read_number(value, path)
     if kind in (str, int, bool) and type(value) is kind:
         return value
-    raise _fault(path, value, _WORDS.get(origin or kind, "an object"))
+    raise _type_error(path, value, _TYPE_NAMES.get(origin or kind, "an object"))
+
+
+def _read_workload_message(kind: Any, value: dict[str, Any], path: str) -> Any:
+    """Return a message that only one kind of work sends; `kind` may be the common base."""
+    content = dict(value)
+    name = content.pop("of", None)
+    if kind is WorkloadMessage:
+        kind = message_type(name)
+    if kind is None:
+        raise _type_error(f"{path}.of", name, "a message of a kind of work")
+    return _read_fields(kind, content, path)
 
 
 def _read_number(value: Any, path: str) -> float:
-    """A number that is finite, unless it is a loss, or a metric that was stored, which may be
-    anything.
-    """
+    """Return a finite number. Losses and stored metrics may also be NaN or infinite."""
     number = _NOT_FINITE.get(value) if isinstance(value, str) else None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             number = float(value)
     if number is None:
-        raise _fault(path, value, _WORDS[float])
+        raise _type_error(path, value, _TYPE_NAMES[float])
     if not math.isfinite(number) and not path.endswith("loss") and ".metrics." not in path:
-        raise _fault(path, value, "finite")
+        raise _type_error(path, value, "finite")
     return number
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:
-    """The member that `value` is: None, else the dataclass that has its fields, else the only other
-    one.
-    """
+    """Return None, the dataclass in the union that has these fields, or its first type."""
     members = [member for member in typing.get_args(kind) if member is not types.NoneType]
     if value is None and len(members) < len(typing.get_args(kind)):
         return None
     keys = set(value) if isinstance(value, dict) else set()
-    return _read(
-        next((member for member in members if set(_types(member)) == keys), members[0]), value, path
-    )
+    for member in members:
+        if _field_types(member).keys() == keys:
+            return _read(member, value, path)
+    return _read(members[0], value, path)
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
-    wanted = _types(kind)
-    if (
-        "protocol" in wanted and value.get("protocol") != PROTOCOL_VERSION
-    ):  # before fields that a version may not have
-        raise MessageError(
-            f"{path}.protocol={_short(value.get('protocol'))}: this side speaks {PROTOCOL_VERSION}"
-        )
-    for name in (*wanted, *value):
+    """Return a mapping as a dataclass."""
+    expected = _field_types(kind)
+    # The version comes first, because another version may have other fields.
+    if "protocol" in expected and value.get("protocol") != PROTOCOL_VERSION:
+        found = _short(value.get("protocol"))
+        raise MessageError(f"{path}.protocol={found}: this side speaks {PROTOCOL_VERSION}")
+    for name in (*expected, *value):
         if name not in value:
             raise MessageError(f"{path}.{name} is missing")
-        if name not in wanted:
+        if name not in expected:
             raise MessageError(f"{path}.{name}={_short(value[name])} is not known")
-    content = {name: _read(entry, value[name], f"{path}.{name}") for name, entry in wanted.items()}
+    content = {
+        name: _read(field_type, value[name], f"{path}.{name}")
+        for name, field_type in expected.items()
+    }
     try:
         return kind(**content)
     except ValueError as error:
@@ -183,18 +204,18 @@ def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:
 
 
 @functools.cache
-def _types(kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass with their types; of anything else none."""
-    hints = typing.get_type_hints(kind) if is_dataclass(kind) else {}
-    if hints:
-        return {field.name: hints[field.name] for field in fields(kind)}
-    return {}
+def _field_types(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass; empty for any other type."""
+    if not is_dataclass(kind):
+        return {}
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _fault(path: str, value: Any, wanted: str) -> MessageError:
-    return MessageError(f"{path}={_short(value)} is not {wanted}")
+def _type_error(path: str, value: Any, expected: str) -> MessageError:
+    return MessageError(f"{path}={_short(value)} is not {expected}")
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]} ..."

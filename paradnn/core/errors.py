@@ -1,8 +1,8 @@
-"""Every error a user can cause, in one tree.
+"""Exceptions of this project.
 
-A `ParadnnError` is something the user can fix: the command line prints its one-line message and
-exits with `exit_code`, without a traceback. Any other exception that reaches the top is a fault of
-this tool.
+A `ParadnnError` is something the user can fix. The command line prints its one-line message and
+exits with `exit_code`, without a traceback. A `PointEnded` ends the measurement of a point with an
+outcome. Any other exception that reaches the top level is a bug.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,25 @@ from typing import Any
 
 from paradnn.core.words import without_logins
 
-_LISTED = 6  # groups that a message names
+#: A message lists at most this many groups.
+_MAX_LISTED_GROUPS = 6
 
 
 class ParadnnError(Exception):
-    """Something the user can mend; the message is one line."""
+    """Something that the user can fix; the message is one line."""
 
     exit_code = 2
 
 
 class ConfigError(ParadnnError):
-    """A configuration value is wrong: names the dotted key, the value and the remedy."""
+    """A configuration value is wrong.
+
+    Args:
+        key: The dotted key.
+        value: The value that is wrong.
+        problem: What is wrong with it.
+        remedy: What to do instead.
+    """
 
     def __init__(self, key: str, value: object, problem: str, remedy: str) -> None:
         self.key = key
@@ -34,51 +42,54 @@ class StoreError(ParadnnError):
 
 
 class StoreAwayError(StoreError):
-    """The tracking store does not answer; it may later."""
+    """The tracking store does not answer, but may answer later."""
 
 
 class StoreRefusalError(StoreError):
-    """The tracking store does not accept the credentials, or not this user."""
+    """The tracking store rejects the credentials or the user."""
 
 
 class NoStoreError(StoreError):
-    """There is no tracking store at the address: no file, or no tables of MLflow in the database."""
+    """The address has no tracking store: no file, or a database without the tables of MLflow."""
 
 
 class WorkerError(ParadnnError):
-    """The interpreter under test cannot be started or does not answer."""
+    """The interpreter under test does not start or does not answer."""
 
 
 class SchemaError(ParadnnError):
-    """Stored runs that must not be read together: the message names the key and both values."""
+    """Stored runs must not be read together; the message names the key and both values."""
 
 
 class HeterogeneousError(SchemaError):
-    """Runs of different environments, protocols or schemas, which were not asked to be pooled."""
+    """Runs have different environments, protocols or schemas, and pooling was not requested."""
 
 
 class DataError(ParadnnError):
-    """A file is damaged, incomplete or of another kind than expected."""
+    """A file is damaged, incomplete or not of the expected kind."""
 
 
 class NotEnoughData(ParadnnError):
-    """There is nothing to find in so little data; the message says what is lacking. `lacking` says
-    it for each group where there are groups; None where the message says it all.
+    """The data are insufficient for an answer.
+
+    Args:
+        problem: What is missing.
+        lacking: What is missing per group of runs; None if `problem` says it all.
+        remedy: What to do.
+
+    Attributes:
+        problem: What is missing, without groups and remedy.
     """
 
     def __init__(
         self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = ""
     ) -> None:
-        listed = [str(one) for one in lacking or ()]
-        if len(listed) > _LISTED:
-            more = f" and {len(listed) - _LISTED} more"
-        else:
-            more = ""
-        if lacking is None:
-            groups = ""
-        else:
-            groups = f": {'; '.join(listed[:_LISTED]) or 'there are no runs'}{more}"
-        super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
+        message = problem
+        if lacking is not None:
+            message += f": {_list_groups(lacking)}"
+        if remedy:
+            message += f"; {remedy}"
+        super().__init__(message)
         self.problem = problem
 
 
@@ -125,10 +136,22 @@ def require_value(
         raise ConfigError(key, value, reason, remedy or default_remedy)
 
 
+def _list_groups(groups: Sequence[Any]) -> str:
+    """Return the first groups as text, and how many more there are."""
+    if not groups:
+        return "there are no runs"
+    text = "; ".join(str(group) for group in groups[:_MAX_LISTED_GROUPS])
+    if len(groups) > _MAX_LISTED_GROUPS:
+        text += f" and {len(groups) - _MAX_LISTED_GROUPS} more"
+    return text
+
+
 def _short(value: object, limit: int = 120) -> str:
-    """The value as a user would type it, but for passwords, on one line and not too long."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
+    """Return a value on one line as a user would type it, without passwords, and truncated."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     text = value if isinstance(value, str) else repr(value)
     text = without_logins(" ".join(text.split()) or repr(value))
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,18 +1,17 @@
-"""What driver and worker say to each other: frozen dataclasses, built on one side and validated on
-the other.
+"""Messages between driver and worker: frozen dataclasses, validated on arrival.
 
-One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard
-input:
+A message is one JSON object on one line (`paradnn.core.channel`). The driver writes requests to the
+standard input of the worker:
 
-    {"protocol": 15, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 16, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
-and reads events, each with a key `event`, from its standard output:
+The worker writes events, each with a key `event`, to its standard output: `ready`, or `refused` if
+the framework cannot be imported. Then it writes for each request either `refused`, or
 
-    ready, or refused where the framework cannot be imported; then for each request
-    started, phase and news as often as there are any, result, exited; or refused
+    started, any number of phase and news, result, exited
 
-Fields are keys, all of them in every message; NaN and infinities are strings; standard error
-belongs to no protocol.
+Every message has all of its fields as keys. NaN and infinities are strings. Standard error is not
+part of the protocol.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,15 @@ from typing import Any, ClassVar, TypeVar
 
 from paradnn.core.layers import Costs
 
+#: Driver and worker reject each other if it differs. Raise it with every change of a message.
+PROTOCOL_VERSION = 16
+
 AnyMessage = TypeVar("AnyMessage", bound="WorkloadMessage")
+
+# Durations beyond these bounds, in seconds, are errors of measurement.
+_MIN_KERNEL_SECONDS = 1e-12
+_MIN_BLOCK_SECONDS = 1e-9
+_MAX_SECONDS = 1e9
 
 
 class WorkloadMessage:
@@ -39,7 +46,13 @@ class WorkloadMessage:
 
 @dataclass(frozen=True)
 class PipelinePart:
-    """A part of an input pipeline's work without the step: examples, elapsed and processor seconds."""
+    """A part of the work of an input pipeline that ran without the step.
+
+    Attributes:
+        examples: Number of examples.
+        seconds: Elapsed seconds.
+        cpu_seconds: Processor seconds.
+    """
 
     examples: int
     seconds: float
@@ -48,8 +61,17 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class InputMeasurement:
-    """What input cost (docs/how-to/input.md): seconds waited within each block, pairs of step times, one a
-    round, and parts of the pipeline's work alone.
+    """The cost of the input pipeline (docs/how-to/input.md).
+
+    Attributes:
+        waits: Seconds that each block waited for input.
+        free_step_seconds: Step times per round with a batch that stays on the device.
+        fed_step_seconds: Step times per round with the pipeline.
+        alone: Parts of the pipeline's work without the step.
+        threads: Threads of the pipeline.
+
+    Raises:
+        ValueError: Step times are not paired, or a part took no time.
     """
 
     waits: list[float]
@@ -59,24 +81,17 @@ class InputMeasurement:
     threads: int
 
     def __post_init__(self) -> None:
-        pairs = [*self.free_step_seconds, *self.fed_step_seconds]
-        if (
-            len(self.free_step_seconds) != len(self.fed_step_seconds)
-            or not pairs
-            or min(pairs) <= 0
-        ):
+        step_seconds = [*self.free_step_seconds, *self.fed_step_seconds]
+        is_paired = len(self.free_step_seconds) == len(self.fed_step_seconds)
+        if not is_paired or not step_seconds or min(step_seconds) <= 0:
             raise ValueError("there are no pairs of step times")
         if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
             raise ValueError("there is no part of the pipeline alone that took time")
 
 
-#: Driver and worker refuse each other where it differs: raise it with every change of a message.
-PROTOCOL_VERSION = 16
-
-
 @dataclass(frozen=True)
 class Trial:
-    """A trial of the calibration: how many steps, and how long they took."""
+    """A trial of the calibration: number of steps and elapsed seconds."""
 
     steps: int
     seconds: float
@@ -84,24 +99,44 @@ class Trial:
 
 @dataclass(frozen=True)
 class References:
-    """Seconds of a call of each reference kernel (`paradnn.worker.reference`) when so many blocks
-    had ended; before the model was there where that is -1.
+    """One run of each reference kernel (`paradnn.worker.reference`).
+
+    Attributes:
+        blocks: Number of blocks that had ended; -1 before the model was built.
+        seconds: Seconds of a call by kernel.
+
+    Raises:
+        ValueError: A kernel took no time.
     """
 
     blocks: int
     seconds: dict[str, float]
 
     def __post_init__(self) -> None:
-        if not all(1e-12 <= seconds < 1e9 for seconds in self.seconds.values()):
+        durations = self.seconds.values()
+        if not all(_MIN_KERNEL_SECONDS <= seconds < _MAX_SECONDS for seconds in durations):
             raise ValueError("a reference kernel took no time")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and
-    after it. `discarded` came after `blocks` and were disturbed more; `repeated` are the seconds of
-    all attempts but that which counts, `beside` those of the `references` between the blocks, with
-    the untimed step behind each.
+    """The raw times of a point in seconds.
+
+    Attributes:
+        steps_per_block: Steps between two synchronizations.
+        calibration: Trials that determined `steps_per_block`.
+        warmup: Seconds of each block of the warm-up.
+        blocks: Seconds of each measured block.
+        steady: Whether the measured blocks show no change that matters.
+        steady_reason: What the verdict is based on.
+        final_loss: The loss after the last block; None in inference.
+        discarded: Blocks of attempts after `blocks`, which were disturbed more.
+        repeated: Seconds of all attempts except the one that counts.
+        references: Reference kernels that ran between the blocks.
+        beside: Seconds of `references`, with the untimed steps that follow each.
+
+    Raises:
+        ValueError: There is no block that took time.
     """
 
     steps_per_block: int
@@ -117,11 +152,8 @@ class Timing:
     beside: float = 0.0
 
     def __post_init__(self) -> None:
-        if (
-            self.steps_per_block < 1
-            or not self.blocks
-            or not all(1e-9 <= block < 1e9 for block in self.blocks)
-        ):
+        took_time = all(_MIN_BLOCK_SECONDS <= block < _MAX_SECONDS for block in self.blocks)
+        if self.steps_per_block < 1 or not self.blocks or not took_time:
             raise ValueError("there is no block of steps that took time")
 
     @property
@@ -132,9 +164,20 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """What took cores from the measured blocks (`paradnn.worker.meters`), as shares of the capacity
-    of the point's `cores`, `throttled_fraction` of the time; None where the system does not tell.
-    `reason` says what is too much; `stops`: how often the process was stopped and went on.
+    """What took processor time from the measured blocks (`paradnn.worker.meters`).
+
+    Shares are relative to the capacity of the cores, except `throttled_fraction`, which is relative
+    to the elapsed time. A value is None if the system does not provide it.
+
+    Attributes:
+        cores: Cores that the point may use.
+        own_cpu_fraction: Share that the point used.
+        foreign_cpu_fraction: Share that other processes used.
+        steal_fraction: Share that the hypervisor took.
+        involuntary_switches_per_second: How often a thread of the point lost its core.
+        throttled_fraction: Share of the time in which a quota stopped the point.
+        reason: Which of these is too high; None if none is.
+        stops: How often the process was stopped and continued.
     """
 
     cores: int
@@ -148,18 +191,26 @@ class Contention:
 
     @property
     def taken(self) -> float:
-        """What others took, to be compared with another attempt of the same point; a stop counts as
-        all of it.
+        """The total share that others took, for comparison with another attempt.
+
+        A stop counts as one, which is all of the capacity.
         """
-        shares = self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction
-        return sum(share or 0.0 for share in shares) + bool(self.stops)
+        shares = (self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction)
+        total = sum(share for share in shares if share is not None)
+        if self.stops:
+            total += 1.0
+        return total
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """An engine's artefact, under the names of its metrics: seconds until it was made and loaded,
-    its size, and the largest difference of its outputs from those of the model, as a share of the
-    largest of those.
+    """The artifact of an engine; the fields have the names of their metrics.
+
+    Attributes:
+        conversion_seconds: Seconds until it was made and loaded.
+        artefact_bytes: Its size.
+        conversion_error: Largest difference of its outputs from those of the model, relative to the
+            largest output of the model.
     """
 
     conversion_seconds: float
@@ -169,8 +220,17 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Compilation:
-    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a
-    note on them, what disturbed them, and of an engine the conversion in the first.
+    """The first steps, up to one that compiled nothing.
+
+    Attributes:
+        seconds: Seconds of each step.
+        programs: Programs that each step compiled.
+        note: A remark of the framework; None without one.
+        contention: What disturbed the steps.
+        conversion: The conversion for an engine, which is part of the first step.
+
+    Raises:
+        ValueError: The lists are empty or differ in length.
     """
 
     seconds: list[float]
@@ -186,9 +246,19 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the timed steps gave; losses are None in inference. `product_types` maps the type of
-    operands to its share of the FLOPs of products in the program that runs; `counted`: costs that
-    the driver does not know.
+    """What the timed steps of a process gave.
+
+    Attributes:
+        parameters: Trainable parameters of the model that was built.
+        compilation: The first steps.
+        product_types: Shares of the FLOPs of products, by type of their operands, in the program
+            that runs.
+        first_loss: The loss of the first step; None in inference.
+        timing: The timed blocks.
+        energy_joules: Energy of the blocks; None if it is unknown.
+        energy_source: The counter, or why it is unavailable.
+        contention: What disturbed the blocks.
+        counted: Costs that only the worker can count.
     """
 
     parameters: int
@@ -204,7 +274,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """Rows of values under named columns."""
+    """A table of operations: rows of values under named columns.
+
+    Raises:
+        ValueError: A row has another number of values.
+    """
 
     columns: list[str]
     data: list[list[Any]]
@@ -214,16 +288,26 @@ class OperationTable:
             raise ValueError(f"a row does not have the {len(self.columns)} columns")
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each row as a mapping by column."""
+        """Return each row as a mapping by column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.data]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one
-    step, `slowdown` is traced step time / measured step time. `trace` maps the path where
-    TensorBoard looks for it to the trace's file in base64; `command_buffers` are parts of the
-    program that a GPU runs as one graph, whose operations the trace does not tell apart.
+    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are per step.
+
+    Attributes:
+        operations: One row per operation.
+        operation_types: One row per type of operation.
+        step_seconds: Step time under the profiler.
+        unexplained_share: Share of the step in which no known operation ran.
+        product_flops: FLOPs of matrix products and convolutions.
+        product_types: Shares of these FLOPs by type of the operands.
+        steps: Number of profiled steps.
+        slowdown: Step time under the profiler relative to the measured step time.
+        trace: Files of the trace in base64, by the path where TensorBoard looks for them.
+        command_buffers: Parts of the program that a GPU runs as one graph, whose operations the
+            trace does not distinguish.
     """
 
     operations: OperationTable
@@ -240,8 +324,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class NoProfile:
-    """Why a measured point has no profile; `limited`: under another limit of time or memory it may
-    have one.
+    """A measured point has no profile.
+
+    Attributes:
+        unavailable: The reason.
+        limited: Whether another limit of time or memory could allow a profile.
     """
 
     unavailable: str
@@ -250,8 +337,18 @@ class NoProfile:
 
 @dataclass(frozen=True)
 class ProductRate:
-    """FLOP/s of square matrix products: median over blocks, with the quartiles, and what disturbed
-    them.
+    """FLOP/s of products of square matrices.
+
+    Attributes:
+        precision: Type of the operands.
+        size: Rows and columns of the matrices.
+        compile: The compile mode.
+        flops_per_second: Median over blocks.
+        low: Lower quartile over blocks.
+        high: Upper quartile over blocks.
+        blocks: Number of blocks.
+        steady: Whether the blocks show no change that matters.
+        disturbed: What disturbed the blocks; None if nothing did.
     """
 
     precision: str
@@ -267,7 +364,7 @@ class ProductRate:
 
 @dataclass(frozen=True)
 class ArrayRate:
-    """B/s of the sum of two arrays of `array_bytes` each, in place: as `ProductRate`."""
+    """B/s of the in-place sum of two arrays of `array_bytes` each; otherwise like ProductRate."""
 
     array_bytes: int
     bytes_per_second: float
@@ -280,8 +377,12 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most (`paradnn.worker.peak_rates`), and seconds of a call of each
-    reference kernel.
+    """The peak rates of the machine (`paradnn.worker.peak_rates`).
+
+    Attributes:
+        matmul: Rates of matrix products.
+        bandwidth: Rates of array sums.
+        references: Seconds of a call of each reference kernel.
     """
 
     matmul: list[ProductRate]
@@ -291,10 +392,25 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a request ended within the child, and what was measured before that: seconds of each
-    phase and of single steps (`latencies`), bytes of memory, what the point's kind of work measures
-    beside its steps (`work`), and what disturbed phases other than the measured blocks
-    (`contention`).
+    """How a request ended in the child, and what was measured until then.
+
+    Attributes:
+        outcome: One of `paradnn.config.outcome.OUTCOMES`.
+        reason: One line; None if the outcome needs none.
+        phases: Seconds by phase.
+        peak_memory_bytes: Peak memory of the point's processes.
+        step_memory_bytes: Growth of anonymous memory during the steps after compilation.
+        peak_device_memory_bytes: Peak device memory, as the framework reports it.
+        measurement: What the timed steps gave.
+        latencies: Seconds of single steps.
+        work: What only the point's kind of work measures.
+        contention: What disturbed phases other than the measured blocks, by phase.
+        input: The cost of the input pipeline.
+        profile: Where the time of a step goes.
+        peak_rates: The peak rates of the machine, for task=ceilings.
+
+    Raises:
+        ValueError: The outcome is ok, but nothing was measured.
     """
 
     outcome: str
@@ -323,8 +439,13 @@ def messages_of_kind(answers: Iterable[Answer], kind: type[AnyMessage]) -> list[
 
 @dataclass(frozen=True)
 class Request:
-    """Measure `point` (its key `task` may ask for ceilings instead); the child's standard error
-    goes to `stderr`.
+    """A request to measure a point.
+
+    Attributes:
+        protocol: The protocol version of the driver.
+        id: Number of the request.
+        point: The point as plain values; its key `task` may ask for peak rates instead.
+        stderr: File for the standard error of the child; None for that of the worker.
     """
 
     protocol: int
@@ -342,8 +463,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Refused:
-    """The framework cannot be imported, and the worker exits; or a request cannot be served, and no
-    child is forked.
+    """The framework cannot be imported and the worker exits, or a request cannot be served.
+
+    No child is forked for a refused request.
     """
 
     reason: str
@@ -359,8 +481,12 @@ class Started:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """The child enters a phase; `answer`, where what was measured is complete, counts if it dies
-    there.
+    """The child enters a phase.
+
+    Attributes:
+        phase: The name of the phase.
+        answer: The complete answer so far, which counts if the child dies in this phase; None if it
+            is not complete.
     """
 
     phase: str
@@ -387,13 +513,20 @@ class Exited:
 
 @dataclass(frozen=True)
 class News:
-    """A piece of what the point's kind of work measures is known, before the child's answer."""
+    """A message of the point's kind of work that precedes the child's answer."""
 
     part: WorkloadMessage
 
 
 Event = Ready | Refused | Started | PhaseBegun | News | PointAnswered | Exited
 
-#: Events by the name that they have on the pipe.
-EVENTS: dict[str, type[Event]] = {"ready": Ready, "refused": Refused, "started": Started}
-EVENTS |= {"phase": PhaseBegun, "news": News, "result": PointAnswered, "exited": Exited}
+#: Event types by their name in the JSON.
+EVENTS: dict[str, type[Event]] = {
+    "ready": Ready,
+    "refused": Refused,
+    "started": Started,
+    "phase": PhaseBegun,
+    "news": News,
+    "result": PointAnswered,
+    "exited": Exited,
+}

@@ -1,10 +1,9 @@
-"""What there is of a kind, by name: found in a package of this project, and in other packages by
-their entry points.
+"""Objects of one class by name, from a package of this project and from other packages.
 
-`Registry(Family, "paradnn.families")` holds every `Family` that a module of `paradnn/families` has
-at its top level, alone or in a tuple, and what other distributions name in the group of entry
-points that is called the same (mine = "my_package.my_family"). Nothing is imported before the
-registry is first asked.
+`Registry(Family, "paradnn.families")` holds every `Family` at the top level of a module of
+`paradnn/families`, alone or in a tuple. It also holds those of other distributions, which name a
+module or an object in the entry-point group `paradnn.families`: mine = "my_package.my_family".
+Nothing is imported before the registry is used.
 """
 
 import importlib
@@ -15,16 +14,21 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-#: It has a `name` and a `place`, in the order of lists and figures; what has the same place stands
-#: by name.
+#: An item has a `name`, and an `order` in lists and figures; items of the same order are sorted by
+#: name.
 T = TypeVar("T", bound=Any)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """All objects of a class `kind` in the modules of `packages` and behind entry points of `group`
-    (by default the first package's name), by name and in order. What another package brings is left
-    out, and a line on standard error says so, where it cannot be imported, is of another kind or
-    has a name that is taken.
+    """All objects of a class by name, in their order.
+
+    An item of another package is skipped, with a line on standard error, if it cannot be imported,
+    is of another class, or has a name that is taken.
+
+    Args:
+        kind: The class of the items.
+        packages: Packages whose modules hold items.
+        group: The entry-point group, by default the first package.
     """
 
     def __init__(self, kind: type[T], *packages: str, group: str = "") -> None:
@@ -33,69 +37,64 @@ class Registry(Mapping[str, T], Generic[T]):
         self._group = group or packages[0]
 
     def __getitem__(self, name: str) -> T:
-        return self._found[name]
+        return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._items)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._items)
 
     @cached_property
-    def _found(self) -> dict[str, T]:
-        def in_order(items: Iterable[T]) -> list[T]:
-            return sorted(items, key=lambda item: (item.order, item.name))
+    def _items(self) -> dict[str, T]:
+        own: dict[str, T] = {}
+        for item in self._own_items():
+            if own.setdefault(item.name, item) is not item:
+                raise ValueError(f"{self._group} has two items with the name {item.name}")
+        return _in_order(own.values()) | _in_order(self._plugin_items(own))
 
-        paths = [(package, importlib.import_module(package).__path__) for package in self._packages]
-        modules = [
-            f"{package}.{entry.name}"
-            for package, path in paths
-            for entry in pkgutil.iter_modules(path)
-        ]
-        found: dict[str, T] = {}
-        for item in in_order(
-            item for name in modules for item in self._in(importlib.import_module(name))
-        ):
-            if found.setdefault(item.name, item) is not item:
-                raise ValueError(f"{self._group} has two of the name {item.name}")
-        return found | {item.name: item for item in in_order(self._others(found))}
+    def _own_items(self) -> Iterator[T]:
+        """Yield the items in the modules of the packages."""
+        for package in self._packages:
+            path = importlib.import_module(package).__path__
+            for entry in pkgutil.iter_modules(path):
+                yield from self._items_in(importlib.import_module(f"{package}.{entry.name}"))
 
-    def _others(self, own: Mapping[str, T]) -> list[T]:
-        """What entry points give and no name of which is taken."""
-        found: dict[str, T] = {}
+    def _plugin_items(self, own: Mapping[str, T]) -> list[T]:
+        """Return the items behind entry points whose names are not taken."""
+        items: dict[str, T] = {}
         for entry in sorted(entry_points(group=self._group), key=lambda entry: entry.name):
+            new_items: list[T] = []
+            problem = ""
             try:
-                given = entry.load()
-                items = self._in(given) or self._of(given)
-                taken = [item.name for item in items if item.name in own or item.name in found]
-                if taken:
-                    problem = f"the name {taken[0]} is taken"
-                elif items:
-                    problem = ""
-                else:
-                    problem = f"no {self._kind.__name__}"
+                loaded = entry.load()
+                new_items = self._items_in(loaded) or self._items_of(loaded)
             except Exception as error:
-                items = []
                 problem = f"{type(error).__name__}: {error}"
+            taken = [item.name for item in new_items if item.name in own or item.name in items]
+            if taken:
+                problem = f"the name {taken[0]} is taken"
+            elif not new_items and not problem:
+                problem = f"it holds no {self._kind.__name__}"
             if problem:
-                print(
-                    f"paradnn: {self._group}: {entry.value} is left out: {problem}", file=sys.stderr
-                )
+                line = f"paradnn: {self._group}: {entry.value} is skipped: {problem}"
+                print(line, file=sys.stderr)
             else:
-                found |= {item.name: item for item in items}
-        return list(found.values())
+                items.update({item.name: item for item in new_items})
+        return list(items.values())
 
-    def _in(self, module: Any) -> list[T]:
-        """What a module has at its top level, each once."""
-        if hasattr(module, "__dict__") and hasattr(module, "__name__"):
-            values = vars(module).values()
-        else:
-            values = ()
-        return list({id(item): item for value in values for item in self._of(value)}.values())
+    def _items_in(self, module: Any) -> list[T]:
+        """Return the items at the top level of a module, each once; empty if it is no module."""
+        if not hasattr(module, "__dict__") or not hasattr(module, "__name__"):
+            return []
+        items = [item for value in vars(module).values() for item in self._items_of(value)]
+        return list({id(item): item for item in items}.values())
 
-    def _of(self, value: Any) -> list[T]:
-        return [
-            item
-            for item in (value if isinstance(value, tuple) else (value,))
-            if isinstance(item, self._kind)
-        ]
+    def _items_of(self, value: Any) -> list[T]:
+        """Return the items that a value is, or holds as a tuple."""
+        values = value if isinstance(value, tuple) else (value,)
+        return [item for item in values if isinstance(item, self._kind)]
+
+
+def _in_order(items: Iterable[T]) -> dict[str, T]:
+    return {item.name: item for item in sorted(items, key=lambda item: (item.order, item.name))}

@@ -1,7 +1,7 @@
-"""Temporary folders, and the removal of those whose process was killed.
+"""Temporary folders, and the removal of those that a killed process left behind.
 
-A process holds a lock on its folders as long as it is alive. Process numbers would not do: drivers
-in containers may share one /tmp, and each sees only its own numbers.
+A process holds a lock on its folders as long as it is alive. Process numbers would not identify the
+owner: drivers in containers may share one /tmp, and each sees only its own process numbers.
 """
 
 import contextlib
@@ -15,20 +15,22 @@ _PREFIX = "paradnn-scratch-"
 
 
 class Scratch:
-    """A temporary folder that no other driver removes as a leftover before `remove` or the exit of
-    this process.
+    """A temporary folder that no other driver removes while this process is alive.
+
+    Attributes:
+        path: The folder.
     """
 
     def __init__(self) -> None:
-        while True:  # another driver may remove it in the moment before it is held
+        while True:  # another driver may remove the folder before it is locked
             self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
             self.path = Path(self._folder.name)
             with contextlib.suppress(FileNotFoundError):
-                self._held = os.open(self.path, os.O_RDONLY)
-                fcntl.flock(self._held, fcntl.LOCK_EX)
+                self._descriptor = os.open(self.path, os.O_RDONLY)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
                 if self.path.exists():
                     return
-                os.close(self._held)
+                os.close(self._descriptor)
             self._folder.cleanup()
 
     def __enter__(self) -> Path:
@@ -38,19 +40,19 @@ class Scratch:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
-        with contextlib.suppress(OSError):  # a disk that is gone; the next process removes it
+        """Remove the folder and its contents."""
+        with contextlib.suppress(OSError):  # the disk is gone; the next process removes it
             self._folder.cleanup()
-        os.close(self._held)
+        os.close(self._descriptor)
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of drivers that were killed, and so could not do it themselves."""
+    """Remove the folders of drivers that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # removed meanwhile, or another user's
-            descriptor = os.open(
-                folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY
-            )  # a pipe would wait
+        # OSError: it was removed in the meantime, or belongs to another user.
+        with contextlib.suppress(OSError):
+            # O_DIRECTORY rejects a pipe of this name, which would block.
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,15 +1,17 @@
-"""Tables that come with the package, beside the modules that read them."""
+"""Tables that come with the package, next to the modules that read them."""
 
 import csv
 from pathlib import Path
 
 
-def rows(file: str, name: str = "") -> list[dict[str, str]]:
-    """The rows of a CSV file beside a module `file`: of the same name as that unless another is
-    given.
+def rows(module_file: str, name: str = "") -> list[dict[str, str]]:
+    """Return the rows of a CSV file next to a module.
+
+    Args:
+        module_file: `__file__` of the module.
+        name: The name of the CSV file, by default that of the module.
     """
-    path = Path(file)
-    with (path.with_name(name) if name else path.with_suffix(".csv")).open(
-        encoding="utf-8", newline=""
-    ) as table:
+    module_path = Path(module_file)
+    path = module_path.with_name(name) if name else module_path.with_suffix(".csv")
+    with path.open(encoding="utf-8", newline="") as table:
         return list(csv.DictReader(table))

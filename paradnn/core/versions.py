@@ -1,8 +1,7 @@
-"""What must be known of the frameworks before any is imported, and the versions of the software
-under test.
+"""Facts about frameworks that are needed before any is imported, and versions of software.
 
-The driver runs the text of this module in an interpreter that has no more than Python: nothing else
-is imported here.
+The driver runs the text of this module in an interpreter that has only the standard library, so
+this module must import nothing else.
 """
 
 import importlib.metadata
@@ -12,12 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Runtime:
-    """What must be known of a framework before it is imported.
+    """Facts about a framework or an engine.
 
-    package: the distribution that must be there, and `extra` of this one brings it ("" for a
-    dependency). distributions: those whose versions make up the software under test. backend: what
-    Keras computes with, which for an engine builds the model that is converted. parallel: it has a
-    module of steps over several devices.
+    Attributes:
+        package: The distribution that must be installed.
+        distributions: The distributions whose versions make up the software under test.
+        backend: The Keras backend. For an engine it builds the model that is converted.
+        extra: The extra of this project that installs it; empty for a dependency.
+        parallel: Whether it has a module for steps over several devices.
+        is_engine: Whether it runs converted models.
     """
 
     package: str
@@ -31,26 +33,45 @@ class Runtime:
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel", "tensorflow-macos")
 _JAX = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
 _ONNX = ("tf2onnx", "onnx", *_TENSORFLOW)
-#: By name; each is the module of `paradnn.worker.frameworks` that is called the same.
+#: Frameworks by name, which is also the name of the module in `paradnn.worker.frameworks`.
 FRAMEWORKS = {
     "tensorflow": Runtime("tensorflow", _TENSORFLOW, "tensorflow", parallel=True),
-    "jax": Runtime("jax", _JAX, "jax", "jax", parallel=True),
-    "torch": Runtime("torch", ("torch", "triton"), "torch", "torch"),
+    "jax": Runtime("jax", _JAX, "jax", extra="jax", parallel=True),
+    "torch": Runtime("torch", ("torch", "triton"), "torch", extra="torch"),
     "litert": Runtime(
-        "ai-edge-litert", ("ai-edge-litert", *_TENSORFLOW), "tensorflow", "engines", is_engine=True
+        "ai-edge-litert",
+        ("ai-edge-litert", *_TENSORFLOW),
+        "tensorflow",
+        extra="engines",
+        is_engine=True,
     ),
     "onnxruntime": Runtime(
-        "onnxruntime", ("onnxruntime", *_ONNX), "tensorflow", "engines", is_engine=True
+        "onnxruntime",
+        ("onnxruntime", *_ONNX),
+        "tensorflow",
+        extra="engines",
+        is_engine=True,
     ),
-    "openvino": Runtime("openvino", ("openvino", *_ONNX), "tensorflow", "engines", is_engine=True),
+    "openvino": Runtime(
+        "openvino",
+        ("openvino", *_ONNX),
+        "tensorflow",
+        extra="engines",
+        is_engine=True,
+    ),
 }
 
 _COMMON = ("keras", "numpy", "ml-dtypes", "h5py")
 
 
 def versions(name: str) -> dict[str, str]:
-    """Versions of the software under test, read from the installed distributions without importing
-    them.
+    """Return the versions of the software under test, without importing it.
+
+    Args:
+        name: The framework.
+
+    Returns:
+        Versions of Python and of the installed distributions, by distribution.
     """
     versions_by_name = {"python": platform.python_version()}
     for distribution in (*FRAMEWORKS[name].distributions, *_COMMON):
@@ -59,6 +80,6 @@ def versions(name: str) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         if distribution.startswith(("tensorflow-", "tf-")):
-            # By one name whatever the build, which its own name says.
+            # One name for all builds of TensorFlow; the name of the build is kept, too.
             versions_by_name.setdefault("tensorflow", versions_by_name[distribution])
     return versions_by_name

@@ -1,4 +1,4 @@
-"""Counts as a person writes them, and words that a person may have meant."""
+"""Text for people: numbers, suggestions for misspelled words, lists of cores, masked logins."""
 
 import difflib
 import math
@@ -6,90 +6,106 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 
-#: Numbers of hosts that a forecast is made for.
+#: The largest number of hosts that a forecast accepts.
 MOST_HOSTS = 100_000
 
-_LONGEST = 100  # characters of a word that are looked at
-_ALIKE = 0.6  # from here on two words may be the same, misspelt
-_AS_GOOD = 0.05  # so much less alike a second proposal may be than the first
+#: Only this many characters of a misspelled word are compared.
+_MAX_COMPARED_CHARS = 100
+#: From this similarity on, a known word may be the misspelled one.
+_MIN_SIMILARITY = 0.6
+#: Further suggestions may be less similar than the best one by this much.
+_SIMILARITY_MARGIN = 0.05
+_MAX_SUGGESTIONS = 3
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and what it counts: `1 point`, `1,200 points`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """Return a number with what it counts: `1 point`, `1,200 points`."""
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {noun}{plural}"
 
 
 def rounded(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits, and never with an exponent: `33,710`, `652.3`,
-    `0.01234`.
+    """Return a number rounded to significant digits, without exponent.
+
+    Examples: `33,710`, `652.3`, `0.01234`.
     """
+    places = 0
     if value and math.isfinite(value):
         places = digits - 1 - math.floor(math.log10(abs(value)))
-    else:
-        places = 0
     return f"{round(value, places):,.{max(0, places)}f}"
 
 
 def in_seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
+    """Return a duration in milliseconds, seconds or minutes."""
     if value < 0.1:
         return f"{1e3 * value:.3g} ms"
-    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean fc? `, with up to three of `known` that are spelt like `word`, in any case;
-    empty where none is.
+    """Return `did you mean fc? ` with up to three similar known words; empty if none is similar.
+
+    Case does not matter. Words with the same letters in another order take precedence.
     """
     names = [name for name in dict.fromkeys(known) if name != word]
-    typed = word.casefold()[:_LONGEST]
-    swapped = [name for name in names if sorted(name.casefold()) == sorted(typed)]
-    alike = {name: difflib.SequenceMatcher(None, typed, name.casefold()).ratio() for name in names}
-    best = max(alike.values(), default=0.0)
-    close = [name for name in names if alike[name] >= max(_ALIKE, best - _AS_GOOD)]
-    proposed = swapped or sorted(close, key=lambda name: -alike[name])[:3]
-    return f"did you mean {' or '.join(proposed)}? " if proposed else ""
+    typed = word.casefold()[:_MAX_COMPARED_CHARS]
+    suggestions = [name for name in names if sorted(name.casefold()) == sorted(typed)]
+    if not suggestions:
+        similarity = {
+            name: difflib.SequenceMatcher(None, typed, name.casefold()).ratio() for name in names
+        }
+        best = max(similarity.values(), default=0.0)
+        threshold = max(_MIN_SIMILARITY, best - _SIMILARITY_MARGIN)
+        similar = [name for name in names if similarity[name] >= threshold]
+        similar.sort(key=lambda name: -similarity[name])
+        suggestions = similar[:_MAX_SUGGESTIONS]
+    if not suggestions:
+        return ""
+    return f"did you mean {' or '.join(suggestions)}? "
 
 
 def core_list(text: str) -> list[int]:
-    """The cores in a list as the kernel writes it, 0-3,6, in their order; none where a part is no
-    number or range.
+    """Return the sorted cores in a list as the kernel writes it, such as 0-3,6.
+
+    Empty if a part is neither a number nor an ascending range.
     """
     cores: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+        last = last or first
+        if not first.isdigit() or not last.isdigit() or int(last) < int(first):
             return []
-        cores |= set(range(int(first), int(last or first) + 1))
+        cores.update(range(int(first), int(last) + 1))
     return sorted(cores)
 
 
 def core_text(cores: Iterable[int]) -> str:
-    """The same the other way round."""
-    runs = [
-        [core for _, core in run]
-        for _, run in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])
-    ]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    """Return a list of cores as the kernel writes it: the inverse of `core_list`."""
+    texts = []
+    # The difference between a core and its position is constant within a range.
+    for _, group in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0]):
+        run = [core for _, core in group]
+        texts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+    return ",".join(texts)
 
 
-#: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no
-#: other address.
+#: User and password of an address as SQLAlchemy splits it. A password may contain slashes and
+#: blanks, but no other address.
 _LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
 
 
 def without_secrets(text: str) -> str:
-    """An address, or a text with some, with user, password and query cut out, since they may be
-    credentials.
-    """
+    """Return a text with user, password and query of every address masked."""
     return re.sub(r"\?[^\s]*", "?***", without_logins(text))
 
 
 def without_logins(text: str) -> str:
-    """The same with user and password alone cut out."""
+    """Return a text with user and password of every address masked."""
     return _LOGIN.sub("***@", text)
 
 
 def without_credentials(uri: str) -> str:
-    """The address without user and password: usable where they come from the environment."""
+    """Return an address without user and password, which the environment may provide instead."""
     return _LOGIN.sub("", uri)

@@ -116,7 +116,7 @@ ENDINGS = [
     ),
     (READY, {"event": "refused", "reason": "why"}, "crash", "it refuses the request: why"),
     *(
-        (READY, garbage, "crash", "is no JSON")
+        (READY, garbage, "crash", "is not JSON")
         for garbage in ('{"event": "result", "id": 1', "[" * 100_000, "\\xff")
     ),
     # Version 1 said more when it was ready; another may say less.
@@ -176,7 +176,7 @@ def test_nonsense_ends_it_with_a_reason(
 
 
 def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
-    """A line that is no JSON was cut when a child was killed; it hides nothing that comes after it."""
+    """A line that is not JSON was cut when a child was killed; it hides nothing that comes after it."""
     result = answered(
         ["garbage", READY], ["{", event("result", messages.PointAnswered(1, ANSWER)), EXITED]
     )
@@ -237,6 +237,6 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
     assert [type(entry).__name__ for entry in events] == names.split()
     assert [entry.reason for entry in events[1:4]] == [  # type: ignore[union-attr]
         f"request.protocol=1: this side speaks {messages.PROTOCOL_VERSION}",
-        '"garbage" is no JSON',
+        '"garbage" is not JSON',
         'request.id="x" is not an integer',
     ]

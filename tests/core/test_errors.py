@@ -1,0 +1,41 @@
+"""Errors carry one line that says what is wrong."""
+
+import pytest
+
+from paradnn.core.errors import (
+    ConfigError,
+    UnavailableError,
+    require_value,
+    reraise_as_unavailable,
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        pytest.param("no such file\nin ...", "it: no such file; try", id="first line"),
+        pytest.param("", "it: OSError; try", id="no message"),
+    ],
+)
+def test_an_exception_becomes_an_unavailable_point(message: str, reason: str) -> None:
+    with (
+        pytest.raises(UnavailableError) as caught,
+        reraise_as_unavailable("it", OSError, remedy="; try"),
+    ):
+        raise OSError(message)
+
+    assert str(caught.value) == reason
+
+
+def test_other_exceptions_pass() -> None:
+    with pytest.raises(KeyError), reraise_as_unavailable("it", OSError):
+        raise KeyError("x")
+
+
+def test_a_required_value_has_a_default_remedy() -> None:
+    require_value("compile", "xla", required="xla", reason="never")
+
+    with pytest.raises(ConfigError, match=r"^profile=true: is new; set profile=false$"):
+        require_value("profile", True, required=False, reason="is new")
+    with pytest.raises(ConfigError, match=r"^devices=2: is for one; omit it$"):
+        require_value("devices", 2, required=1, reason="is for one", remedy="omit it")
