@@ -18,7 +18,7 @@ from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import Workload, requested_workload
-from paradnn.statistics.sessions import FEWEST_SESSIONS, sessions_of
+from paradnn.statistics.sessions import FEWEST_SESSIONS, assign_sessions
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
@@ -161,7 +161,7 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
         values = np.array([])
     held = np.isfinite(values)
     values = values[held]
-    sessions = sessions_of(rows)[held] if held.sum() > FEWEST_SESSIONS else []
+    sessions = assign_sessions(rows)[held] if held.sum() > FEWEST_SESSIONS else []
     if not len(values):
         return math.nan, math.nan, math.nan
     if None not in sessions and len(set(sessions)) >= FEWEST_SESSIONS:

@@ -29,7 +29,7 @@ from analysis.sides import KEPT, Sides, format_mean, tidy
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
-from paradnn.statistics.dependence import geometric_mean, levels_of
+from paradnn.statistics.dependence import geometric_mean, shared_levels
 from paradnn.statistics.estimate import Estimate
 
 #: The column that names an operation's type; `type` itself identifies no point.
@@ -251,7 +251,8 @@ def _mean(rows: pd.DataFrame, column: str) -> Estimate:
     logs = pd.Series(np.log(rows[column].astype("float64"))).groupby(points).mean()
     each = rows.groupby(points).head(1)
     return geometric_mean(
-        np.exp(logs.to_numpy()), levels_of(each.set_axis(points[each.index]).reindex(logs.index))
+        np.exp(logs.to_numpy()),
+        shared_levels(each.set_axis(points[each.index]).reindex(logs.index)),
     )
 
 

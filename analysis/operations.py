@@ -31,7 +31,7 @@ from analysis.roofs import (
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, StoreError
 from paradnn.platform.specifications import find_hardware
-from paradnn.statistics.dependence import Levels, Unit, crossed_quantile, levels_of
+from paradnn.statistics.dependence import Levels, Unit, crossed_quantile, shared_levels
 from paradnn.statistics.estimate import Estimate
 
 #: Operations below this share of the time are not drawn, as in the paper's Figure 3.
@@ -144,7 +144,7 @@ def operations_of(
         roofs,
         found.merge(runs[["run_id", *extra]], on="run_id", how="left"),
         models=models,
-        levels=levels_of(runs.set_index("run_id").loc[models["run_id"]], unit),
+        levels=shared_levels(runs.set_index("run_id").loc[models["run_id"]], unit),
         alone="" if which == ALL else str(runs["run_name"].iloc[0] or runs["run_id"].iloc[0]),
         sources=tuple(runs["run_id"]),
         pooled=pooled,

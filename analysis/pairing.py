@@ -58,13 +58,13 @@ from paradnn.statistics.sessions import (
     Sampling,
     SessionOverlap,
     arrange,
+    arrange_at_one_speed,
+    assign_sessions,
     family_slope,
-    level,
-    sampling,
-    sessions_of,
-    steps,
+    find_speed_steps,
+    get_sampling,
 )
-from paradnn.statistics.variances import moderated, rarer_level
+from paradnn.statistics.variances import moderate_variances, rarer_level
 from paradnn.store.metrics import metric as registered
 
 #: The columns that a pair's numbers have.
@@ -181,7 +181,7 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     """NotEnoughData where what a family's ratios depend on cannot be told from sessions: one a side
     shifts all ratios alike, but of several each may hold points of its own.
     """
-    design = sampling(pairs, family).design
+    design = get_sampling(pairs, family).design
     if not design.comparable and max(design.sessions) > 1:
         raise NotEnoughData(
             "its points were measured in several sessions, which may differ as much as they do"
@@ -449,26 +449,26 @@ def _sampled(
         point = found.point[mine]
         of_a = found.side[mine] == 0
         arrangement = arrange(rows[of_a], rows[~of_a], point, logs[mine])
-        if metric in LEVELLED.values() and arrangement.design.standing in (
+        if metric in LEVELLED.values() and arrangement.design.overlap in (
             SessionOverlap.ALONE,
             SessionOverlap.APART,
         ):
-            arrangement = level(arrangement, rows, of_a)
+            arrangement = arrange_at_one_speed(arrangement, rows, of_a)
         # A point none of whose runs has a counterpart in its session keeps them all, and gets no
         # verdict.
         apart = ~np.isin(point, point[arrangement.used])
         used[mine] = arrangement.used | apart
         units[mine] = arrangement.units if arrangement.design.comparable else None
         design = lost.get(str(name), arrangement.design)
-        if design.standing is SessionOverlap.TOGETHER and "start_time" in rows:
+        if design.overlap is SessionOverlap.TOGETHER and "start_time" in rows:
             times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
-            for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
+            for session in pd.Series(mine).groupby(assign_sessions(rows)).indices.values():
                 one = mine[session]
-                moved[one], taken[one], wanders[one] = steps(
+                moved[one], taken[one], wanders[one] = find_speed_steps(
                     logs[one], (2 * point + of_a)[session], times[session]
                 )
-            design = replace(design, stepped=math.expm1(np.ptp(moved[mine])))
-        changes = {"taken": taken[mine].mean(), "wanders": wanders[mine].any()}
+            design = replace(design, speed_change=math.expm1(np.ptp(moved[mine])))
+        changes = {"variance_inflation": taken[mine].mean(), "drifts": wanders[mine].any()}
         samplings[str(name)] = Sampling(
             design, arrangement.between, outside=frozenset(point[apart]), **changes
         )
@@ -544,18 +544,18 @@ def _by_point(
             for key in found.keys
             if is_configuration_column(key)
         ]
-        own = sampled[name].taken * variance[mine]
+        own = sampled[name].variance_inflation * variance[mine]
         few = freedom[mine]
         known = freedom[mine] > 0
-        variance[mine], freedom[mine] = moderated(own, few, axes)
+        variance[mine], freedom[mine] = moderate_variances(own, few, axes)
         if (
-            sampled[name].design.standing is SessionOverlap.REPEATED
+            sampled[name].design.overlap is SessionOverlap.REPEATED
         ):  # all points have the scatter of the same sessions
             freedom[mine] = few
         else:
             rarer[mine], span[mine] = rarer_level([cells[point] for point in found.both[mine]])
         if (
-            sampled[name].wanders and known.any()
+            sampled[name].drifts and known.any()
         ):  # the scatter is the machine's: few runs agree by having been near
             variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
     told = {"by_process": by_process, "error": variance / count, "units": count, "degrees": freedom}

@@ -19,7 +19,7 @@ from analysis.format import short
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.store.frame import families, is_ok
-from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
+from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
 #: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None);
 #: None if the device has no known data sheet.
@@ -274,7 +274,7 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
     rows = []
     for place, group in points.groupby(keys, sort=False, dropna=False):
         known = group[group["share"].notna()]
-        levels = levels_of(known, unit)
+        levels = shared_levels(known, unit)
         interval = crossed_quantile(known["share"], levels)
         row: dict[str, Any] = dict(zip(keys, place, strict=True))
         row["points"] = len(group)

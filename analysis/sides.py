@@ -21,7 +21,7 @@ from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import MARGIN
-from paradnn.statistics.sessions import sampling
+from paradnn.statistics.sessions import get_sampling
 from paradnn.store.metrics import metric as registered
 
 #: Columns of a pair that are shown whether they vary or not.
@@ -387,7 +387,7 @@ def describe_missing_verdicts(pairs: pd.DataFrame) -> Iterator[str]:
     """
     reasons: dict[str, list[str]] = {}
     for family, comparable in pairs.groupby("family", sort=False)["comparable"]:
-        design = sampling(pairs, str(family)).design
+        design = get_sampling(pairs, str(family)).design
         excluded = int((~comparable).sum())
         if not comparable.any():
             reasons.setdefault(design.text(), []).append(str(family))
@@ -396,9 +396,9 @@ def describe_missing_verdicts(pairs: pd.DataFrame) -> Iterator[str]:
                 f"{family}: {excluded} of {counted(len(comparable), 'point')} left out, whose "
                 "sides were measured in different sessions."
             )
-        if design.stepped:
+        if design.speed_change:
             yield (
-                f"{family}: the machine's speed changed by {design.stepped:.1%} in a session, "
+                f"{family}: the machine's speed changed by {design.speed_change:.1%} in a session, "
                 "whose runs count at its mean."
             )
     for reason, names in reasons.items():

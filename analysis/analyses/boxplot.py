@@ -22,7 +22,7 @@ from analysis.sides import choose_sides, side_option
 from analysis.store.frame import aggregate_replicates, families, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
+from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
 #: What is drawn if no metric is named: the first that nine of ten runs have.
 _CANDIDATES = (
@@ -177,7 +177,7 @@ def box_statistics(
         }
         if len(values):
             found = np.percentile(values, LEVELS)
-            levels = levels_of(known, unit)
+            levels = shared_levels(known, unit)
             ends = crossed_quantile(known["value"], levels)[1:]
             low, high = (end if np.isfinite(end) else np.nan for end in ends)
             row |= dict(zip(_PERCENTILES, found, strict=True))

@@ -23,7 +23,7 @@ from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
-from paradnn.statistics.dependence import Unit, crossed_quantile, levels_of
+from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
 #: Prefixes of the columns with shares, by level of detail.
 _PREFIXES = {"category": "category_share.", "type": "op_share."}
@@ -244,7 +244,7 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
     shares = shares[order]
     remaining = (1 - shares.cumsum(axis=1)).clip(lower=0)
     sampled = rows.loc[shares.index]
-    levels = levels_of(sampled, unit)
+    levels = shared_levels(sampled, unit)
     model_columns = [
         name for name in sampled if str(name).startswith("model.") and sampled[name].notna().any()
     ]

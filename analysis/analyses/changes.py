@@ -22,9 +22,9 @@ from analysis.result import Result, require_runs
 from analysis.store.frame import is_ok
 from analysis.versions import sort_versions
 from paradnn.core.errors import ConfigError, DataError, NotEnoughData
-from paradnn.statistics.contrast import adjusted
-from paradnn.statistics.dependence import Component, combined
-from paradnn.statistics.sessions import sessions_of
+from paradnn.statistics.contrast import adjust_p_values
+from paradnn.statistics.dependence import Component, sum_components
+from paradnn.statistics.sessions import assign_sessions
 from paradnn.store.files import read_json
 
 #: Sessions that a series needs.
@@ -174,7 +174,7 @@ def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, 
     """
     draws = max(_PERMUTATIONS, 40 * len(series))
     p_values = np.array([_best_split(rows["value"].to_numpy(), draws)[1] for _, rows in series])
-    holm_factors = adjusted(p_values) / p_values
+    holm_factors = adjust_p_values(p_values) / p_values
     found: list[dict[str, Any]] = []
     for (name, rows), factor in zip(series, holm_factors, strict=True):
         logs = rows["value"].to_numpy()
@@ -209,7 +209,7 @@ def _series(
     of the session (`label`) and its `start_time`.
     """
     runs = frame.assign(
-        session=sessions_of(frame), label=frame[label_column].astype("string").fillna("unknown")
+        session=assign_sessions(frame), label=frame[label_column].astype("string").fillna("unknown")
     )
     usable = runs[metric].between(0, math.inf, inclusive="neither") & runs["session"].notna()
     if "outcome" in runs:
@@ -287,5 +287,5 @@ def _level_ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
     """Return the ratio of two levels, from logarithms, with Welch's 95% interval."""
     mean = after.mean() - before.mean()
     variances = [Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)]
-    half = combined(variances).reach
+    half = sum_components(variances).half_width
     return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}

@@ -16,7 +16,7 @@ from analysis.result import Paragraph, Result, pooled_within
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.estimate import Estimate
-from paradnn.statistics.sessions import sessions_of
+from paradnn.statistics.sessions import assign_sessions
 from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers
 
 _FAINT = 0.55
@@ -120,7 +120,7 @@ def _channels(frame: pd.DataFrame) -> list[_Channel]:
             ]
             name = ", ".join([f"{transport} {pattern}", *variant])
             if part[SIZE].nunique() >= FEWEST:
-                fit = fit_transfers(part[SIZE], part[TIME], sessions_of(part))
+                fit = fit_transfers(part[SIZE], part[TIME], assign_sessions(part))
             else:
                 fit = None
             found.append(
@@ -142,7 +142,7 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
         errors = (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
         one, middle, most = (short(float(error), share=True) for error in errors)
         points = [f"The fit is off by {middle} in the median, {most} at most."]
-        if len(set(sessions_of(each.runs))) < 2:
+        if len(set(assign_sessions(each.runs))) < 2:
             points.append(
                 "All are of one session, and what that did to all of them no interval holds."
             )

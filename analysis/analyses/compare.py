@@ -30,7 +30,14 @@ from analysis.sides import (
 )
 from analysis.store.frame import families
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, equivalent, judge
+from paradnn.statistics.contrast import (
+    MARGIN,
+    Contrast,
+    Verdict,
+    adjust_p_values,
+    equivalent,
+    judge,
+)
 from paradnn.statistics.dependence import MINIMUM_POINTS, Unit
 
 #: Replicates on each side that a test needs. With two, a t test of one degree of freedom finds next
@@ -273,12 +280,12 @@ def _test_cells(cells: pd.DataFrame, rate: float, margin: float) -> None:
     tested = cells["comparable"] & has_replicates & cells["p_value"].notna()
     cells["p_value"] = cells["p_value"].where(tested)
     cells["tested"] = tested
-    cells["p_adjusted"] = adjusted(cells["p_value"].to_numpy(), discoveries=True)
+    cells["p_adjusted"] = adjust_p_values(cells["p_value"].to_numpy(), discoveries=True)
     logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
     p_equivalent = equivalent(
         logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin
     )
-    p_equivalent = adjusted(np.where(tested, p_equivalent, np.nan), discoveries=True)
+    p_equivalent = adjust_p_values(np.where(tested, p_equivalent, np.nan), discoveries=True)
     leader = np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER)
     cells["verdict"] = np.select(
         [

@@ -24,7 +24,7 @@ from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.dependence import Component, combined
+from paradnn.statistics.dependence import Component, sum_components
 from paradnn.statistics.sessions import arrange
 
 
@@ -208,7 +208,7 @@ def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, 
     """The value with Student's interval about exp(log), wide enough for it; NaN where an error is
     unknown.
     """
-    reach = float(combined(parts).reach)
+    reach = float(sum_components(parts).half_width)
     if not reach > 0:
         if reach == 0:
             return (value, value, value)

@@ -23,7 +23,7 @@ from analysis.result import Paragraph, Result, joined
 from analysis.sides import rare_event_caveat
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
-from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
+from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, shared_levels
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.regression import Lacking
 
@@ -152,7 +152,7 @@ def input_waits(
         points = _judged(aggregate_replicates(runs), options)
         points.insert(0, "family", group.family)
         points.insert(1, "device", group.device)
-        levels = levels_of(points, options.unit)
+        levels = shared_levels(points, options.unit)
         share = crossed_share(points["input_bound"], levels)
         wait = crossed_quantile(points["infeed_fraction"], levels)
         rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
@@ -170,7 +170,7 @@ def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
     else:
         known = points.iloc[:0]
     if len(known):
-        return crossed_quantile(known[name], levels_of(known, unit))
+        return crossed_quantile(known[name], shared_levels(known, unit))
     return None
 
 

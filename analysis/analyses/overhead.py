@@ -18,7 +18,7 @@ from analysis.store.frame import families
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
-from paradnn.statistics.dependence import crossed_ratio, levels_of
+from paradnn.statistics.dependence import crossed_ratio, shared_levels
 from paradnn.statistics.estimate import Estimate
 from paradnn.store.metrics import PHASES
 
@@ -106,7 +106,7 @@ def share_of(spent: pd.DataFrame, parts: Collection[str]) -> Estimate:
     symmetric in the log odds, since a part of the whole is never beyond 0 and 1.
     """
     part = spent.reindex(columns=list(parts)).sum(axis=1)
-    value, _, high = crossed_ratio(part, spent.sum(axis=1), levels_of(spent, "point"))
+    value, _, high = crossed_ratio(part, spent.sum(axis=1), shared_levels(spent, "point"))
     if not 0 < value < 1:
         return Estimate(value, value, value)
     reach = np.array([-1, 1]) * (high - value) / (value * (1 - value))

@@ -39,7 +39,7 @@ from analysis.store.frame import aggregate_replicates
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
-from paradnn.statistics.dependence import Unit, crossed_share, levels_of
+from paradnn.statistics.dependence import Unit, crossed_share, shared_levels
 
 #: Share of the roof below which neither ceiling explains a rate.
 _UNEXPLAINED_SHARE = 0.1
@@ -137,7 +137,7 @@ def _headline(placed: PlacedModels, unit: Unit) -> Highlight | None:
     known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
         return None
-    memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, levels_of(known, unit))
+    memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, shared_levels(known, unit))
     share = short(memory.value, share=True)
     low = short(memory.low, share=True)
     high = short(memory.high, share=True)

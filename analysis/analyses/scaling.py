@@ -23,9 +23,9 @@ from analysis.result import Paragraph, Result, joined
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
-from paradnn.statistics.dependence import crossed_quantile, crossed_ratio, levels_of
+from paradnn.statistics.dependence import crossed_quantile, crossed_ratio, shared_levels
 from paradnn.statistics.estimate import Estimate
-from paradnn.statistics.sessions import sampling
+from paradnn.statistics.sessions import get_sampling
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -235,7 +235,7 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame,
         part = pair(many.drop(columns=by), one, metric).assign(devices=int(many[by].iloc[0]))
         parts.append(part)
         for name in families(part):
-            design = sampling(part, name).design
+            design = get_sampling(part, name).design
             if not design.comparable:
                 apart.setdefault(name, design.text())
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
@@ -252,14 +252,14 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
     count = pairs["devices"].to_numpy(dtype="float64")
     room = (1 - 1 / count) ** 2
     above, below = (np.bincount(point, weights) for weights in (pairs["fraction"] * room, room))
-    levels = levels_of(pairs.iloc[np.unique(point, return_index=True)[1]])
+    levels = shared_levels(pairs.iloc[np.unique(point, return_index=True)[1]])
     most = pairs[pairs["devices"] == pairs["devices"].max()]
     return FamilyScaling(
         family=name,
         points=len(above),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
         fraction=crossed_ratio(above, below, levels),
-        efficiency=crossed_quantile(most["efficiency"], levels_of(most)),
+        efficiency=crossed_quantile(most["efficiency"], shared_levels(most)),
     )
 
 

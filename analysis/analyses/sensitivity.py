@@ -40,11 +40,11 @@ from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import adjusted
-from paradnn.statistics.dependence import Component, Levels, Unit, combined, levels_of
+from paradnn.statistics.contrast import adjust_p_values
+from paradnn.statistics.dependence import Component, Levels, Unit, shared_levels, sum_components
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import BETWEEN, Regression, regress
-from paradnn.statistics.sessions import ALLOWANCE, When, when_of
+from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, measurement_times
 
 #: Probability, per fit without any effect, that some term is said to matter.
 _FALSE_POSITIVE_RATE = 0.05
@@ -116,8 +116,10 @@ class Fit(GroupKey):
         correlation = self.regression.correlation.loc[strongest, other]
         correlation *= np.sign(a["weight"] * b["weight"])
         variance = a["error"] ** 2 + b["error"] ** 2 - 2 * correlation * a["error"] * b["error"]
-        freedom = combined([Component(row["error"] ** 2, row["freedom"]) for row in (a, b)]).freedom
-        reach = Component(max(variance, 0.0), freedom).reach
+        freedom = sum_components(
+            [Component(row["error"] ** 2, row["freedom"]) for row in (a, b)]
+        ).freedom
+        reach = Component(max(variance, 0.0), freedom).half_width
         return bool(abs(a["weight"]) - abs(b["weight"]) <= reach)
 
 
@@ -257,14 +259,14 @@ def _fit(
     values = rows[metric].to_numpy(dtype="float64")
     if log:
         logarithms(values, metric, "leave those runs out with --where")
-    levels = levels_of(rows, options.unit)
+    levels = shared_levels(rows, options.unit)
     regression, weights = _regress(
         design=design,
         values=values,
         log=log,
         levels=levels,
         unit=options.unit,
-        when=when_of(measured, rows["point_id"]),
+        when=measurement_times(measured, rows["point_id"]),
     )
     constant |= {name: f"{value:g} in total" for name, value in regression.constant.items()}
     logarithmic = [name for name in varying if log and takes_logarithm(rows[name])]
@@ -308,7 +310,7 @@ def _regress(
     log: bool,
     levels: Levels,
     unit: Unit,
-    when: When | None,
+    when: MeasurementTimes | None,
 ) -> tuple[Regression, pd.DataFrame]:
     """Fit the values, or their logarithms, and test each term for a slope.
 
@@ -344,8 +346,8 @@ def _with_verdicts(weights: pd.DataFrame, logarithmic: Sequence[str]) -> pd.Data
     """
     weights = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
     is_confounded = weights["between"] >= BETWEEN
-    p_slope = adjusted(weights["p"].mask(is_confounded).to_numpy())
-    p_values_differ = adjusted(weights["p_given"].mask(is_confounded).to_numpy())
+    p_slope = adjust_p_values(weights["p"].mask(is_confounded).to_numpy())
+    p_values_differ = adjust_p_values(weights["p_given"].mask(is_confounded).to_numpy())
     excludes_zero = (weights["low"] * weights["high"] > 0).to_numpy()
     weights["p_adjusted"] = p_slope
     weights["verdict"] = np.select(

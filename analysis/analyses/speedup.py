@@ -36,8 +36,8 @@ from analysis.sides import (
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import Contrast, adjusted
-from paradnn.statistics.dependence import Unit, levels_of
+from paradnn.statistics.contrast import Contrast, adjust_p_values
+from paradnn.statistics.dependence import Unit, shared_levels
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Lacking, Regression, regress
 
@@ -189,7 +189,7 @@ def _describe_family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> 
 def _describe_fit(fit: SpeedupFit) -> str:
     """Describe a regression: which terms have a weight, and which are not shown to have one."""
     weights = fit.weights
-    is_shown = adjusted(weights["p"].to_numpy()) <= 1 - LEVEL
+    is_shown = adjust_p_values(weights["p"].to_numpy()) <= 1 - LEVEL
     parts = []
     if is_shown.any():
         texts = [
@@ -272,7 +272,7 @@ def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Uni
     logarithms = [name for name in design if name in names and (design[name] > 0).all()]
     design[logarithms] = np.log2(design[logarithms])
     ratios = rows["speedup"].to_numpy(dtype="float64")
-    levels = levels_of(rows, unit, axes=_MINIMUM_VALUES)
+    levels = shared_levels(rows, unit, axes=_MINIMUM_VALUES)
     regression = regress(design, ratios, np.log2, levels=levels)
     return SpeedupFit(family, regression, tuple(logarithms), bases)
 

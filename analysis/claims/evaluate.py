@@ -25,10 +25,10 @@ from analysis.versions import sort_versions
 from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
-from paradnn.statistics.dependence import crossed_quantile, crossed_share, levels_of
+from paradnn.statistics.dependence import crossed_quantile, crossed_share, shared_levels
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.regression import BETWEEN, Regression, regress
-from paradnn.statistics.sessions import ALLOWANCE, When, arrange, when_of
+from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, arrange, measurement_times
 
 
 @dataclass
@@ -343,7 +343,9 @@ def _unpaired(
             for each in (a, b)
         ]
         one, two = (
-            crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, (1 + LEVEL) / 2)
+            crossed_quantile(
+                rows[check.metric], shared_levels(rows), check.quantile, (1 + LEVEL) / 2
+            )
             for rows in samples
         )
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -369,7 +371,7 @@ def _shifted(found: Estimate, allowance: float) -> Estimate:
 
 def _threshold(check: Check, data: Data) -> CheckFinding:
     rows = aggregate_replicates(side(data, check.where, check.metric))
-    found = crossed_quantile(rows[check.metric], levels_of(rows), check.quantile)
+    found = crossed_quantile(rows[check.metric], shared_levels(rows), check.quantile)
     return _finding(check, check.middle(), [found], len(rows))
 
 
@@ -389,7 +391,9 @@ def _share(check: Check, data: Data) -> CheckFinding:
     shares = shares.groupby(
         runs.set_index("run_id")["point_id"].reindex(shares.index).to_numpy()
     ).median()
-    levels = levels_of(runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index))
+    levels = shared_levels(
+        runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index)
+    )
     if check.quantile == 0.5:
         name = "median share"
     else:
@@ -417,7 +421,7 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
         )
     tried = sides[0].assign(_key=_keyed(sides[0], keys)).drop_duplicates("_key")
     tried = tried[tried["_key"].isin(both)]
-    share = crossed_share(tried["_key"].isin(wanted), levels_of(tried))
+    share = crossed_share(tried["_key"].isin(wanted), shared_levels(tried))
     return _finding(check, "share of points", [share], len(both))
 
 
@@ -444,7 +448,9 @@ def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
     return pd.Series(list(texts), index=rows.index, dtype="object")
 
 
-def _rows(check: Check, data: Data, columns: Sequence[str]) -> tuple[pd.DataFrame, When | None]:
+def _rows(
+    check: Check, data: Data, columns: Sequence[str]
+) -> tuple[pd.DataFrame, MeasurementTimes | None]:
     """The rows a regression is over, its response in the column `response`, and when they were
     measured; sides that were measured together share that.
     """
@@ -460,10 +466,12 @@ def _rows(check: Check, data: Data, columns: Sequence[str]) -> tuple[pd.DataFram
         if name not in rows or rows[name].notna().sum() == 0:
             raise NotEnoughData(f"no run says {name}")
     rows = rows[rows[[*columns]].notna().all(axis=1)]
-    return rows, None if check.a else when_of(runs, rows["point_id"])
+    return rows, None if check.a else measurement_times(runs, rows["point_id"])
 
 
-def _weights(rows: pd.DataFrame, when: When | None, columns: Sequence[str]) -> Regression:
+def _weights(
+    rows: pd.DataFrame, when: MeasurementTimes | None, columns: Sequence[str]
+) -> Regression:
     design = _design(rows, columns)
     words = [name for name in columns if name not in design]
     if words:
@@ -483,10 +491,12 @@ def _weights(rows: pd.DataFrame, when: When | None, columns: Sequence[str]) -> R
     return found
 
 
-def _fit(rows: pd.DataFrame, when: When | None, design: pd.DataFrame) -> Regression:
+def _fit(rows: pd.DataFrame, when: MeasurementTimes | None, design: pd.DataFrame) -> Regression:
     """A regression as of `sensitivity`, of ranks."""
     values = rows["response"].to_numpy(dtype="float64")
-    return regress(design, values, stats.rankdata, levels=levels_of(rows), by_value=True, when=when)
+    return regress(
+        design, values, stats.rankdata, levels=shared_levels(rows), by_value=True, when=when
+    )
 
 
 def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:

@@ -22,7 +22,7 @@ from analysis.sides import Compared
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Verdict
-from paradnn.statistics.sessions import REMEDY, SessionOverlap, sampling
+from paradnn.statistics.sessions import REMEDY, SessionOverlap, get_sampling
 
 FASTER = "Which is faster"
 COSTS = "What it costs"
@@ -202,8 +202,8 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparis
             f"; the interval allows for {counted(alone, 'point')} that ran on one of them alone"
         )
     if verdict == Verdict.WITHHELD:
-        design = sampling(comparison.result.cells, str(row["family"])).design
-        reason = _REASONS.get(design.standing, "their sessions do not allow one")
+        design = get_sampling(comparison.result.cells, str(row["family"])).design
+        reason = _REASONS.get(design.overlap, "their sessions do not allow one")
         why = reason.format(*(counted(count, "session") for count in design.sessions))
         return f"No verdict on {models} between {a} and {b}: {why}; {REMEDY}. As measured, {words}."
     begin = {

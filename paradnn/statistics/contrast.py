@@ -21,16 +21,16 @@ from paradnn.statistics.dependence import (
     Component,
     Levels,
     Unit,
-    combined,
     crossed_quantile,
     crossed_share,
     crossed_variance,
     geometric_mean,
-    levels_of,
+    shared_levels,
+    sum_components,
 )
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
-from paradnn.statistics.sessions import ALLOWANCE, Sampling, sampling
+from paradnn.statistics.sessions import ALLOWANCE, Sampling, get_sampling
 
 #: Differences up to this are called the same, where that is shown.
 MARGIN = 0.05
@@ -69,7 +69,7 @@ class Contrast:
         """Of rows of `pairing.pair`, of one family or of "all"."""
         rows = pairs if family == "all" else pairs[pairs["family"] == family]
         kept = rows[rows["comparable"]] if rows["comparable"].any() else rows
-        return cls(kept, sampling(pairs, family), unit, len(rows) - len(kept))
+        return cls(kept, get_sampling(pairs, family), unit, len(rows) - len(kept))
 
     @cached_property
     def ratios(self) -> np.ndarray:
@@ -80,7 +80,7 @@ class Contrast:
     @cached_property
     def levels(self) -> Levels:
         """What the points share."""
-        return levels_of(self.pairs, self.unit, axes=_VALUES)
+        return shared_levels(self.pairs, self.unit, axes=_VALUES)
 
     @property
     def comparable(self) -> bool:
@@ -104,7 +104,7 @@ class Contrast:
         """The variance of the mean log ratio and its degrees of freedom; NaN below MINIMUM_POINTS."""
         if len(self.ratios) < MINIMUM_POINTS:
             return Component(np.nan, np.nan)
-        return combined(
+        return sum_components(
             [crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between]
         )
 
@@ -119,7 +119,7 @@ class Contrast:
         """
         logs = np.log(self.ratios)
         found = crossed_share(self.ratios > above, self.levels, latent=logs)
-        shift = combined(self.sampling.between).reach
+        shift = sum_components(self.sampling.between).half_width
         if not shift or not len(logs):
             return found
         value, low, high = found
@@ -133,7 +133,7 @@ class Contrast:
         sessions add.
         """
         found = crossed_quantile(self.ratios, self.levels, share)
-        shift = combined(self.sampling.between).reach
+        shift = sum_components(self.sampling.between).half_width
         if not shift:
             return found
         value, low, high = found
@@ -220,7 +220,7 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
 
     Equivalence first: the same where both one-sided tests against +-log(1 + margin) say so
     (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987); then A or B, by Student's t.
-    Both are held over the page by Holm's rule (`adjusted`), and both must hold whatever the points
+    Both are held over the page by Holm's rule (`adjust_p_values`), and both must hold whatever the points
     would have given that one side alone ran. `basis` is "points" for such a verdict; where there is
     none it says why: "sessions", "few" points, "missing" ones, or the "page", whose other tests
     take what this one alone would say.
@@ -244,7 +244,7 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
         return [np.where(able, p, np.nan) for p in (np.minimum(different, 1), same)]
 
     different, same = tests(least, most)
-    seen, alike = (adjusted(p) <= rate for p in (different, same))
+    seen, alike = (adjust_p_values(p) <= rate for p in (different, same))
     ahead = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
     verdict = np.select(
         [apart, few, alike, seen],
@@ -261,7 +261,7 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
     return rows.assign(verdict=verdict, basis=basis)
 
 
-def adjusted(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
+def adjust_p_values(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
     """p values adjusted for being many, NaN where there is none.
 
     Such that with 95% none of those below 0.05 is false (Holm, Scandinavian J. of Statistics 6,

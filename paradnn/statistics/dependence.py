@@ -81,12 +81,12 @@ class Component(NamedTuple):
     freedom: Any
 
     @property
-    def reach(self) -> Any:
+    def half_width(self) -> Any:
         """From a number to either end of its 95% interval, which is Student's."""
         return stats.t.ppf((1 + LEVEL) / 2, self.freedom) * np.sqrt(self.variance)
 
 
-def levels_of(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
+def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
     """The levels that points (rows with model.* and batch_size) share. With `axes` every
     hyperparameter of so many values or more, each of two models or more, is a factor: it may have
     effects.
@@ -155,7 +155,7 @@ def geometric_mean(
     mean = float(np.exp(logs.mean())) if len(logs) else np.nan
     if len(logs) < MINIMUM_POINTS:
         return Estimate(mean, np.nan, np.nan)
-    reach = float(np.exp(combined([crossed_variance(logs, levels), *more]).reach))
+    reach = float(np.exp(sum_components([crossed_variance(logs, levels), *more]).half_width))
     return Estimate(mean, mean / reach, mean * reach)
 
 
@@ -174,7 +174,7 @@ def crossed_ratio(
         return Estimate(ratio, np.nan, np.nan)
     root = np.sqrt(bottom)
     response = np.divide(top, root, where=root > 0, out=0 * top)
-    reach = float(crossed_variances(root[:, None], response, levels, root).reach[0])
+    reach = float(crossed_variances(root[:, None], response, levels, root).half_width[0])
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
@@ -271,7 +271,7 @@ def _numbered(points: pd.DataFrame, names: list[str]) -> np.ndarray:
     return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
 
 
-def combined(parts: Sequence[Component]) -> Component:
+def sum_components(parts: Sequence[Component]) -> Component:
     """The sum of variances with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946)."""
     total = sum(part.variance for part in parts)
     below = sum(part.variance**2 / part.freedom for part in parts)

@@ -23,7 +23,7 @@ from paradnn.core.words import counted
 from paradnn.statistics.dependence import Component, Levels, crossed_variances
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.lazy import np, pd, stats
-from paradnn.statistics.sessions import ALLOWANCE, When
+from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes
 
 #: Share of a term's variance between sessions from which it has no verdict.
 BETWEEN = 0.25
@@ -80,7 +80,7 @@ def regress(
     *,
     levels: Levels | None = None,
     by_value: bool = False,
-    when: When | None = None,
+    when: MeasurementTimes | None = None,
 ) -> Regression:
     """Ordinary least squares of scale(values) (n) on the columns of a design (n x k), everything
     standardised.
@@ -152,7 +152,10 @@ def regress(
 
 
 def _drift(
-    x: np.ndarray, response: Callable[[np.ndarray], np.ndarray], y: np.ndarray, when: When | None
+    x: np.ndarray,
+    response: Callable[[np.ndarray], np.ndarray],
+    y: np.ndarray,
+    when: MeasurementTimes | None,
 ) -> np.ndarray:
     """What a machine that became faster or slower by ALLOWANCE in each session, or each time that
     the values of a column rise or fall (as the last axis does in a given order), would have added
@@ -178,7 +181,7 @@ def _drift(
 
 
 def _without_sessions(
-    x: np.ndarray, y: np.ndarray, when: When | None
+    x: np.ndarray, y: np.ndarray, when: MeasurementTimes | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(the share (adjusted R2) of each column's variance that lies between sessions, the response
     without the shift of each session by least squares beside the columns: their weights are then

@@ -1,11 +1,14 @@
 """In which sessions two sides were measured, and whether their difference can be told from one of
-the sides.
+the sessions.
 
-A session, a sweep on one host without a long pause, shifts all that is measured in it: the
-machine's neighbours, its temperature, its memory layout. Sides are comparable at the points that
-both measured within the same sessions, mixed in time, since these cancel; else over several
-sessions each, in turn, whose scatter then widens every interval. One session a side, or one host,
-cannot be told from the side, however many points and replicates it holds.
+A session is a sweep on one host without a long pause. It shifts everything that is measured in it:
+by the neighbors of the machine, its temperature, its memory layout. Sides are comparable at points
+that both measured within the same sessions, mixed in time, since the shifts cancel. Otherwise they
+are comparable if each was measured in several sessions, in turn. The scatter of these sessions then
+widens every interval. One session or one host per side cannot be told from the side, however many
+points and replicates it has.
+
+Arrays of runs have the runs of A first and then those of B; n is the number of runs.
 """
 
 from __future__ import annotations
@@ -16,43 +19,50 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from paradnn.statistics.dependence import MINIMUM_POINTS, Component, combined
+from paradnn.core.words import counted
+from paradnn.statistics.dependence import MINIMUM_POINTS, Component, sum_components
 from paradnn.statistics.lazy import np, pd, stats
 
-#: Sessions, or hosts, that each side needs where they share none.
+#: Sessions, or hosts, that each side needs if they share none.
 FEWEST_SESSIONS = 3
-
-#: What a session may do to a side as a whole, as a factor: claims about sides that are not
-#: comparable must hold with all their ratios so much larger and smaller.
+#: What a session may do to a side as a whole, as a factor. Claims about sides that are not
+#: comparable must hold with all of their ratios larger and smaller by this factor.
 ALLOWANCE = 1.1
-
-#: What makes two sides comparable.
-REMEDY = "measure both sides together, with python -m paradnn.compare, or in one sweep with replicates (replicate=0,1,2)"
-
-_GAP = "30min"  # a longer pause ends a session
-_DAY = 24 * 3600 * 10**9  # ns
-_OF_DAY = (
-    1 / 8
-)  # of a day: sides that are at least so far apart, each by itself closer, are so by the time of day
-_SURE = (
-    0.01  # p of chance, over all places, below which a step of the machine's speed is taken for one
+#: How to make two sides comparable.
+REMEDY = (
+    "measure both sides together, with python -m paradnn.compare, or in one sweep with replicates "
+    "(replicate=0,1,2)"
 )
-# that are looked for in a session, and places at which one may be
+#: p below which an order, or the loss of replicates of one side, is not taken for chance.
+BY_CHANCE = 0.01
+
+#: A longer pause ends a session.
+_LONGEST_PAUSE = "30min"
+_DAY_NANOSECONDS = 24 * 3600 * 10**9
+#: Part of a day. Sides that are at least so far apart on the clock, each being closer by itself,
+#: differ by the time of day.
+_TIME_OF_DAY_GAP = 1 / 8
+#: p of chance, over all places, below which a step of the machine's speed is accepted.
+_STEP_P = 0.01
+#: Steps that are looked for in a session, and places at which one may be.
 _MOST_STEPS = 8
-_PLACES = 200
-_OF_A_STEP = 3  # degrees of freedom of a step whose place is looked for (Ninomiya, Stat. Probability Letters 72, 2005)
-_UNLIKE = 0.1  # of a side's runs that one host may measure more than of the other's
-BY_CHANCE = 0.01  # p below which an order, or what is lost of one side, is not taken for chance
+_STEP_PLACES = 200
+#: Degrees of freedom of a step whose place is estimated (Ninomiya, Statistics and Probability
+#: Letters 72, 2005).
+_STEP_FREEDOM = 3
+#: Share of a side's runs that one host may measure more than of the other side's.
+_HOST_IMBALANCE = 0.1
+#: How far from even the order of A and B may be. P(a run of A precedes one of B) is 0.5 if they are
+#: mixed. The limit is what chance does to one of a hundred random orders, in standard errors, and
+#: lies within the two bounds.
+_IMBALANCE_ERRORS = 2.6
+_LEAST_IMBALANCE = 0.1
+_MOST_IMBALANCE = 0.25
 _TINY = 1e-300
-# How far from even the order of A and B may be: P(a run of A stands before one of B) is 0.5 where
-# they are mixed. It is what chance does to random orders in one of a hundred, within these limits.
-_CHANCE = 2.6
-_LEAST_UNEVEN = 0.1
-_MOST_UNEVEN = 0.25
 
 
 class SessionOverlap(StrEnum):
-    """How two sides stand to each other in time."""
+    """How two sides overlap in time."""
 
     TOGETHER = "measured together"
     REPEATED = "several sessions each"
@@ -65,124 +75,157 @@ class SessionOverlap(StrEnum):
     UNKNOWN = "time not recorded"
 
 
+_COMPARABLE = (SessionOverlap.TOGETHER, SessionOverlap.REPEATED, SessionOverlap.LEVELLED)
+#: Why sides that overlap so are not comparable; {a} and {b} count the sessions of each.
+_REASONS = {
+    SessionOverlap.ALONE: (
+        "A was measured in {a} and B in {b} of their own: what a session does to all of its runs "
+        "cannot be told from the difference of the sides with fewer than "
+        f"{FEWEST_SESSIONS} of the same points each"
+    ),
+    SessionOverlap.HOSTS: (
+        "each side was measured on hosts of its own, or on shared ones in other parts: what a host "
+        "does to all of its runs cannot be told from the difference of the sides with fewer than "
+        f"{FEWEST_SESSIONS} hosts each"
+    ),
+    SessionOverlap.APART: (
+        "one side was measured before the other, in few blocks or always right before it at the "
+        "same point, or at a time of day of its own: a drift of the machine, or what the first "
+        "left in its caches, cannot be told from their difference"
+    ),
+    SessionOverlap.PROTOCOLS: (
+        "the sides were timed by different protocols (measure.*), whose results may differ"
+    ),
+    SessionOverlap.UNKNOWN: (
+        "when these were measured is not recorded: a session cannot be told from the sides"
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Design:
-    """When the sides' runs of the same points were measured, in how many `sessions` (or hosts) of A
-    and of B, and how much faster the machine was in the fastest part of them than in the slowest
-    (`stepped`), 0 without `steps`.
+    """When the runs of two sides of the same points were measured.
+
+    Attributes:
+        overlap: How the sides overlap in time.
+        sessions: Number of sessions (or hosts) of A and of B. For LOST, the lost replicates.
+        speed_change: How much faster the machine was in the fastest part of the sessions than in
+            the slowest (0.1: 10%), as found by `find_speed_steps`.
     """
 
-    standing: SessionOverlap
+    overlap: SessionOverlap
     sessions: tuple[int, int] = (0, 0)
-    stepped: float = 0.0
+    speed_change: float = 0.0
 
     @property
     def comparable(self) -> bool:
         """Whether a difference between the sides can be told from one between sessions."""
-        return self.standing in (
-            SessionOverlap.TOGETHER,
-            SessionOverlap.REPEATED,
-            SessionOverlap.LEVELLED,
-        )
+        return self.overlap in _COMPARABLE
 
     def text(self) -> str:
-        """Why the sides are not comparable, and what to run; empty where they are."""
+        """Say why the sides are not comparable, and what to run; empty if they are."""
         if self.comparable:
             return ""
-        a, b = (f"{count} session{'s'[: count != 1]}" for count in self.sessions)
-        reason = {
-            SessionOverlap.ALONE: (
-                f"A was measured in {a} and B in {b} of their own: what a session does to all of its runs cannot be "
-                f"told from the difference of the sides with fewer than {FEWEST_SESSIONS} of the same points each"
-            ),
-            SessionOverlap.HOSTS: (
-                "each side was measured on hosts of its own, or on shared ones in other parts: what a host does to all "
-                f"of its runs cannot be told from the difference of the sides with fewer than {FEWEST_SESSIONS} hosts "
-                "each"
-            ),
-            SessionOverlap.APART: (
-                "one side was measured before the other, in few blocks or always right before it at the same point, or "
-                "at a time of day of its own: a drift of the machine, or what the first left in its caches, cannot be "
-                "told from their difference"
-            ),
-            SessionOverlap.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
-            SessionOverlap.LOST: (
-                f"of the points that both measured, A lacks {self.sessions[0]} replicates and B {self.sessions[1]}, "
-                "which failed or are not in the store: those that are left may be the fast ones"
-            ),
-            SessionOverlap.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
-        }[self.standing]
+        a, b = self.sessions
+        if self.overlap is SessionOverlap.LOST:
+            reason = (
+                f"of the points that both measured, A lacks {counted(a, 'replicate')} and B {b}, "
+                "which failed or are not in the store: the rest may be the fast ones"
+            )
+        else:
+            reason = _REASONS[self.overlap].format(a=counted(a, "session"), b=counted(b, "session"))
         return f"{reason}; {REMEDY}"
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a family's comparison rests on beside its points: the `design` in time, what the
-    sessions of each side add to the variance of the mean log ratio (`between`), how many points
-    that both sides tried A alone measured, and B alone (`missing`), which of both, by their number,
-    are `outside`, their runs having no counterpart in their session, by what factor looking for
-    `steps` made the variance of a point's runs too small (`taken`), and whether the machine still
-    `wanders` beside these.
+    """What the comparison of a family rests on besides its points.
+
+    Attributes:
+        design: When the sides were measured.
+        between: What the sessions of each side add to the variance of the mean log ratio.
+        missing: Points that both sides tried and only A measured, and only B.
+        outside: Numbers of the points whose runs have no counterpart in their session.
+        variance_inflation: Factor by which looking for steps of the machine's speed made the
+            variance of a point's runs too small.
+        drifts: Whether the machine still drifts apart from the steps that were found.
     """
 
     design: Design = field(default_factory=lambda: Design(SessionOverlap.UNKNOWN))
     between: tuple[Component, ...] = ()
     missing: tuple[int, int] = (0, 0)
     outside: frozenset[int] = frozenset()
-    taken: float = 1.0
-    wanders: bool = False
+    variance_inflation: float = 1.0
+    drifts: bool = False
 
 
-def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
-    """How a family's pairs were sampled, as `pair` found it; for another word, such as "all", that
-    of all families.
+def get_sampling(pairs: pd.DataFrame, family: str) -> Sampling:
+    """Return how the pairs of a family were sampled.
+
+    For another name, such as "all", the answer is about all families: a design that is not
+    comparable if there is one, else the one whose sessions scatter most.
+
+    Args:
+        pairs: The result of `analysis.pairing.pair`.
+        family: Name of a family.
     """
     known: Mapping[str, Sampling] = pairs.attrs.get("sampling", {})
     if family in known or not known:
         return known.get(family, Sampling())
-    every = [known[name] for name in sorted(known)]
-    widest = max(every, key=lambda one: combined(one.between).variance)
-    first = next((one for one in every if not one.design.comparable), widest)
-    return replace(
-        first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every))
-    )
+    samplings = [known[name] for name in sorted(known)]
+    widest = max(samplings, key=lambda each: sum_components(each.between).variance)
+    chosen = next((each for each in samplings if not each.design.comparable), widest)
+    missing_a = sum(each.missing[0] for each in samplings)
+    missing_b = sum(each.missing[1] for each in samplings)
+    return replace(chosen, missing=(missing_a, missing_b))
 
 
-class When(NamedTuple):
-    """When each of n points was measured: in which `session` (n,), numbered, and at which `place`
-    (n,) of it, from -1/2 of the first to 1/2 of the last.
+class MeasurementTimes(NamedTuple):
+    """When each of n points was measured.
+
+    Attributes:
+        session: (n,) number of the session.
+        place: (n,) position in the session, from -1/2 for the first to 1/2 for the last.
     """
 
     session: np.ndarray
     place: np.ndarray
 
 
-def when_of(runs: pd.DataFrame, points: pd.Series) -> When | None:
-    """When the points (n,) were measured, from runs with their `point_id`; None where that is
-    unknown.
+def measurement_times(runs: pd.DataFrame, points: pd.Series) -> MeasurementTimes | None:
+    """Return when the points were measured; None if that is unknown for a run.
+
+    Args:
+        runs: Runs with their `point_id`.
+        points: (n,) the `point_id` of each point.
     """
-    table = pd.DataFrame({"session": sessions_of(runs), "time": runs.get("start_time", pd.NaT)})
+    table = pd.DataFrame({"session": assign_sessions(runs), "time": runs.get("start_time", pd.NaT)})
     if table["session"].isna().any():
         return None
     table["time"] = table["time"].astype("int64").where(table["time"].notna())
     table["point"] = runs["point_id"].to_numpy()
-    once = table[["point", "session"]].drop_duplicates().sort_values("session")
-    shared = once["point"].duplicated(
-        keep=False
-    )  # few are; to join the sessions of each takes long
-    several = once[shared].groupby("point")["session"].agg(" and ".join)
-    names = pd.concat([once[~shared].set_index("point")["session"], several]).reindex(points)
-    time = table.groupby("point")["time"].mean().reindex(points)
-    order = time.groupby(names.to_numpy())
-    place = (order.rank(method="first") - 0.5) / order.transform("size") - 0.5
-    return When(pd.factorize(names)[0], place.fillna(0.0).to_numpy())
+    visits = table[["point", "session"]].drop_duplicates().sort_values("session")
+    # Joining names is slow, so only points of several sessions take that way.
+    is_shared = visits["point"].duplicated(keep=False)
+    shared = visits[is_shared].groupby("point")["session"].agg(" and ".join)
+    single = visits[~is_shared].set_index("point")["session"]
+    names = pd.concat([single, shared]).reindex(points)
+    times = table.groupby("point")["time"].mean().reindex(points)
+    by_session = times.groupby(names.to_numpy())
+    place = (by_session.rank(method="first") - 0.5) / by_session.transform("size") - 0.5
+    return MeasurementTimes(pd.factorize(names)[0], place.fillna(0.0).to_numpy())
 
 
 class Arrangement(NamedTuple):
-    """The design of two sides' runs (of A, then of B); the session or host of each that counts as
-    one measurement, None where runs count by themselves; which runs have a counterpart in their
-    session and stand in a comparison; and what the sessions of each side add to the variance of the
-    mean log ratio.
+    """How the runs of two sides are arranged in sessions.
+
+    Attributes:
+        design: When the sides were measured.
+        units: (n,) the session or host that counts as one measurement; None for a run that counts
+            by itself.
+        used: (n,) whether a run has a counterpart in its session, and so takes part in a
+            comparison.
+        between: What the sessions of each side add to the variance of the mean log ratio.
     """
 
     design: Design
@@ -191,43 +234,35 @@ class Arrangement(NamedTuple):
     between: tuple[Component, ...] = ()
 
 
-def sessions_of(runs: pd.DataFrame) -> np.ndarray:
-    """The session of each run (n,), None where it is not known.
+def assign_sessions(runs: pd.DataFrame) -> np.ndarray:
+    """Return the session of each run (n,); None where it is unknown.
 
-    That of its sweep and host, another one after a pause of half an hour in which a new driver took
-    over; runs of no sweep are of one session with those on their host up to such a pause. The start
-    of an imported published run is that of its import, and says nothing.
+    Runs of one sweep on one host share a session until a new driver takes over after a pause of
+    half an hour. Runs without a sweep share one with the runs on their host up to such a pause. The
+    start of an imported published run is that of its import, so its session is unknown.
     """
-    named = (
-        runs.reindex(columns=["sweep_id", "host", "session_id"])
-        .astype("object")
-        .fillna("")
-        .reset_index(drop=True)
-    )
-    named["time"] = runs["start_time"].array if "start_time" in runs else pd.NaT
+    table = runs.reindex(columns=["sweep_id", "host", "session_id"])
+    table = table.astype("object").fillna("").reset_index(drop=True)
+    table["time"] = runs["start_time"].array if "start_time" in runs else pd.NaT
+    is_known = (table["sweep_id"] != "") | table["time"].notna()
     if "source" in runs:
-        published = runs["source"].eq("published").fillna(False).to_numpy(dtype=bool)
-    else:
-        published = False
-    known = ((named["sweep_id"] != "") | named["time"].notna()) & ~np.asarray(published)
-    named = named[known].sort_values(["sweep_id", "host", "time"], kind="stable")
-    of_sweep = named.groupby(["sweep_id", "host"], sort=False)
-    taken_over = of_sweep["session_id"].transform(lambda ids: ids != ids.shift()) | (
-        named["sweep_id"] == ""
-    )
-    part = ((of_sweep["time"].diff() > pd.Timedelta(_GAP)) & taken_over).groupby(
-        [named["sweep_id"], named["host"]]
-    )
-    found = np.full(len(runs), None, dtype=object)
-    labels = (
-        named["sweep_id"].astype(str)
+        is_known &= ~runs["source"].eq("published").fillna(False).to_numpy(dtype=bool)
+    table = table[is_known].sort_values(["sweep_id", "host", "time"], kind="stable")
+    by_sweep = table.groupby(["sweep_id", "host"], sort=False)
+    follows_pause = by_sweep["time"].diff() > pd.Timedelta(_LONGEST_PAUSE)
+    has_new_driver = by_sweep["session_id"].transform(lambda ids: ids != ids.shift())
+    starts_session = follows_pause & (has_new_driver | (table["sweep_id"] == ""))
+    number = starts_session.groupby([table["sweep_id"], table["host"]]).cumsum()
+    names = (
+        table["sweep_id"].astype(str)
         + " on "
-        + named["host"].astype(str)
+        + table["host"].astype(str)
         + " "
-        + part.cumsum().astype(str)
+        + number.astype(str)
     )
-    found[named.index.to_numpy()] = labels.to_numpy()
-    return found
+    sessions = np.full(len(runs), None, dtype=object)
+    sessions[table.index.to_numpy()] = names.to_numpy()
+    return sessions
 
 
 def arrange(
@@ -236,188 +271,283 @@ def arrange(
     points: np.ndarray | None = None,
     logs: np.ndarray | None = None,
 ) -> Arrangement:
-    """How the runs of two sides, of the same `points` (runs of A, then of B), stand to each other
-    in time, and with the `logs` of what they measured what their sessions add.
+    """Find out how the runs of two sides overlap in time, and what their sessions add.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        points: (n,) the point of each run; None if all are of one point.
+        logs: (n,) logarithms of what was measured; None to leave out what sessions add.
     """
     runs = pd.concat([a, b], ignore_index=True)
     side = np.repeat([0, 1], [len(a), len(b)])
-    if points is None:
-        point = np.zeros(len(runs), dtype="int64")
-    else:
-        point = points
-    none = np.full(len(runs), None, dtype=object)
-    every = np.ones(len(runs), dtype=bool)
-    sessions = sessions_of(runs)
+    point = np.zeros(len(runs), dtype="int64") if points is None else points
+    sessions = assign_sessions(runs)
     if any(session is None for session in sessions) or not len(a) or not len(b):
-        return Arrangement(Design(SessionOverlap.UNKNOWN), none, every)
-    blocks = _blocks(runs, side, sessions)
-    counts: tuple[int, int] = tuple(len(set(blocks[side == one])) for one in (0, 1))  # type: ignore[assignment]
-    protocols = [
-        set(one["protocol_id"].dropna().unique()) if "protocol_id" in one else set()
-        for one in (a, b)
+        return _without_units(runs, SessionOverlap.UNKNOWN)
+    blocks = _unmixed_blocks(runs, side, sessions)
+    counts = _count_by_side(blocks, side)
+    if _have_other_protocols(a, b):
+        return _without_units(runs, SessionOverlap.PROTOCOLS, counts)
+    shares_block = (
+        pd.DataFrame({"point": point, "block": blocks, "side": side})
+        .groupby(["point", "block"])["side"]
+        .transform("nunique")
+        .eq(2)
+        .to_numpy()
+    )
+    points_together = len(set(point[shares_block]))
+    all_points = len(set(point))
+    if points_together >= min(MINIMUM_POINTS, all_points) or 2 * points_together >= all_points:
+        if _follows(runs, point, side, sessions):
+            return _without_units(runs, SessionOverlap.APART, counts)
+        between = _ratio_component(point, blocks, side, logs, shares_block)
+        arrangement = _without_units(runs, SessionOverlap.TOGETHER, counts)
+        return arrangement._replace(used=shares_block, between=between)
+    return _arrange_apart(runs, side, point, sessions, blocks, logs)
+
+
+def _arrange_apart(
+    runs: pd.DataFrame,
+    side: np.ndarray,
+    point: np.ndarray,
+    sessions: np.ndarray,
+    blocks: np.ndarray,
+    logs: np.ndarray | None,
+) -> Arrangement:
+    """Arrange the runs of sides that were not measured together; see `arrange`."""
+    counts = _count_by_side(blocks, side)
+    hosts = [_values(runs[side == number], "host") for number in (0, 1)]
+    units = blocks
+    takes_turns = False
+    if "start_time" in runs:
+        times = runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64")
+        units, takes_turns = _turns(blocks, side, times)
+    if all(hosts) and not hosts[0] & hosts[1]:
+        counts = (len(hosts[0]), len(hosts[1]))
+        otherwise = SessionOverlap.HOSTS
+        units = runs["host"].to_numpy(dtype=object)
+    elif min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
+        shares_session = set(sessions[side == 0]) & set(sessions[side == 1])
+        overlap = SessionOverlap.APART if shares_session else SessionOverlap.ALONE
+        return _without_units(runs, overlap, counts)
+    elif all(hosts) and _host_imbalance(runs, side) > _HOST_IMBALANCE:
+        return _without_units(runs, SessionOverlap.HOSTS, counts)
+    else:
+        counts = _count_by_side(units, side)
+        otherwise = SessionOverlap.APART
+    used = np.ones(len(runs), dtype=bool)
+    overlap = otherwise
+    if takes_turns and min(counts) >= FEWEST_SESSIONS:
+        overlap = SessionOverlap.REPEATED
+    design = Design(overlap, counts)
+    if logs is None or not design.comparable:
+        return Arrangement(design, units, used)
+    components = [
+        session_component(logs[side == number], point[side == number], units[side == number])
+        for number in (0, 1)
     ]
-    if all(protocols) and not protocols[0] & protocols[1]:
-        return Arrangement(Design(SessionOverlap.PROTOCOLS, counts), none, every)
+    between = tuple(component for component in components if component is not None)
+    if len(between) < 2:
+        return Arrangement(Design(SessionOverlap.ALONE, counts), units, used)
+    return Arrangement(design, units, used, between)
+
+
+def _without_units(
+    runs: pd.DataFrame, overlap: SessionOverlap, counts: tuple[int, int] = (0, 0)
+) -> Arrangement:
+    """Return an arrangement in which every run is used and counts by itself."""
+    return Arrangement(
+        design=Design(overlap, counts),
+        units=np.full(len(runs), None, dtype=object),
+        used=np.ones(len(runs), dtype=bool),
+    )
+
+
+def _count_by_side(labels: np.ndarray, side: np.ndarray) -> tuple[int, int]:
+    return len(set(labels[side == 0])), len(set(labels[side == 1]))
+
+
+def _values(runs: pd.DataFrame, column: str) -> set[str]:
+    """Return the values of a column; empty if the runs lack it."""
+    return set(runs[column].dropna().unique()) if column in runs else set()
+
+
+def _have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
+    """Return whether both sides have protocols, and none in common."""
+    protocols_a = _values(a, "protocol_id")
+    protocols_b = _values(b, "protocol_id")
+    return bool(protocols_a) and bool(protocols_b) and not protocols_a & protocols_b
+
+
+def _host_imbalance(runs: pd.DataFrame, side: np.ndarray) -> float:
+    """Return by how much the shares of a host differ most between the sides."""
+    shares = pd.crosstab(runs["host"].to_numpy(), side, normalize="columns")
+    return float(np.ptp(shares, axis=1).max())
+
+
+def _ratio_component(
+    point: np.ndarray,
+    blocks: np.ndarray,
+    side: np.ndarray,
+    logs: np.ndarray | None,
+    shares_block: np.ndarray,
+) -> tuple[Component, ...]:
+    """Return what blocks that hold both sides add to the variance of the mean log ratio.
+
+    Each side has a worker of its own in each session, whose luck shifts all of its runs there.
+    """
     table = pd.DataFrame(
         {"point": point, "block": blocks, "side": side, "log": 0.0 if logs is None else logs}
     )
-    within = (table.groupby(["point", "block"])["side"].transform("nunique") == 2).to_numpy()
-    inside = len(set(point[within]))
-    whole = len(set(point))
-    if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
-        if _follows(runs, point, side, sessions):
-            return Arrangement(Design(SessionOverlap.APART, counts), none, every)
-        # A side has a worker of its own in each session, whose luck shifts all of its runs there.
-        means = table[within].groupby(["point", "block", "side"])["log"].mean().unstack("side")
-        ratios = (means[0] - means[1]).reset_index(name="log")
-        shared = session_component(*(ratios[name].to_numpy() for name in ("log", "point", "block")))
-        return Arrangement(
-            Design(SessionOverlap.TOGETHER, counts),
-            none,
-            within,
-            () if shared is None else (shared,),
-        )
-    hosts = [set(one["host"].dropna().unique()) if "host" in one else set() for one in (a, b)]
-    units = blocks
-    turns = False
-    if "start_time" in runs:
-        units, turns = _turns(
-            blocks, side, runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64")
-        )
-    if all(hosts) and not hosts[0] & hosts[1]:
-        counts = (len(hosts[0]), len(hosts[1]))
-        lacking = SessionOverlap.HOSTS
-        units = runs["host"].to_numpy(dtype=object)
-    elif min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
-        split = set(sessions[side == 0]) & set(sessions[side == 1])
-        return Arrangement(
-            Design(SessionOverlap.APART if split else SessionOverlap.ALONE, counts), none, every
-        )
-    elif (
-        all(hosts)
-        and np.ptp(pd.crosstab(runs["host"].to_numpy(), side, normalize="columns"), axis=1).max()
-        > _UNLIKE
-    ):
-        return Arrangement(
-            Design(SessionOverlap.HOSTS, counts), none, every
-        )  # on other parts of one side than of the other
-    else:
-        # type: ignore
-        counts = tuple(len(set(units[side == one])) for one in (0, 1))
-        lacking = SessionOverlap.APART
-    design = Design(
-        SessionOverlap.REPEATED if turns and min(counts) >= FEWEST_SESSIONS else lacking, counts
+    means = table[shares_block].groupby(["point", "block", "side"])["log"].mean().unstack("side")
+    ratios = (means[0] - means[1]).reset_index(name="log")
+    component = session_component(
+        ratios["log"].to_numpy(), ratios["point"].to_numpy(), ratios["block"].to_numpy()
     )
-    if logs is None or not design.comparable:
-        return Arrangement(design, units, every)
-    between = [
-        session_component(logs[side == one], point[side == one], units[side == one])
-        for one in (0, 1)
-    ]
-    known = tuple(component for component in between if component is not None)
-    if len(known) < 2:
-        return Arrangement(Design(SessionOverlap.ALONE, counts), units, every)
-    return Arrangement(design, units, every, known)
+    return () if component is None else (component,)
 
 
-def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float, bool]:
-    """(what lasting changes of the machine in one session moved each run by (n,), 0 on average; how
-    much smaller the variance of what is left is for their having been looked for, a factor; whether
-    runs are still like the one before), from the logarithms of the runs, the cell that each
-    repeats, and its start (n,).
+class SpeedSteps(NamedTuple):
+    """Lasting changes of the machine's speed within a session.
 
-    Each cell has a mean of its own, so that a difference of sides or points is no change; in what
-    is left the steady drift or the step is looked for that explains most, as long as its F has a
-    Bonferroni p below _SURE (binary segmentation after Scott and Knott, Biometrics 30, 1974, but
-    all changes fitted together). Since the cells' means are not fitted so, what a change took of
-    the scatter by chance would make them differ.
+    Attributes:
+        shift: (n,) what they moved the logarithm of each run by, 0 on average.
+        variance_inflation: Factor by which looking for them made the remaining variance too small.
+        drifts: Whether runs still resemble the ones before them.
+    """
+
+    shift: np.ndarray
+    variance_inflation: float
+    drifts: bool
+
+
+def find_speed_steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> SpeedSteps:
+    """Find lasting changes of the machine's speed in one session.
+
+    Each cell has a mean of its own, so a difference of sides or points is no change. In the rest,
+    the steady drift or the step that explains most is added as long as its F has a p, by
+    Bonferroni, below _STEP_P. This is binary segmentation (Scott and Knott, Biometrics 30, 1974),
+    but all changes are fitted together. The means of the cells are not fitted with them: what a
+    change took of the scatter by chance would make them differ.
+
+    Args:
+        logs: (n,) logarithms of the runs.
+        cells: (n,) the cell that each run repeats: a point on a side.
+        times: (n,) the start of each run.
     """
     count = len(logs)
     order = np.argsort(times, kind="stable")
-    found = np.zeros(len(logs))
     cell = pd.factorize(cells[order])[0]
-    places = np.unique(np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _PLACES, dtype=int))
-    size = np.bincount(cell)
+    places = np.unique(np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _STEP_PLACES, dtype=int))
+    cell_sizes = np.bincount(cell)
     freedom = count - int(cell.max()) - 1
     if places[0] < MINIMUM_POINTS or freedom <= MINIMUM_POINTS:
-        return found, 1.0, False
+        return SpeedSteps(np.zeros(count), 1.0, False)
 
-    def within(values: np.ndarray) -> np.ndarray:
-        return values - (np.bincount(cell, values) / size)[cell]
+    def without_cell_means(values: np.ndarray) -> np.ndarray:
+        return values - (np.bincount(cell, values) / cell_sizes)[cell]
 
     run = np.arange(count)[:, None]
+    # A step at each place, and a drift.
     shapes = np.column_stack([run >= places, run / count])
-    design = np.column_stack([within(shape) for shape in shapes.T])
-    response = within(logs[order])
+    design = np.column_stack([without_cell_means(shape) for shape in shapes.T])
+    response = without_cell_means(logs[order])
+    chosen = _choose_shapes(design, response, freedom)
+    sizes = np.linalg.lstsq(design[:, chosen], response, rcond=None)[0]
+    shift = np.zeros(count)
+    shift[order] = (shapes[:, chosen] - shapes[:, chosen].mean(axis=0)) @ sizes
+    rest = response - design[:, chosen] @ sizes
+    drifts = rest[1:] @ rest[:-1] * math.sqrt(count) > _IMBALANCE_ERRORS * (rest @ rest)
+    inflation = freedom / (freedom - _STEP_FREEDOM * len(chosen))
+    return SpeedSteps(shift, inflation, bool(drifts))
+
+
+def _choose_shapes(design: np.ndarray, response: np.ndarray, freedom: int) -> list[int]:
+    """Choose the columns of a design (n, k) that explain more of a response (n,) than chance."""
     squares = (design**2).sum(axis=0)
+
+    def best_besides(others: list[int]) -> tuple[int, float, float]:
+        """Return the column that explains most besides others, how much, and what is left."""
+        fitted = np.linalg.lstsq(design[:, others], response, rcond=None)[0]
+        rest = response - design[:, others] @ fitted
+        gains = np.where(squares > 1, (rest @ design) ** 2 / np.maximum(squares, 1), 0.0)
+        gain = gains.max()
+        return int(gains.argmax()), gain, max(rest @ rest - gain, _TINY)
+
     chosen = list[int]()
-
-    def best(beside: list[int]) -> tuple[int, float, float]:
-        """The step that explains most beside these, how much, and what is left."""
-        left = (
-            response
-            - design[:, beside] @ np.linalg.lstsq(design[:, beside], response, rcond=None)[0]
-        )
-        gain = np.where(squares > 1, (left @ design) ** 2 / np.maximum(squares, 1), 0.0)
-        return int(gain.argmax()), gain.max(), max(left @ left - gain.max(), _TINY)
-
-    while len(chosen) < min(_MOST_STEPS, (freedom - MINIMUM_POINTS) // _OF_A_STEP):
-        place, gain, left = best(chosen)
-        rest = freedom - len(chosen) - 1
-        if stats.f.sf(gain * rest / left, 1, rest) * len(squares) >= _SURE:
+    most = min(_MOST_STEPS, (freedom - MINIMUM_POINTS) // _STEP_FREEDOM)
+    while len(chosen) < most:
+        place, gain, rest = best_besides(chosen)
+        rest_freedom = freedom - len(chosen) - 1
+        p = stats.f.sf(gain * rest_freedom / rest, 1, rest_freedom)
+        if p * len(squares) >= _STEP_P:
             break
         chosen.append(place)
-        for number in range(len(chosen)):  # earlier ones were found before the later were known
-            chosen[number] = best(chosen[:number] + chosen[number + 1 :])[0]
-    sizes = np.linalg.lstsq(design[:, chosen], response, rcond=None)[0]
-    found[order] = (shapes[:, chosen] - shapes[:, chosen].mean(axis=0)) @ sizes
-    left = response - design[:, chosen] @ sizes
-    alike = left[1:] @ left[:-1] * math.sqrt(count) > _CHANCE * (left @ left)
-    return found, freedom / (freedom - _OF_A_STEP * len(chosen)), bool(alike)
+        # Earlier columns were chosen before the later ones were known.
+        for number in range(len(chosen)):
+            chosen[number] = best_besides(chosen[:number] + chosen[number + 1 :])[0]
+    return chosen
 
 
-def level(found: Arrangement, runs: pd.DataFrame, of_a: np.ndarray) -> Arrangement:
-    """The arrangement of a family's runs (n,) in sessions of each side (`of_a`: A's) with values at
-    one machine speed.
+def arrange_at_one_speed(
+    arrangement: Arrangement, runs: pd.DataFrame, is_a: np.ndarray
+) -> Arrangement:
+    """Return the arrangement of a family's runs whose values are at one speed of the machine.
 
-    What is left of the sessions is what the family's slope is not known by, as far as the speeds
-    lay apart: an error that all points share. The runs of a side are one measurement of each point,
-    of which the interval has its part.
+    The sessions leave only the uncertainty of the family's slope, as far as the speeds were apart.
+    All points share this error. The runs of a side are one measurement of each point.
+
+    Args:
+        arrangement: The arrangement in sessions of each side.
+        runs: (n,) runs with their `reference_speed`.
+        is_a: (n,) whether a run is of A.
     """
     speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
-    apart = np.nanmedian(speeds[of_a]) - np.nanmedian(speeds[~of_a])
-    component = Component((apart * family_slope(runs)[1]) ** 2, max(len(runs) - 1.0, 1.0))
-    units = np.where(of_a, "A", "B").astype(object)
+    distance = np.nanmedian(speeds[is_a]) - np.nanmedian(speeds[~is_a])
+    _, slope_error = family_slope(runs)
+    component = Component((distance * slope_error) ** 2, max(len(runs) - 1.0, 1.0))
     return Arrangement(
-        Design(SessionOverlap.LEVELLED, found.design.sessions), units, found.used, (component,)
+        design=Design(SessionOverlap.LEVELLED, arrangement.design.sessions),
+        units=np.where(is_a, "A", "B").astype(object),
+        used=arrangement.used,
+        between=(component,),
     )
 
 
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
-    """How steps of a family follow the machine's speed, from what its runs saw: the mean weighted
-    by their standard errors, and its own, which has how far the runs lie apart (Paule and Mandel's
-    factor, Birge 1932).
+    """Return how steps of a family follow the machine's speed, and the standard error of that.
+
+    The slope is the mean of what the runs saw, weighted by their standard errors, and lies from 0
+    to 1. Its error includes how far the runs are apart (Birge's factor, 1932; Paule and Mandel).
     """
-    seen, error = (
-        runs[f"reference_slope_{name}"].to_numpy(dtype="float64") for name in ("seen", "error")
-    )
-    known = np.isfinite(seen) & (error > 0)
-    weights = 1 / error[known] ** 2
+    slopes = runs["reference_slope_seen"].to_numpy(dtype="float64")
+    errors = runs["reference_slope_error"].to_numpy(dtype="float64")
+    known = np.isfinite(slopes) & (errors > 0)
     if not known.any():
         return 0.0, 0.0
-    mean = float(np.sum(weights * seen[known]) / weights.sum())
-    spread = np.sum(weights * (seen[known] - mean) ** 2) / max(known.sum() - 1, 1)
+    slopes = slopes[known]
+    weights = 1 / errors[known] ** 2
+    mean = float(np.sum(weights * slopes) / weights.sum())
+    spread = np.sum(weights * (slopes - mean) ** 2) / max(len(slopes) - 1, 1)
     return min(max(mean, 0.0), 1.0), float(np.sqrt(max(spread, 1.0) / weights.sum()))
 
 
 def session_component(
     logs: np.ndarray, points: np.ndarray, sessions: np.ndarray
 ) -> Component | None:
-    """What the sessions of a side add to the variance of its mean, from the logarithms of its runs
-    (n,).
+    """Return what the sessions of a side add to the variance of its mean.
 
-    Over the points (n labels) that every session measured, the sample variance of the sessions'
-    means over their number. None where there are no such points.
+    Over the points that every session measured, this is the sample variance of the sessions' means
+    over their number.
+
+    Args:
+        logs: (n,) logarithms of the runs.
+        points: (n,) labels of the points.
+        sessions: (n,) labels of the sessions.
+
+    Returns:
+        The component; None if there is one session, or no point that all measured.
     """
     table = pd.DataFrame({"log": logs, "point": points, "session": sessions})
     means = table.groupby(["point", "session"])["log"].mean().unstack("session").dropna().mean()
@@ -427,101 +557,132 @@ def session_component(
     return None
 
 
-def _blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.ndarray:
-    """The sessions, those that hold both sides unmixed cut wherever the side changes."""
-    found = sessions.copy()
+def _unmixed_blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.ndarray:
+    """Return the sessions (n,); those that hold both sides unmixed are cut where the side changes."""
+    blocks = sessions.copy()
+    times = None
     if "start_time" in runs:
         times = runs["start_time"].to_numpy(dtype="datetime64[ns]")
-    else:
-        times = None
-    ordered = "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
-    for name, mine in pd.Series(sessions).groupby(sessions, sort=False).indices.items():
-        if ordered or len(set(side[mine])) < 2:
+    is_randomized = _is_randomized(runs)
+    for name, indices in pd.Series(sessions).groupby(sessions, sort=False).indices.items():
+        mine = np.asarray(indices)
+        if is_randomized or len(set(side[mine])) < 2:
             continue
         if times is None:
-            found[mine] = [f"{name} of {'AB'[one]}" for one in side[mine]]
+            blocks[mine] = [f"{name} of {'AB'[number]}" for number in side[mine]]
             continue
         # Runs that began together took turns.
-        place = pd.Series(mine).groupby([times[mine], side[mine]]).cumcount().to_numpy()
-        mine = np.asarray(mine)[np.lexsort((side[mine], place, times[mine]))]
+        turn = pd.Series(mine).groupby([times[mine], side[mine]]).cumcount().to_numpy()
+        mine = mine[np.lexsort((side[mine], turn, times[mine]))]
         changes = np.concatenate([[0], np.cumsum(np.diff(side[mine]) != 0)])
-        if not _in_turn(side[mine], changes[-1] + 1, times[mine]):
-            found[mine] = [f"{name} block {change}" for change in changes]
-    return found
+        if not _is_mixed(side[mine], int(changes[-1]) + 1, times[mine]):
+            blocks[mine] = [f"{name} block {change}" for change in changes]
+    return blocks
+
+
+def _is_randomized(runs: pd.DataFrame) -> bool:
+    """Return whether the runs are known to have been measured in a random order."""
+    return "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
 
 
 def _follows(runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: np.ndarray) -> bool:
-    """Whether the same side comes second oftener than chance lets it (sign test) where a point is
-    measured on both, one right after the other: it then finds what the first left in caches.
+    """Return whether the same side comes second too often for chance (sign test).
+
+    This is about points that are measured on both sides, one right after the other: the second then
+    finds what the first left in caches.
     """
+    if _is_randomized(runs):
+        return False
     start = runs.get("start_time", pd.Series(pd.NaT, runs.index))
     table = pd.DataFrame(
-        {"session": sessions, "start": start, "end": runs.get("end_time", start), "point": point}
+        {
+            "session": sessions,
+            "start": start,
+            "end": runs.get("end_time", start),
+            "point": point,
+            "side": side,
+        }
     )
-    table = (
-        table.assign(side=side)
-        .drop_duplicates(["session", "start"], keep=False)
-        .sort_values(["session", "start"])
+    table = table.drop_duplicates(["session", "start"], keep=False)
+    table = table.sort_values(["session", "start"])
+    previous = table.groupby("session").shift()
+    is_second = (
+        (previous["point"] == table["point"])
+        & (previous["side"] != table["side"])
+        & ~(previous["end"] > table["start"])
     )
-    first = table.groupby("session").shift()
-    after = (
-        (first["point"] == table["point"])
-        & (first["side"] != table["side"])
-        & ~(first["end"] > table["start"])
-    )
-    drawn = "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
-    second = table["side"][after & (not drawn)]
-    return len(second) > 0 and stats.binomtest(int(second.sum()), len(second)).pvalue < BY_CHANCE
+    second_sides = table["side"][is_second]
+    if not len(second_sides):
+        return False
+    p = stats.binomtest(int(second_sides.sum()), len(second_sides)).pvalue
+    return bool(p < BY_CHANCE)
 
 
 def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, bool]:
-    """(the turn of each run: sessions of one side with none of the other between them are one,
-    since what lies near in time is alike; whether the sides took turns, and at no times of day of
-    their own).
+    """Return the turn of each run (n,), and whether the sides took turns.
+
+    Sessions of one side without one of the other between them are one turn, since runs that are
+    near in time are similar. Sides that were measured at different times of day did not take turns.
     """
-    table = (
-        pd.DataFrame({"block": blocks, "side": side, "time": times})
-        .groupby("block")
-        .mean()
-        .sort_values("time")
-    )
+    table = pd.DataFrame({"block": blocks, "side": side, "time": times})
+    table = table.groupby("block").mean().sort_values("time")
     turn = (table["side"].diff() != 0).cumsum()
-    middles = [table.loc[table["side"] == one, "time"].to_numpy() for one in (0, 1)]
-    days = [np.exp(2j * np.pi * middle / _DAY) for middle in middles]  # on the clock's face
-    far = [
-        np.abs(np.angle(np.outer(one, other.conj()))) / (2 * np.pi)
-        for one in days
-        for other in days
-    ]
-    own = np.ptp(times) > _DAY and max(far[0].max(initial=0), far[3].max(initial=0)) < far[1].min(
-        initial=1
-    )
-    return turn.reindex(blocks).to_numpy(), _even(*middles) and not (own and far[1].min() > _OF_DAY)
+    middles = [table.loc[table["side"] == number, "time"].to_numpy() for number in (0, 1)]
+    takes_turns = _is_even(*middles) and not _differ_by_time_of_day(*middles, np.ptp(times))
+    return turn.reindex(blocks).to_numpy(), takes_turns
 
 
-def _in_turn(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
-    """Whether the order of the sides is one that chance makes: neither in few blocks nor one before
-    the other.
+def _differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> bool:
+    """Return whether two sides were measured at different times of day.
 
-    Wald and Wolfowitz' number of blocks (Annals of Mathematical Statistics 11, 1940), one-sided at
-    1%; Mann and Whitney's statistic of the start times.
+    Args:
+        a: Times of A's sessions in ns.
+        b: Times of B's sessions in ns.
+        span: Time from the first run to the last in ns. Within a day there is no answer.
+    """
+    if span <= _DAY_NANOSECONDS:
+        return False
+    # Points on the face of a clock.
+    clock_a, clock_b = (np.exp(2j * np.pi * times / _DAY_NANOSECONDS) for times in (a, b))
+
+    def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the distances of all pairs in days."""
+        return np.asarray(np.abs(np.angle(np.outer(x, y.conj()))) / (2 * np.pi))
+
+    within_a = distances(clock_a, clock_a).max(initial=0)
+    within_b = distances(clock_b, clock_b).max(initial=0)
+    between = distances(clock_a, clock_b).min(initial=1)
+    return bool(max(within_a, within_b) < between and between > _TIME_OF_DAY_GAP)
+
+
+def _is_mixed(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
+    """Return whether chance may have made the order of the sides.
+
+    Otherwise the sides lie in few blocks, or one lies before the other. The tests are Wald and
+    Wolfowitz' of the number of blocks (Annals of Mathematical Statistics 11, 1940), one-sided at
+    1%, and Mann and Whitney's of the start times.
+
+    Args:
+        side: (n,) the side of each run, in order.
+        blocks: Number of blocks of one side.
+        times: (n,) the start of each run.
     """
     n, m = np.bincount(side)
-    mean = 2 * n * m / (n + m) + 1
+    expected = 2 * n * m / (n + m) + 1
+    error = 0.0
     if n + m > 2:
-        error = np.sqrt((mean - 1) * (mean - 2) / (n + m - 1))
-    else:
-        error = 0.0
-    few = blocks < min(4, n + m) or (blocks + 0.5 - mean) < stats.norm.ppf(0.01) * error
-    return not few and _even(times[side == 0].astype("int64"), times[side == 1].astype("int64"))
+        error = np.sqrt((expected - 1) * (expected - 2) / (n + m - 1))
+    is_few = blocks < min(4, n + m) or (blocks + 0.5 - expected) < stats.norm.ppf(0.01) * error
+    nanoseconds = times.astype("int64")
+    return not is_few and _is_even(nanoseconds[side == 0], nanoseconds[side == 1])
 
 
-def _even(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether neither side stands before the other (Mann and Whitney's statistic)."""
+def _is_even(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether neither side lies before the other (Mann and Whitney's statistic)."""
     if not len(a) or not len(b):
         return False
-    above = stats.rankdata(np.concatenate([a, b]))[: len(a)].sum() - len(a) * (len(a) + 1) / 2
-    chance = _CHANCE * np.sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b)))
-    return bool(
-        abs(above / (len(a) * len(b)) - 0.5) <= np.clip(chance, _LEAST_UNEVEN, _MOST_UNEVEN) + 1e-12
-    )
+    ranks = stats.rankdata(np.concatenate([a, b]))[: len(a)]
+    above = ranks.sum() - len(a) * (len(a) + 1) / 2
+    error = np.sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b)))
+    limit = np.clip(_IMBALANCE_ERRORS * error, _LEAST_IMBALANCE, _MOST_IMBALANCE)
+    return bool(abs(above / (len(a) * len(b)) - 0.5) <= limit + 1e-12)

@@ -269,4 +269,4 @@ def _reach(value: float, own: float, freedom: float, shared: _Shared) -> float:
     variance = max(own + sessions - value**2 * shared.within, own)
     if variance > own:
         freedom = variance**2 / (own**2 / freedom + sessions**2 / shared.freedom)
-    return float(Component(variance, freedom).reach)
+    return float(Component(variance, freedom).half_width)

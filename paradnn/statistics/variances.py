@@ -43,7 +43,7 @@ def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
     return float(optimize.brentq(lambda rarer: alike(rarer) - seen, 0.0, 0.5)), float(spans.max())
 
 
-def moderated(
+def moderate_variances(
     variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()
 ) -> Component:
     """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards
@@ -72,7 +72,7 @@ def moderated(
         ):
             found = np.empty((2, len(variances)))
             for part in parts:
-                found[:, part] = moderated(variances[part], degrees[part])
+                found[:, part] = moderate_variances(variances[part], degrees[part])
             return Component(*found)
     chance = special.polygamma(1, half).mean()
     most = float(2 * half.sum())

@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
-from paradnn.statistics.contrast import Contrast, Verdict, adjusted, equivalent
+from paradnn.statistics.contrast import Contrast, Verdict, adjust_p_values, equivalent
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.sessions import Sampling
 from tests.analysis.conftest import TABLES
@@ -36,11 +36,11 @@ def test_false_discoveries_are_held_as_by_hand_and_false_terms_as_statsmodels_ha
     p = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
     # Sorted 0.005 0.010 0.020 0.039 0.600, times 5/1 5/2 5/3 5/4 5/5, the least from the right.
     expected = [0.025, np.nan, 1 / 30, 0.04875, 0.025, 0.6]
-    np.testing.assert_allclose(adjusted(p, discoveries=True), expected)
-    np.testing.assert_allclose(adjusted(np.array([0.9, 0.8]), discoveries=True), [0.9, 0.9])
-    assert np.isnan(adjusted(np.array([np.nan]), discoveries=True)).all()
+    np.testing.assert_allclose(adjust_p_values(p, discoveries=True), expected)
+    np.testing.assert_allclose(adjust_p_values(np.array([0.9, 0.8]), discoveries=True), [0.9, 0.9])
+    assert np.isnan(adjust_p_values(np.array([np.nan]), discoveries=True)).all()
     known = p[~np.isnan(p)]
-    np.testing.assert_allclose(adjusted(known), multipletests(known, method="holm")[1])
+    np.testing.assert_allclose(adjust_p_values(known), multipletests(known, method="holm")[1])
 
 
 @pytest.mark.parametrize(("ratio", "replicates", "verdict", "basis"), TABLES["few"])

@@ -21,7 +21,7 @@ from analysis.operation_speedup import operation_speedup
 from analysis.operations import operations_result, place_operations
 from analysis.roofs import Roof, place_models
 from paradnn.families import FAMILIES
-from paradnn.statistics.dependence import levels_of
+from paradnn.statistics.dependence import shared_levels
 from tests.analysis import (
     test_infeed,
     test_overhead,
@@ -95,7 +95,7 @@ def _operations() -> Figure:
     roof = Roof(LONG, "float32", 8e12, 4e11, "measured", "measured")
     table = test_roofline.operations().assign(run_id="r", device=LONG, precision="float32")
     found, models = place_operations(table, [roof])
-    levels = levels_of(models)
+    levels = shared_levels(models)
     return operations_result([roof], found, models, levels, alone="fc", sources=()).picture()
 
 

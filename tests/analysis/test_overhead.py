@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, overhead, share_of
-from paradnn.statistics.dependence import crossed_ratio, levels_of
+from paradnn.statistics.dependence import crossed_ratio, shared_levels
 from paradnn.store.metrics import PHASES
 
 
@@ -63,7 +63,7 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     share = 1 - rng.beta(0.3, 6, 8)
     phases = {"phase_measure_seconds": wall * share, "phase_start_seconds": wall * (1 - share)}
     spent = pd.DataFrame(phases).set_axis(["measure", "start"], axis=1)
-    assert crossed_ratio(wall * share, wall, levels_of(spent, "point")).high > 1
+    assert crossed_ratio(wall * share, wall, shared_levels(spent, "point")).high > 1
     measuring, stack = (share_of(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
     assert 0 < measuring.low < measuring.value < measuring.high < 1
     assert (stack.low, stack.high) == pytest.approx((1 - measuring.high, 1 - measuring.low))

@@ -7,7 +7,7 @@ from scipy import stats
 
 from analysis.pairing import RESULT_COLUMNS, pair
 from paradnn.core.errors import ConfigError
-from paradnn.statistics.variances import moderated, rarer_level
+from paradnn.statistics.variances import moderate_variances, rarer_level
 from tests.conftest import depth
 
 
@@ -84,7 +84,7 @@ def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     random = np.random.default_rng(0)
     truth = 4.0 * 6 / random.chisquare(6, 2000)
     values = random.normal(0, np.sqrt(truth)[:, None], (2000, 3))
-    found = moderated(values.var(axis=1, ddof=1), np.full(2000, 2.0))
+    found = moderate_variances(values.var(axis=1, ddof=1), np.full(2000, 2.0))
     assert (
         np.log(found.variance / truth).std()
         < 0.7 * np.log(values.var(axis=1, ddof=1) / truth).std()
@@ -93,7 +93,7 @@ def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     p = 2 * stats.t.sf(np.abs(values.mean(axis=1)) / np.sqrt(found.variance / 3), found.freedom)
     assert 0.04 <= (p <= 0.05).mean() <= 0.06
     few = np.array([1.0, 2.0, 3.0])
-    assert moderated(few, few).variance is few
+    assert moderate_variances(few, few).variance is few
 
 
 def test_how_often_runs_take_the_rarer_of_two_levels_is_found_whatever_points_scatter_by() -> None:
@@ -118,7 +118,7 @@ def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(
     found = 0
     for values in random.normal(0, np.array(noise)[:, None], (400, 2, 27, 3)):
         drawn = [
-            moderated(one.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3])
+            moderate_variances(one.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3])
             for one in values
         ]
         variance = drawn[0].variance + drawn[1].variance

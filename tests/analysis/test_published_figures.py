@@ -25,7 +25,7 @@ from analysis.operations import OperationsResult, time_of, types_of
 from analysis.pairing import pair
 from analysis.result import Result
 from analysis.store.load import load_types
-from paradnn.statistics.dependence import crossed_share, geometric_mean, levels_of
+from paradnn.statistics.dependence import crossed_share, geometric_mean, shared_levels
 from tests.analysis.legible import faults
 from tests.analysis.published import published_frame, raw
 
@@ -99,7 +99,7 @@ def test_pairs_and_their_weights_are_those_of_the_files(frame: pd.DataFrame) -> 
     )[0]
     np.testing.assert_allclose(weights, oracle, rtol=1e-8)
     ratios = plain["speedup"].to_numpy()
-    where = levels_of(plain.rename(columns=str))
+    where = shared_levels(plain.rename(columns=str))
     assert where.words == "23 models and 9 batch sizes"
     np.testing.assert_allclose(crossed_share(ratios > 1, where), (0.773, 0.544, 0.907), atol=0.002)
     np.testing.assert_allclose(geometric_mean(ratios, where), (2.78, 1.37, 5.66), atol=0.01)

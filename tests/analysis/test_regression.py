@@ -15,8 +15,8 @@ from paradnn.statistics.dependence import (
     crossed_share,
     crossed_variance,
     geometric_mean,
-    levels_of,
     quantile_interval,
+    shared_levels,
 )
 from paradnn.statistics.regression import regress
 from tests.conftest import depth
@@ -117,7 +117,7 @@ def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
 def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
     generator = np.random.default_rng(11)
     covered = 0
-    where = levels_of(points(n, 1), "point")
+    where = shared_levels(points(n, 1), "point")
     for _ in range(400):
         below = generator.uniform(0.5, 1.5, n)
         above = below * (0.2 + 0.1 * generator.standard_normal(n))
@@ -128,17 +128,17 @@ def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
 
 
 def test_few_have_no_interval_and_where_all_agree_a_share_is_worth_its_models() -> None:
-    assert crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).value == 0.5
-    assert np.isnan(crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).low)
-    assert crossed_ratio(np.ones(6), np.full(6, 2), levels_of(points(6, 1))) == pytest.approx(
+    assert crossed_ratio([1, 2], [2, 4], shared_levels(points(2, 1))).value == 0.5
+    assert np.isnan(crossed_ratio([1, 2], [2, 4], shared_levels(points(2, 1))).low)
+    assert crossed_ratio(np.ones(6), np.full(6, 2), shared_levels(points(6, 1))) == pytest.approx(
         (0.5, 0.5, 0.5)
     )
-    assert np.isnan(geometric_mean([1.0, 2, 3, 4, 5], levels_of(points(5, 1)))[1:]).all()
-    none = levels_of(points(0, 0))
+    assert np.isnan(geometric_mean([1.0, 2, 3, 4, 5], shared_levels(points(5, 1)))[1:]).all()
+    none = shared_levels(points(0, 0))
     for nothing in (geometric_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
         assert np.isnan(nothing).all()
     # Five models at nine batch sizes that all win are five wins, not 45.
-    assert crossed_share(np.ones(45, dtype=bool), levels_of(points(5, 9))) == pytest.approx(
+    assert crossed_share(np.ones(45, dtype=bool), shared_levels(points(5, 9))) == pytest.approx(
         exact(5, 5)
     )
 
@@ -159,17 +159,17 @@ def exact(hits: int, count: int) -> tuple[float, float, float]:
 
 def test_what_is_taken_as_a_sample() -> None:
     grid = points(23, 9)
-    assert levels_of(grid).words == "23 models and 9 batch sizes"
-    assert levels_of(grid, "model").words == "23 models"
-    assert levels_of(grid, "point").words == "207 points"
-    assert levels_of(points(23, 5)).words == "23 models", "five batch sizes are taken as given"
-    assert levels_of(points(1, 9)).words == "9 batch sizes"
-    assert levels_of(grid.assign(precision="x")).counts == (23, 9)
+    assert shared_levels(grid).words == "23 models and 9 batch sizes"
+    assert shared_levels(grid, "model").words == "23 models"
+    assert shared_levels(grid, "point").words == "207 points"
+    assert shared_levels(points(23, 5)).words == "23 models", "five batch sizes are taken as given"
+    assert shared_levels(points(1, 9)).words == "9 batch sizes"
+    assert shared_levels(grid.assign(precision="x")).counts == (23, 9)
 
 
 def test_points_that_share_nothing_are_the_textbook() -> None:
     values = np.random.default_rng(0).normal(1, 2, 40)
-    alone = levels_of(points(40, 1))
+    alone = shared_levels(points(40, 1))
     low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
     assert geometric_mean(np.exp(values), alone) == pytest.approx(
         np.exp([values.mean(), low, high])
@@ -189,7 +189,7 @@ def test_two_way_variance_as_by_hand() -> None:
     columns = grid.mean(axis=0)
     rest = grid - rows[:, None] - columns + grid.mean()
     expected = rows.var(ddof=1) / 7 + columns.var(ddof=1) / 6 - (rest**2).sum() / 30 / 42
-    assert crossed_variance(grid.ravel(), levels_of(points(7, 6))).variance == pytest.approx(
+    assert crossed_variance(grid.ravel(), shared_levels(points(7, 6))).variance == pytest.approx(
         expected
     )
 
@@ -204,7 +204,7 @@ def test_intervals_cover_at_their_rate(
     median.
     """
     random = np.random.default_rng(models)
-    where = levels_of(points(models, batches), unit)
+    where = shared_levels(points(models, batches), unit)
     hits = np.zeros(3)
     if batches > 1:
         fixed = np.linspace(-1.2, 1.2, batches)
@@ -246,7 +246,7 @@ def test_a_weight_of_models_is_judged_by_models(draws: int) -> None:
     random = np.random.default_rng(3)
     grid = points(12, 6)
     design = grid[["model.nodes"]].astype(float)
-    where = levels_of(grid)
+    where = shared_levels(grid)
     found = {"points": 0, "models": 0}
     for _ in range(draws):
         response = (random.normal(0, 1, (12, 1)) + random.normal(0, 0.3, (12, 6))).ravel()

@@ -12,7 +12,7 @@ from analysis.operations import operations_result, place_operations
 from analysis.result import Result
 from analysis.roofs import Roof, find_roofs, find_verdict, place_models, summarize_families
 from paradnn.core.errors import ConfigError
-from paradnn.statistics.dependence import levels_of
+from paradnn.statistics.dependence import shared_levels
 
 # ridge point at 20 FLOP/B
 PEAK = 8e12
@@ -189,7 +189,7 @@ def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_co
     blind = place_operations(table, [Roof("Made", "float32", None, None, "unknown", "unknown")])[1]
     assert blind["unknown"].tolist() == [pytest.approx(0.855)]
     text = operations_result(
-        [roof], found, models, levels_of(models), alone="fc", sources=()
+        [roof], found, models, shared_levels(models), alone="fc", sources=()
     ).text()
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text

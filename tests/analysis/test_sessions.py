@@ -1,14 +1,12 @@
-"""Sides that stand in different sessions, or one after the other, get no verdict; what to run is
-said instead.
+"""Sides that were measured in different sessions, or one after the other, get no verdict but the
+remedy.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from scipy import stats
 
 from analysis.analyses.compare import compare_points
@@ -16,10 +14,10 @@ from paradnn.statistics.sessions import (
     Design,
     SessionOverlap,
     arrange,
-    sampling,
+    assign_sessions,
+    find_speed_steps,
+    get_sampling,
     session_component,
-    sessions_of,
-    steps,
 )
 from tests.analysis.test_pairing import side
 
@@ -27,180 +25,342 @@ START = pd.Timestamp("2026-01-01", tz="UTC")
 
 
 def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
-    """How sides stand, of one point unless they name some."""
-    return arrange(a, b, pd.concat([a, b])["point"].to_numpy() if "point" in a else None).design
+    """The design of two sides, of one point unless they have a column `point`."""
+    points = None
+    if "point" in a:
+        points = pd.concat([a, b])["point"].to_numpy()
+    return arrange(a, b, points).design
 
 
-def at(hours: list[float], sweep: list[str] | str | None = None, **columns: object) -> pd.DataFrame:
-    """Runs that began at these hours."""
-    frame = {
-        "start_time": START + pd.to_timedelta(3600 * np.array(hours), unit="s"),
-        "sweep_id": sweep,
-    }
+def runs_at(
+    hours: list[float], sweep: list[str] | list[str | None] | str | None = None, **columns: object
+) -> pd.DataFrame:
+    """Runs that started at the given hours."""
+    seconds = 3600 * np.array(hours)
+    frame = {"start_time": START + pd.to_timedelta(seconds, unit="s"), "sweep_id": sweep}
     return pd.DataFrame(frame | columns)
 
 
-def planted(
-    seed: int, sweeps: int, together: bool, true: float = 0.0, effect: float = 0.01
-) -> list[pd.DataFrame]:
-    """Two sides of 12 points with three replicates, or one in each sweep, that scatter by 1%, as do
-    sweeps.
+def planted(seed: int, sweeps: int, together: bool) -> list[pd.DataFrame]:
+    """Two equally fast sides of 12 points, with a run per sweep, or three in a single one.
+
+    Runs scatter by 1%, and so do sweeps.
+
+    Args:
+        seed: Seed of the random numbers.
+        sweeps: Number of sweeps.
+        together: Whether both sides are in the same sweeps.
     """
     random = np.random.default_rng(seed)
+    shifts = random.normal(0, 0.01, (2, sweeps))
+    sweep = np.tile(np.arange(max(sweeps, 3)) % sweeps, 12)
     sides = []
-    shift = random.normal(0, effect, (2, sweeps))
     for number, name in enumerate("AB"):
-        which = np.tile(np.arange(max(sweeps, 3)) % sweeps, 12)
-        own = 0 if together else number
-        logs = true * (number == 0) + shift[own][which] + random.normal(0, 0.01, len(which))
+        group = 0 if together else number
+        logs = shifts[group][sweep] + random.normal(0, 0.01, len(sweep))
+        hours = 10 * (2 * sweep + group) + random.permutation(len(sweep)) / 60
         frame = side(100 * np.exp(logs).reshape(12, -1), name)
-        hours = 10 * (2 * which + own) + random.permutation(len(which)) / 60
-        label = np.char.add("both" if together else name, which.astype(str))
-        sides.append(
-            frame.assign(sweep_id=label, start_time=START + pd.to_timedelta(3600 * hours, unit="s"))
-        )
+        frame["sweep_id"] = np.char.add("both" if together else name, sweep.astype(str))
+        frame["start_time"] = START + pd.to_timedelta(3600 * hours, unit="s")
+        sides.append(frame)
     return sides
 
 
 def test_a_session_is_a_sweep_or_runs_without_a_pause() -> None:
-    runs = at(
+    runs = runs_at(
         [0, 0.1, 5, 5.2, 5.3, 9],
         ["s1", None, None, None, None, "s1"],
         host=["h", "h", "h", "h", "i", "h"],
     )
-    names = sessions_of(runs)
-    assert names[0] == names[5]
-    assert names[2] == names[3]
+
+    names = assign_sessions(runs)
+
+    assert names[0] == names[5], "one sweep"
+    assert names[2] == names[3], "no sweep, but no pause"
     assert len({names[0], names[1], names[2], names[4]}) == 4
-    other = sessions_of(runs.assign(session_id=["x", "x", "x", "x", "x", "y"]))
-    assert other[0] != other[5], "a sweep that went on after a pause"
-    assert sessions_of(runs.assign(host="i"))[0] != names[0]
-    assert list(sessions_of(runs.assign(source="published"))) == [None] * 6
-    assert list(sessions_of(pd.DataFrame({"family": ["fc"]}))) == [None]
 
 
-SIDES = yaml.safe_load(Path(__file__).with_name("standing.yaml").read_text())
+def test_a_sweep_that_continues_after_a_pause_has_two_sessions() -> None:
+    runs = runs_at([0, 5], "s1", host="h", session_id=["x", "y"])
+
+    names = assign_sessions(runs)
+
+    assert names[0] != names[1]
 
 
-@pytest.mark.parametrize("row", SIDES, ids=str)
-def test_how_sides_stand_in_time(row: dict[str, Any]) -> None:
-    a = at(**row["a"])
-    b = at(**row["b"])
-    standing = SessionOverlap[row["standing"]]
+def test_a_session_belongs_to_a_host() -> None:
+    names = assign_sessions(runs_at([0, 0.1], "s1", host=["h", "i"]))
+
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(runs_at([0, 1], "s", source="published"), id="published"),
+        pytest.param(pd.DataFrame({"family": ["fc", "fc"]}), id="no time"),
+    ],
+)
+def test_the_session_may_be_unknown(runs: pd.DataFrame) -> None:
+    assert list(assign_sessions(runs)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "overlap"),
+    [
+        pytest.param(
+            runs_at([0, 2, 4], "s"),
+            runs_at([1, 3, 5], "s"),
+            SessionOverlap.TOGETHER,
+            id="in turn in one sweep",
+        ),
+        pytest.param(
+            runs_at([0, 1, 2], "s"),
+            runs_at([3, 4, 5], "s"),
+            SessionOverlap.APART,
+            id="one after the other in one sweep",
+        ),
+        pytest.param(
+            runs_at([0, 1, 2], "s"),
+            runs_at([0, 1, 2], "t"),
+            SessionOverlap.ALONE,
+            id="a sweep each",
+        ),
+        pytest.param(
+            runs_at([0, 20, 40], ["a", "b", "c"]),
+            runs_at([10, 30, 50], ["d", "e", "f"]),
+            SessionOverlap.REPEATED,
+            id="three sweeps each, in turn",
+        ),
+        pytest.param(
+            runs_at([0, 10, 20], ["a", "b", "c"]),
+            runs_at([30, 40, 50], ["d", "e", "f"]),
+            SessionOverlap.APART,
+            id="three sweeps each, one side first",
+        ),
+        pytest.param(
+            runs_at([0, 20], ["a", "b"]),
+            runs_at([10, 30], ["d", "e"]),
+            SessionOverlap.ALONE,
+            id="two sweeps each",
+        ),
+        pytest.param(
+            runs_at([0, 20, 40], ["a", "b", "c"]),
+            runs_at([10, 30, 41], ["c", "d", "e"]),
+            SessionOverlap.REPEATED,
+            id="three sweeps each, one in common",
+        ),
+        pytest.param(
+            runs_at([0, 3, 4, 7], "s"),
+            runs_at([1, 2, 5, 6], "s"),
+            SessionOverlap.TOGETHER,
+            id="in turn, in alternating order",
+        ),
+        pytest.param(
+            runs_at([0, 1, 6, 7], "s"),
+            runs_at([2, 3, 4, 5], "s"),
+            SessionOverlap.APART,
+            id="one side around the other",
+        ),
+        pytest.param(
+            runs_at([0, 2, 4], "s", host="h"),
+            runs_at([1, 3, 5], "s", host="i"),
+            SessionOverlap.HOSTS,
+            id="a host each",
+        ),
+        pytest.param(
+            runs_at([0, 2, 4], "s", host=["h", "i", "j"]),
+            runs_at([1, 3, 5], "s", host=["k", "l", "m"]),
+            SessionOverlap.REPEATED,
+            id="three hosts each",
+        ),
+        pytest.param(
+            runs_at([0, 2, 4], "s", protocol_id="p"),
+            runs_at([1, 3, 5], "s", protocol_id="q"),
+            SessionOverlap.PROTOCOLS,
+            id="a protocol each",
+        ),
+        pytest.param(
+            runs_at([0, 1], "s", source="published"),
+            runs_at([0, 1], "s"),
+            SessionOverlap.UNKNOWN,
+            id="published runs",
+        ),
+        pytest.param(
+            runs_at(list(range(0, 16, 2)), "s", point=range(8)),
+            runs_at(list(range(1, 16, 2)), "s", point=range(8)),
+            SessionOverlap.APART,
+            id="the same side second at each of eight points",
+        ),
+        pytest.param(
+            runs_at([0, 3, 4, 7, 8, 11, 12, 15], "s", point=range(8)),
+            runs_at([1, 2, 5, 6, 9, 10, 13, 14], "s", point=range(8)),
+            SessionOverlap.TOGETHER,
+            id="either side second at eight points",
+        ),
+    ],
+)
+def test_overlap_of_two_sides(a: pd.DataFrame, b: pd.DataFrame, overlap: SessionOverlap) -> None:
     design = design_of(a, b)
-    assert design.standing is standing
-    assert design.comparable == (standing in (SessionOverlap.TOGETHER, SessionOverlap.REPEATED))
-    assert ("python -m paradnn.compare" in design.text()) != design.comparable
+
+    assert design.overlap is overlap
+    assert design.comparable == (overlap in (SessionOverlap.TOGETHER, SessionOverlap.REPEATED))
+    has_remedy = "python -m paradnn.compare" in design.text()
+    assert has_remedy != design.comparable
 
 
-def test_sides_of_one_sweep_stand_together_where_chance_ordered_them() -> None:
-    """One point a side always begins before the other; so do three of three in a tenth of all
-    random orders.
-    """
-    a, b = (at(hours, "s", host="h", sweep_order="random") for hours in ([0, 1, 2], [3, 4, 5]))
+def test_a_random_order_is_accepted_however_it_turned_out() -> None:
+    """One side precedes the other in a tenth of all random orders of three and three runs."""
+    a = runs_at([0, 1, 2], "s", host="h", sweep_order="random")
+    b = runs_at([3, 4, 5], "s", host="h", sweep_order="random")
+
     assert design_of(a, b).comparable
     assert not design_of(a.assign(sweep_order="given"), b).comparable
 
 
-def test_a_side_that_lacks_more_of_its_replicates_gets_no_verdict() -> None:
-    """They failed, or were deleted, and those that are left may be the fast ones; what both lack is
-    chance.
-    """
+@pytest.mark.parametrize("loss", ["deleted", "failed"])
+def test_a_side_that_lost_more_of_its_replicates_gets_no_verdict(loss: str) -> None:
+    """The remaining replicates may be the fast ones."""
     a, b = planted(1, 1, together=True)
-    kept = b[b["replicate"].gt(0)]
-    first = b["replicate"].eq(0)
-    for other in (kept, b.assign(outcome=b["outcome"].mask(first, "timeout"))):
-        found = compare_points(a, other).cells
-        assert "A lacks 0 replicates and B 12" in sampling(found, "fc").design.text()
-    assert compare_points(a[a["replicate"].gt(0)], kept).cells["comparable"].all()
+    is_first = b["replicate"].eq(0)
+    if loss == "deleted":
+        b = b[~is_first]
+    else:
+        b = b.assign(outcome=b["outcome"].mask(is_first, "timeout"))
+
+    cells = compare_points(a, b).cells
+
+    assert "A lacks 0 replicates and B 12" in get_sampling(cells, "fc").design.text()
+
+
+def test_sides_that_lack_the_same_replicates_are_comparable() -> None:
+    a, b = (frame[frame["replicate"].gt(0)] for frame in planted(1, 1, together=True))
+
+    assert compare_points(a, b).cells["comparable"].all()
 
 
 @pytest.mark.parametrize(
-    ("luck", "verdict"), [([0.3, 0.1, -0.1, 0.1], "no difference shown"), ([0.1] * 4, "A better")]
+    ("shifts", "verdict"),
+    [
+        pytest.param([0.3, 0.1, -0.1, 0.1], "no difference shown", id="sessions disagree"),
+        pytest.param([0.1] * 4, "A better", id="sessions agree"),
+    ],
 )
-def test_how_the_ratio_differs_from_session_to_session_counts(
-    luck: list[float], verdict: str
+def test_the_scatter_of_the_ratio_between_sessions_counts(
+    shifts: list[float], verdict: str
 ) -> None:
-    """A worker of each side, with a memory layout of its own, in each of four sessions of both."""
+    """Each side has a worker of its own in each session, with its own memory layout."""
     a, b = planted(1, 4, together=True)
-    a["examples_per_second"] *= np.exp(np.tile(luck, 12))
-    assert compare_points(a, b).families["verdict"].tolist() == [verdict]
+    a["examples_per_second"] *= np.exp(np.tile(shifts, 12))
+
+    families = compare_points(a, b).families
+
+    assert families["verdict"].tolist() == [verdict]
 
 
-def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
+def test_the_component_of_sessions_is_the_scatter_of_their_means() -> None:
     logs = np.array([[1.0, 1.2, 0.9], [2.0, 2.2, 1.9]])
     points = np.repeat(["p", "q"], 3)
     sessions = np.tile(["a", "b", "c"], 2)
-    found = session_component(logs.ravel(), points, sessions)
-    assert found == pytest.approx((np.var([1.5, 1.7, 1.4], ddof=1) / 3, 2))
-    assert (
-        session_component(np.arange(3.0), np.array(["p", "q", "r"]), np.array(["a", "b", "c"]))
-        is None
-    )
+
+    component = session_component(logs.ravel(), points, sessions)
+
+    assert component == pytest.approx((np.var([1.5, 1.7, 1.4], ddof=1) / 3, 2))
+
+
+def test_sessions_without_a_common_point_have_no_component() -> None:
+    labels = np.array(["a", "b", "c"])
+
+    assert session_component(np.arange(3.0), labels, labels) is None
 
 
 def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
-    a, b = (one[one["batch_size"] == 64] for one in planted(1, 3, together=False))
-    twice = [
-        pd.concat([one, one.assign(run_id=one["run_id"] + "x", replicate=9)]) for one in (a, b)
+    a, b = (frame[frame["batch_size"] == 64] for frame in planted(1, 3, together=False))
+    repeated = [
+        pd.concat([frame, frame.assign(run_id=frame["run_id"] + "x", replicate=9)])
+        for frame in (a, b)
     ]
-    row, again = (compare_points(*sides).cells.iloc[0] for sides in ((a, b), twice))
-    assert row["a_units"] == again["a_units"] == 3
-    logs = [np.log(one["examples_per_second"].iloc[:3]) for one in (a, b)]
+    logs = [np.log(frame["examples_per_second"].iloc[:3]) for frame in (a, b)]
     expected = stats.ttest_ind(*logs, equal_var=False).pvalue
-    assert [row["p_value"], again["p_value"]] == pytest.approx([expected, expected])
+
+    for sides in ([a, b], repeated):
+        cell = compare_points(*sides).cells.iloc[0]
+        assert cell["a_units"] == 3
+        assert cell["p_value"] == pytest.approx(expected)
 
 
-def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None:
+def sides_of_processes(processes: int, points: int) -> list[pd.DataFrame]:
+    """Two equal sides with one run per point, whose processes scatter by 3%.
+
+    With one process the interval is that within the process, 0.3%, and far too narrow.
+    """
     random = np.random.default_rng(2)
-    counts = {}
-    for processes in (1, 5):
-        sides = []
-        for name in "AB":
-            inside = random.normal(0, 0.03, (600, 5))
-            if processes == 5:
-                half = stats.t.ppf(0.975, 4) * inside.std(axis=1, ddof=1) / np.sqrt(5)
-            else:
-                half = 0.003
-            frame = side(100 * np.exp(inside.mean(axis=1))[:, None], name).assign(
-                processes=processes
-            )
-            for end, sign in (("low", -1), ("high", 1)):
-                frame[f"examples_per_second_{end}"] = frame["examples_per_second"] * np.exp(
-                    sign * half
-                )
-            sides.append(frame)
-        cells = compare_points(*sides).cells
-        found = cells[cells["tested"]]
-        counts[processes] = int(((found["speedup_low"] > 1) | (found["speedup_high"] < 1)).sum())
+    sides = []
+    for name in "AB":
+        logs = random.normal(0, 0.03, (points, 5))
+        half_width: Any = 0.003
         if processes == 5:
-            assert set(cells["interval_source"]) == {"processes"}
-            assert cells["tested"].all()
-    assert counts[1] == 0
-    assert 10 <= counts[5] <= 48, "5% of 600 and what chance adds"
+            half_width = stats.t.ppf(0.975, 4) * logs.std(axis=1, ddof=1) / np.sqrt(5)
+        frame = side(100 * np.exp(logs.mean(axis=1))[:, None], name)
+        rate = frame["examples_per_second"]
+        frame["examples_per_second_low"] = rate * np.exp(-half_width)
+        frame["examples_per_second_high"] = rate * np.exp(half_width)
+        sides.append(frame.assign(processes=processes))
+    return sides
+
+
+def false_differences(cells: pd.DataFrame) -> int:
+    tested = cells[cells["tested"]]
+    return int(((tested["speedup_low"] > 1) | (tested["speedup_high"] < 1)).sum())
+
+
+def test_one_process_per_point_is_never_tested() -> None:
+    cells = compare_points(*sides_of_processes(1, points=600)).cells
+
+    assert not cells["tested"].any()
+
+
+def test_five_processes_per_point_are_wrong_at_their_rate() -> None:
+    cells = compare_points(*sides_of_processes(5, points=600)).cells
+
+    assert set(cells["interval_source"]) == {"processes"}
+    assert cells["tested"].all()
+    assert 10 <= false_differences(cells) <= 48, "5% of 600, within chance"
+
+
+RUNS = 162
+#: Runs of 54 cells, three of each, in random order.
+PLACE = np.random.default_rng(0).permutation(RUNS)
+CELLS = np.repeat(np.arange(54), 3)
+
+
+def noise(seed: int) -> np.ndarray:
+    """Scatter of runs by 1% and of cells by 30%."""
+    random = np.random.default_rng(seed)
+    return random.normal(0, 0.3, 54)[CELLS] + random.normal(0, 0.01, RUNS)
 
 
 @pytest.mark.parametrize(
-    ("size", "places"), [(0.0, ()), (-0.08, (81,)), (-0.2, (60, 100)), (-0.1, None)]
+    ("shift", "changes"),
+    [
+        pytest.param(np.zeros(RUNS), 0, id="none"),
+        pytest.param(-0.08 * (PLACE >= 81), 1, id="one step"),
+        pytest.param(-0.2 * ((PLACE >= 60) & (PLACE < 100)), 2, id="a step and back"),
+        pytest.param(-0.1 * PLACE / (RUNS - 1), 1, id="drift"),
+    ],
 )
 def test_lasting_changes_in_a_session_are_found_and_nothing_else(
-    size: float, places: tuple[int, ...] | None
+    shift: np.ndarray, changes: int
 ) -> None:
-    """Steps, one there and one back again, and a steady drift, from what repeats; cells may differ
-    by any amount.
-    """
-    random = np.random.default_rng(0)
-    place = random.permutation(162)
-    cells = np.repeat(np.arange(54), 3)
-    moved = size * (
-        place / 161 if places is None else np.searchsorted(places, place, side="right") % 2
-    )
-    logs = moved + random.normal(0, 0.3, 54)[cells] + random.normal(0, 0.01, 162)
-    found, taken, wanders = steps(logs, cells, place)
-    assert found == pytest.approx(moved - moved.mean(), abs=0.01 * bool(size))
-    changes = 1 if places is None else len(places)
-    assert (taken, wanders) == (108 / (108 - 3 * changes), False)
-    levels = random.normal(0, 0.05, 17)[
-        place // 10
-    ]  # a new one every ten runs, more than steps there are
-    assert steps(logs + levels, cells, place)[2]
+    steps = find_speed_steps(shift + noise(1), CELLS, PLACE)
+
+    tolerance = 0.01 if changes else 0.0
+    assert steps.shift == pytest.approx(shift - shift.mean(), abs=tolerance)
+    assert steps.variance_inflation == 108 / (108 - 3 * changes)
+    assert not steps.drifts
+
+
+def test_a_machine_that_changes_more_often_than_steps_can_follow_drifts() -> None:
+    levels = np.random.default_rng(2).normal(0, 0.05, 17)[PLACE // 10]
+
+    assert find_speed_steps(levels + noise(1), CELLS, PLACE).drifts
