@@ -63,6 +63,8 @@ class Quality:
         wild: Runs with an implausible interval, which became missing.
         unsteady: Runs that did not reach a steady state; excluded with `steady_only`.
         contended: Runs on a machine with other work; excluded with `steady_only`.
+        unknown_load: Runs that do not record whether their machine had other work; counted and
+            excluded with `steady_only`.
         steady_only: Whether unsteady and contended runs are excluded.
         partly_failed: Points with both ok and failed replicates.
         failed: Outcome -> number of failed replicates of these points.
@@ -76,6 +78,7 @@ class Quality:
     wild: int = 0
     unsteady: int = 0
     contended: int = 0
+    unknown_load: int = 0
     steady_only: bool = False
     partly_failed: int = 0
     failed: dict[str, int] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Quality:
         """Number of excluded runs."""
         excluded = self.failed_checks + self.copies
         if self.steady_only:
-            excluded += self.unsteady + self.contended
+            excluded += self.unsteady + self.contended + self.unknown_load
         return excluded
 
     def as_json(self) -> dict[str, Any]:
@@ -115,6 +118,8 @@ class Quality:
             yield f"{counted(self.unsteady, 'run')} without a steady state"
         if self.contended and self.steady_only:
             yield f"{counted(self.contended, 'run')} on a contended machine"
+        if self.unknown_load:
+            yield f"{counted(self.unknown_load, 'run')} that do not record other work on the machine"
         if self.impossible:
             yield counted(self.impossible, "infinite or impossible value")
 
@@ -167,8 +172,11 @@ def usable_runs(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.Data
         is_valid & ~is_contended & is_ok(frame).to_numpy() & _starts_with(frame, "steady", "false")
     )
     is_excluded = ~is_valid
+    has_unknown_load = np.zeros(len(frame), dtype=bool)
     if steady_only:
-        is_excluded = is_excluded | is_unsteady | is_contended
+        is_measured = is_valid & ~is_unsteady & is_ok(frame).to_numpy()
+        has_unknown_load = is_measured & _has_unknown_load(frame)
+        is_excluded = is_excluded | is_unsteady | is_contended | has_unknown_load
     kept = frame
     if is_excluded.any():
         kept = frame[~is_excluded].reset_index(drop=True)
@@ -183,11 +191,22 @@ def usable_runs(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.Data
         wild=implausible,
         unsteady=int(is_unsteady.sum()),
         contended=int(is_contended.sum()),
+        unknown_load=int(has_unknown_load.sum()),
         steady_only=steady_only,
         partly_failed=partly_failed,
         failed=failed,
     )
     return kept, quality
+
+
+def _has_unknown_load(frame: pd.DataFrame) -> np.ndarray:
+    """Which runs (n,) say whether they are steady, but not whether their machine was contended."""
+    if "steady" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    is_judged = frame["steady"].notna().to_numpy(dtype=bool)
+    if "contended" not in frame:
+        return is_judged
+    return is_judged & frame["contended"].isna().to_numpy(dtype=bool)
 
 
 def _drop_impossible_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:

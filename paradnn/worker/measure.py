@@ -19,7 +19,7 @@ from typing import Any, Self
 from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
 from paradnn.worker.frameworks import Step
-from paradnn.worker.meters import ContentionMonitor, EnergyMeter
+from paradnn.worker.meters import ContentionMonitor, EnergyMeter, TurnsMonitor
 from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
 from paradnn.worker.turns import Turn
 
@@ -141,10 +141,11 @@ def measure_steps(
     watch: AttemptRecorder | None = None,
     reference: Reference | None = None,
     turn: Turn | None = None,
+    turns_monitor: TurnsMonitor | None = None,
 ) -> Timing:
     """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks.
     Raises NotFinite. With `turn` another point has the machine between the blocks, of which there
-    are as many as turns.
+    are as many as turns; `turns_monitor` watches this point's turns.
     """
     measuring = _Measuring(run, protocol, clock, watch, reference)
     with phase("warmup"):
@@ -156,7 +157,7 @@ def measure_steps(
             warmup.append(measuring.block())
     with phase("measure"):
         if turn:
-            attempts = [(0.0, measuring.in_turn(warmup, turn))]
+            attempts = [(0.0, measuring.in_turn(warmup, turn, turns_monitor or TurnsMonitor()))]
         else:
             attempts = measuring.attempts(warmup)
     # Of those that were disturbed the least; one that was not is the last.
@@ -268,16 +269,16 @@ class _Measuring:
                 return attempts
             scale *= growth
 
-    def in_turn(self, warmup: Sequence[float], turn: Turn) -> Timing:
-        """A block each time that it is this point's turn; what others take of the machine is the
-        other point's.
-        """
+    def in_turn(self, warmup: Sequence[float], turn: Turn, monitor: TurnsMonitor) -> Timing:
+        """A block each time that it is this point's turn, which `monitor` watches."""
         blocks: list[float] = []
         turn.end()
         while turn.wait():
+            monitor.start()
             if self.steps > _LEAD:
                 self.block(1)
             blocks.append(self.block())
+            monitor.stop()
             turn.end(blocks[-1] / self.steps)
         return self._timing(warmup, blocks)
 

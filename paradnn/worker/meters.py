@@ -98,6 +98,75 @@ class ContentionMonitor:
         self._stops += 1
 
 
+class TurnsMonitor:
+    """Watches the turns of a point that alternates with another one.
+
+    `start` and `stop` enclose each turn. What the other point takes in between does not count.
+    """
+
+    def __init__(self) -> None:
+        self._before: Counters | None = None
+        self._total: Counters | None = None
+        self._turns = 0
+
+    def start(self) -> None:
+        """A turn begins."""
+        self._before = read_counters()
+
+    def stop(self) -> None:
+        """The turn ends."""
+        assert self._before is not None, "start comes before stop"
+        spent = difference(self._before, read_counters())
+        self._total = spent if self._total is None else total(self._total, spent)
+        self._turns += 1
+
+    def contention(self) -> Contention | None:
+        """What others took in all turns together; None without a turn."""
+        if self._total is None:
+            return None
+        return contention_of(self._total, self._turns)
+
+
+def difference(before: Counters, after: Counters) -> Counters:
+    """What the counters grew by; None for a counter that the system does not report."""
+
+    def grown(name: str) -> float | None:
+        first = getattr(before, name)
+        last = getattr(after, name)
+        return None if first is None or last is None else last - first
+
+    return Counters(
+        seconds=after.seconds - before.seconds,
+        cores=after.cores,
+        own=after.own - before.own,
+        idle=grown("idle"),
+        steal=grown("steal"),
+        counted=grown("counted"),
+        switches=after.switches - before.switches,
+        throttled=grown("throttled"),
+    )
+
+
+def total(first: Counters, second: Counters) -> Counters:
+    """The sum of two differences of counters."""
+
+    def added(name: str) -> float | None:
+        one = getattr(first, name)
+        other = getattr(second, name)
+        return None if one is None or other is None else one + other
+
+    return Counters(
+        seconds=first.seconds + second.seconds,
+        cores=second.cores,
+        own=first.own + second.own,
+        idle=added("idle"),
+        steal=added("steal"),
+        counted=added("counted"),
+        switches=first.switches + second.switches,
+        throttled=added("throttled"),
+    )
+
+
 def read_counters(root: Path = _ROOT) -> Counters:
     """The counters now; `root` is where proc and sys are mounted."""
     if hasattr(os, "sched_getaffinity"):
@@ -118,17 +187,25 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 def between(before: Counters, after: Counters) -> Contention:
     """What happened between two moments, with the verdict."""
-    seconds = after.seconds - before.seconds
-    cores = after.cores
+    return contention_of(difference(before, after))
 
-    def rate(name: str, per: float) -> float | None:
-        counts = getattr(before, name), getattr(after, name)
-        if None in counts or not per:
-            return None
-        return (counts[1] - counts[0]) / per
+
+def contention_of(spent: Counters, periods: int = 1) -> Contention:
+    """What happened while the counters grew by `spent`, with the verdict.
+
+    Args:
+        spent: a difference of counters, or the sum of several.
+        periods: the number of differences. Each adds its own rounding error, independently.
+    """
+    seconds = spent.seconds
+    cores = spent.cores
+
+    def rate(value: float | None, per: float) -> float | None:
+        return None if value is None or not per else value / per
 
     own, steal, idle, counted = (
-        rate(name, seconds * cores) for name in ("own", "steal", "idle", "counted")
+        rate(value, seconds * cores)
+        for value in (spent.own, spent.steal, spent.idle, spent.counted)
     )
     foreign = None
     # A sandbox may show counters that stand still.
@@ -137,10 +214,10 @@ def between(before: Counters, after: Counters) -> Contention:
         foreign = max(0.0, 1 - idle - (steal or 0.0) - own)
     else:
         steal = None
-    throttled = rate("throttled", seconds)
+    throttled = rate(spent.throttled, seconds)
     reasons = []
     taken = foreign or 0.0
-    unsure = UNSURE / seconds if seconds else math.inf
+    unsure = UNSURE * math.sqrt(periods) / seconds if seconds else math.inf
     if taken > max(FOREIGN, unsure) or (
         taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL
     ):
@@ -154,7 +231,13 @@ def between(before: Counters, after: Counters) -> Contention:
             f"the control group's CPU quota stopped the point for {throttled:.0%} of the time"
         )
     return Contention(
-        cores, own, foreign, steal, rate("switches", seconds), throttled, "; ".join(reasons) or None
+        cores,
+        own,
+        foreign,
+        steal,
+        rate(spent.switches, seconds),
+        throttled,
+        "; ".join(reasons) or None,
     )
 
 

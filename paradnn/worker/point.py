@@ -20,7 +20,7 @@ from paradnn.worker.affinity import bind_cores, layout_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import AttemptRecorder, Protocol, Run, measure_steps, single_latencies
-from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
+from paradnn.worker.meters import EnergyMeter, MemoryMeter, TurnsMonitor, open_meter
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.turns import Turn
@@ -86,11 +86,19 @@ class PointRun:
         watch = AttemptRecorder(self.meter(), step.compilations)
         protocol = Protocol.of(self.request["measure"])
         own = self.reference
+        turns_monitor = TurnsMonitor()
         timing = measure_steps(
-            run, protocol, phase or self.phases, watch=watch, reference=own, turn=self.turn
+            run,
+            protocol,
+            phase or self.phases,
+            watch=watch,
+            reference=own,
+            turn=self.turn,
+            turns_monitor=turns_monitor,
         )
         if self.turn:
-            return timing, (None, "unavailable: two points took turns"), None
+            no_energy = (None, "unavailable: two points took turns")
+            return timing, no_energy, turns_monitor.contention()
         joules, source = watch.energy
         if own:
             timing = replace(

@@ -110,6 +110,16 @@ def test_failed_checks_are_out_and_unsteady_runs_by_choice() -> None:
     assert usable_runs(as_text)[1] == usable_runs(frame)[1]
 
 
+def test_steady_only_excludes_runs_that_do_not_record_other_work() -> None:
+    frame = measured()
+    frame["contended"] = pd.Series([None] * 2 + [False] * 25, dtype=object)
+    kept, quality = usable_runs(frame)
+    assert (len(kept), quality.out) == (27, 0)
+    kept, quality = usable_runs(frame, steady_only=True)
+    assert (len(kept), quality.unknown_load) == (25, 2)
+    assert quality.text() == "Excluded: 2 runs that do not record other work on the machine."
+
+
 def test_replicates_that_failed_are_told_but_not_what_was_repeated_with_success() -> None:
     frame = measured()
     frame.loc[frame["replicate"] > 0, "outcome"] = "timeout"

@@ -1,7 +1,11 @@
 """`python -m paradnn.compare` as a user runs it: real comparisons of tiny points, recorded."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
     told = {(point["side"], store.values("params", point["run_id"])["compile"]) for point in points}
     assert told == {("compile=graph", "graph"), ("compile=eager", "eager")}
     assert sorted(int(point["replicate"]) for point in points) == sorted(4 * [1, 2, 3, 4, 5])
+    assert all(point["contended"] in ("true", "false") for point in points)
     assert parent["status"] == "FINISHED"
     assert parent["mlflow.runName"] == "compile=graph or compile=eager, 2 points"
     lines = done.stdout.splitlines()[:3]
@@ -76,6 +81,22 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
     verdicts = json.loads((store.files(parent["run_id"]) / "verdicts.json").read_text())
     settled = all(values[1] in ("faster", "slower", "equal") for values in verdicts["data"])
     assert done.returncode == (0 if settled else 1)
+
+
+SPIN = "import os, time; until = time.time() + 400\nwhile time.time() < until: pass"
+
+
+@pytest.mark.framework
+def test_runs_of_a_comparison_record_other_work_on_the_machine(store: Store) -> None:
+    with ExitStack() as stack:
+        for _ in range(os.cpu_count() or 1):
+            spinning = stack.enter_context(subprocess.Popen([sys.executable, "-c", SPIN]))
+            stack.callback(spinning.kill)
+        run(["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", *POINT], store)
+    points = store.runs()
+    assert len(points) == 10
+    assert {point["contended"] for point in points} == {"true"}
+    assert all("other processes took" in point["contended_reason"] for point in points)
 
 
 @pytest.mark.framework

@@ -14,7 +14,16 @@ import yaml
 
 from paradnn.core.messages import Contention, Timing
 from paradnn.worker.measure import AttemptRecorder, single_latencies
-from paradnn.worker.meters import ContentionMonitor, Counters, between, read_counters
+from paradnn.worker.meters import (
+    ContentionMonitor,
+    Counters,
+    TurnsMonitor,
+    between,
+    contention_of,
+    difference,
+    read_counters,
+    total,
+)
 from tests.platform.test_findings import plant
 from tests.processes import in_fresh_process
 
@@ -35,6 +44,26 @@ def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign(
     assert found == pytest.approx(tuple(shares))
     assert (seen.involuntary_switches_per_second, seen.reason) == (10.0, reason)
     assert ContentionMonitor().stop() is None
+
+
+def test_turns_add_up_and_what_is_between_them_does_not_count() -> None:
+    # The same two seconds in two turns; in the ten seconds between them others took both cores.
+    middle = replace(BEFORE, seconds=11.0, own=6.5, idle=100.5, counted=302.0, switches=20)
+    resumed = replace(middle, seconds=21.0, counted=322.0)
+    end = replace(AFTER, seconds=22.0, counted=324.0)
+    spent = total(difference(BEFORE, middle), difference(resumed, end))
+    assert contention_of(spent, periods=2) == between(BEFORE, AFTER)
+
+
+def test_rounding_errors_of_turns_add_up_as_their_root() -> None:
+    # 0.06 of the capacity went to others, in one second on one core.
+    spent = Counters(1.0, 1, own=0.94, idle=0.0, steal=0.0, counted=1.0, switches=0, throttled=0.0)
+    assert contention_of(spent, periods=1).reason == "other processes took 0.1 of 1 core"
+    assert contention_of(spent, periods=100).reason is None
+
+
+def test_without_turns_nothing_is_known() -> None:
+    assert TurnsMonitor().contention() is None
 
 
 #: Goes on with a process once that has stopped.
