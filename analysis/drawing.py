@@ -29,8 +29,8 @@ from matplotlib.patches import Rectangle as Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-from analysis.format import short
-from analysis.labels import labelled
+from analysis.format import format_number
+from analysis.labels import label_with_unit
 from paradnn.families import FAMILIES
 
 #: Okabe and Ito's palette (Color Universal Design, 2008), without its yellow, which is too pale on
@@ -229,7 +229,7 @@ def colour_bar(
     axes: Sequence[Axes],
     norm: Normalize,
     label: str,
-    words: Callable[[float], str] = short,
+    words: Callable[[float], str] = format_number,
 ) -> None:
     """The colours of numbers, right of some panels."""
     bar: Any = drawn.colorbar(
@@ -351,7 +351,7 @@ def colouring(values: pd.Series, name: str) -> Colouring:
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _LEVELS:
-        return Colouring(labelled(name), {}, scale_of(values))
+        return Colouring(label_with_unit(name), {}, scale_of(values))
     levels = sorted(values.dropna().unique())
     looks = {level: look(level, levels) | {"label": str(level)} for level in levels}
     if numeric:
@@ -359,7 +359,7 @@ def colouring(values: pd.Series, name: str) -> Colouring:
         for level, shade in zip(levels, np.linspace(0, 0.95, len(levels)), strict=True):
             words = f"{level:,}" if whole else f"{level:g}"
             looks[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": words}
-    return Colouring(labelled(name), looks, None)
+    return Colouring(label_with_unit(name), looks, None)
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:

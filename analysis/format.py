@@ -1,92 +1,114 @@
-"""Numbers as people read them: few digits, SI prefixes, shares in percent. Used in sentences and in
-figures.
-"""
+"""Numbers as people read them, in sentences and figures: few digits, SI prefixes, percent."""
 
 import math
 from collections.abc import Iterable
 
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SHARES = ("utilization", "fraction", "share", "_cv")
+#: Parts of the names of metrics that are shares.
+_SHARE_NAMES = ("utilization", "fraction", "share", "_cv")
+#: Ends of intervals beyond this size are unknown.
+_UNKNOWN = 1e6
 
 
 def is_share(metric: str, unit: str, values: Iterable[float] = ()) -> bool:
-    """Whether a metric is read best in percent: one of the shares by its name, without a unit, and
-    no huge value.
+    """Return whether a metric is best read in percent.
+
+    Args:
+        metric: name of the metric.
+        unit: its unit; a share has none, or "1".
+        values: values to format; one of 10 or more is not a share.
     """
-    named = any(part in metric for part in _SHARES)
-    return (
-        named
-        and unit in ("", "1")
-        and all(abs(value) < 10 for value in values if math.isfinite(value))
-    )
+    has_share_name = any(part in metric for part in _SHARE_NAMES)
+    is_small = all(abs(value) < 10 for value in values if math.isfinite(value))
+    return has_share_name and unit in ("", "1") and is_small
 
 
-def short(value: float, unit: str = "", share: bool = False, digits: int = 2) -> str:
-    """A number to so many significant digits at least, with its unit: "12 TFLOP/s", "0.4%", "1.5
-    ms", "1.2k".
+def format_number(value: float, unit: str = "", share: bool = False, digits: int = 2) -> str:
+    """Format a number with its unit, such as "12 TFLOP/s", "0.4%", "1.5 ms" or "1.2k".
 
-    Digits before the point are never dropped. A `share` (0.12 is 12%) is in percent. The unit "1"
-    is none.
+    Args:
+        value: the number. NaN becomes "-".
+        unit: its unit; "1" is no unit.
+        share: whether to write it in percent, so that 0.12 becomes "12%".
+        digits: significant digits at least. Digits before the decimal point are never dropped.
     """
-    if not math.isfinite(value):
-        if math.isnan(value):
-            return "-"
-        if value > 0:
-            return "∞"
-        return "-∞"
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     if share:
-        return f"{_rounded(100 * value, digits)}%"
-    unit = "" if unit == "1" else unit
+        return f"{_round_significant(100 * value, digits)}%"
+    if unit == "1":
+        unit = ""
     size = 1.0
     prefix = ""
-    # Prefixes stand for large numbers alone; milli-FLOP or kilo-milliseconds help no reader.
+    # Only large numbers have prefixes; milli-FLOP or kilo-milliseconds help no reader.
     if unit not in ("ms", "s"):
-        # What rounds up to 1000 belongs to the next prefix.
-        size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= 0.9995 * s), (1.0, ""))
-    gap = " " if unit and unit != "1/s" else ""
-    ending = "/s" if unit == "1/s" else unit
-    return f"{_rounded(value / size, digits)}{gap}{prefix}{ending}"
+        for prefix_size, name in _PREFIXES:
+            # A number that rounds up to 1000 gets the next prefix.
+            if abs(value) >= 0.9995 * prefix_size:
+                size = prefix_size
+                prefix = name
+                break
+    number = _round_significant(value / size, digits)
+    if unit == "1/s":
+        return f"{number}{prefix}/s"
+    if not unit:
+        return f"{number}{prefix}"
+    return f"{number} {prefix}{unit}"
 
 
 def format_distinct(*numbers: float) -> list[str]:
-    """Numbers in three significant digits, or in as many more, five at most, as tell neighbours
-    apart.
+    """Format numbers with three digits, or up to five if fewer do not tell them apart."""
+    distinct = len({f"{number:.5g}" for number in numbers})
+    texts: list[str] = []
+    for digits in (3, 4, 5):
+        texts = [_format_plain(number, digits) for number in numbers]
+        if len(set(texts)) >= distinct:
+            break
+    return texts
+
+
+def _format_plain(number: float, digits: int) -> str:
+    if 1e3 <= abs(number) < 1e9:
+        return f"{number:,.0f}"
+    return f"{number:.{digits}g}"
+
+
+def format_percent_interval(estimate: tuple[float, float, float]) -> str:
+    """Format a share with its interval, such as "42.6% (36.1% to 49.3%)".
+
+    Args:
+        estimate: the share and the ends of its interval. An end that is not finite is "unknown".
     """
-    texts = (
-        [f"{n:,.0f}" if 1e3 <= abs(n) < 1e9 else f"{n:.{digits}g}" for n in numbers]
-        for digits in (3, 4, 5)
-    )
-    best: list[str] = []
-    different = len({f"{number:.5g}" for number in numbers})
-    while len(set(best)) < different and (more := next(texts, None)):
-        best = more
-    return best
+    value, low, high = estimate
+    text = format_number(value, share=True, digits=3)
+    if not any(abs(end) < _UNKNOWN for end in (low, high)):
+        return f"{text} (no interval)"
+    return f"{text} ({_format_end(low)} to {_format_end(high)})"
 
 
-def percent_interval(estimate: tuple[float, float, float]) -> str:
-    """A share and the ends of its interval: "42.6% (36.1% to 49.3%)"; an end that is not known is
-    "unknown".
-    """
-    value, *ends = estimate
-    if not any(abs(end) < 1e6 for end in ends):
-        return f"{short(value, share=True, digits=3)} (no interval)"
-    low, high = (short(end, share=True, digits=3) if abs(end) < 1e6 else "unknown" for end in ends)
-    return f"{short(value, share=True, digits=3)} ({low} to {high})"
+def _format_end(end: float) -> str:
+    if abs(end) < _UNKNOWN:
+        return format_number(end, share=True, digits=3)
+    return "unknown"
 
 
-def _rounded(value: float, digits: int) -> str:
-    """Significant digits without an exponent, none before the point lost, no zeros after it."""
+def _round_significant(value: float, digits: int) -> str:
+    """Round to significant digits, without an exponent, lost integer digits or trailing zeros."""
     if value == 0:
         return "0"
     if abs(value) < 1e-4:
         return f"{value:.{digits}g}"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    if "." in text:
+        return text.rstrip("0").rstrip(".")
+    return text
 
 
-def seconds(value: float) -> str:
-    """A time to three digits: "2.5 s", and "12.3 ms" below a tenth of a second."""
+def format_seconds(value: float) -> str:
+    """Format a time with three digits: "2.5 s", or "12.3 ms" below a tenth of a second."""
     if value >= 0.1:
-        return short(value, "s", digits=3)
-    return short(1000 * value, "ms", digits=3)
+        return format_number(value, "s", digits=3)
+    return format_number(1000 * value, "ms", digits=3)

@@ -20,8 +20,8 @@ from analysis.columns import (
     parse_blocks,
     settings,
 )
-from analysis.format import is_share, short
-from analysis.labels import label, labelled
+from analysis.format import format_number, is_share
+from analysis.labels import label, label_with_unit
 from analysis.lazy import drawing, np, pd
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import ConfigError, NotEnoughData
@@ -281,7 +281,7 @@ def _make_range_axis(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
         edges = np.linspace(low, high, _RANGES + 1)
     positions = np.searchsorted(edges, values.astype("float64"), side="right") - 1
     positions = np.clip(positions, 0, _RANGES - 1)
-    labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
+    labels = tuple(f"{format_number(a)}–{format_number(b)}" for a, b in pairwise(edges))  # noqa: RUF001
     return Axis(column, labels), pd.Series(positions, index=values.index)
 
 
@@ -340,7 +340,7 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
     figure, panels = drawing.panels(len(named_cells), width, height, across=across)
     for axes, (name, cells) in zip(panels, named_cells, strict=True):
         cell_width = (drawing.cell(axes)[0] - _MARGIN) / columns
-        texts = [short(value, "", as_share) for value in cells["value"].dropna()]
+        texts = [format_number(value, "", as_share) for value in cells["value"].dropna()]
         longest = max(map(len, texts), default=0)
         text_width = cell_width if drawing.fits(longest, cell_width) else 0.0
         for cell in cells.itertuples(index=False):
@@ -354,9 +354,11 @@ def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
         drawing.finish(axes, f"{name}\n{note}", label(maps.x.column), label(maps.y.column))
         axes.grid(False)
     if values.notna().any():
-        metric = label(maps.metric) if as_share else labelled(maps.metric)
+        metric = label(maps.metric) if as_share else label_with_unit(maps.metric)
         text = f"{metric}, median of a cell"
-        drawing.colour_bar(figure, panels, norm, text, lambda value: short(value, "", as_share))
+        drawing.colour_bar(
+            figure, panels, norm, text, lambda value: format_number(value, "", as_share)
+        )
     handles = _legend_handles(maps)
     if handles:
         drawing.legend(figure, handles)
@@ -411,7 +413,7 @@ def _draw_cell(
     height = cell.j
     if cell.failed:
         height += 0.06 if measured else 0.14
-    axes.text(cell.i, height, short(cell.value, "", as_share), fontsize="small", **centered)
+    axes.text(cell.i, height, format_number(cell.value, "", as_share), fontsize="small", **centered)
     if cell.failed:
         what = "OOM" if cell.memory == cell.failed else "failed"
         text = f"{cell.failed}/{cell.failed + cell.points} {what}"

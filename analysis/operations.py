@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.ceilings import with_best_ceilings
-from analysis.format import percent_interval
+from analysis.format import format_percent_interval
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.result import Paragraph, Result
@@ -266,9 +266,12 @@ def _of_many(
         f"at least {format_share(MINIMUM_SHARE)} of their model's time.",
         tuple(map(_type, types_of(operations).to_dict("records"))),
     )
-    times = [f"{one} {percent_interval(time_of(models, levels, one))}" for one in _verdicts(models)]
+    times = [
+        f"{one} {format_percent_interval(time_of(models, levels, one))}"
+        for one in _verdicts(models)
+    ]
     times.append(
-        f"without FLOPs {percent_interval(time_of(models, levels, 'without_flops', 'unplaced'))}"
+        f"without FLOPs {format_percent_interval(time_of(models, levels, 'without_flops', 'unplaced'))}"
     )
     yield f"Of a model's profiled time, in the median (95% intervals over {levels.words}): {'; '.join(times)}."
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from analysis.ceilings import BANDWIDTH, PEAK, has_low_ceilings, remeasure_command
 from analysis.columns import OPERATION_SETTINGS
-from analysis.format import short
+from analysis.format import format_number
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.store.frame import families, is_ok
@@ -436,7 +436,7 @@ def draw_roofs(
     highest = max([points["flops_per_second"].max(), *peaks])
     axes.set_ylim(lowest / 2, highest * 2)
     drawing.log_ticks(axes.xaxis, "{:g}".format)
-    drawing.log_ticks(axes.yaxis, lambda value: short(value, "FLOP/s"))
+    drawing.log_ticks(axes.yaxis, lambda value: format_number(value, "FLOP/s"))
 
 
 def _draw_ceilings(
@@ -460,11 +460,11 @@ def format_roof(roof: Roof) -> str:
     if roof.peak is None:
         parts.append("peak unknown")
     else:
-        parts.append(short(roof.peak, "FLOP/s", digits=3))
+        parts.append(format_number(roof.peak, "FLOP/s", digits=3))
     if roof.bandwidth is None:
         parts.append("bandwidth unknown")
     else:
-        parts.append(short(roof.bandwidth, "B/s", digits=3))
+        parts.append(format_number(roof.bandwidth, "B/s", digits=3))
     if roof.ridge is not None:
         parts.append(f"ridge {roof.ridge:.3g} FLOP/B")
     if roof.ridge_low != roof.ridge_high:
@@ -490,4 +490,4 @@ def format_share(value: float) -> str:
     """Format a share as percent with three digits; "unknown" for NaN."""
     if math.isnan(value):
         return "unknown"
-    return short(value, share=True, digits=3)
+    return format_number(value, share=True, digits=3)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.columns import find_column
-from analysis.format import format_distinct, short
+from analysis.format import format_distinct, format_number
 from analysis.lazy import drawing, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import LEVELLED
@@ -375,7 +375,7 @@ def rare_event_caveat(points: int) -> Iterator[str]:
         share = 1 - 0.05 ** (1 / points)
     if share >= _RARE_SHARE:
         yield (
-            f"What happens to fewer than {short(share, share=True)} of points, such as a long "
+            f"What happens to fewer than {format_number(share, share=True)} of points, such as a long "
             f"wait, may have happened to none of these {points} (95%): no interval holds it."
         )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analysis.columns import split_by_settings
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
@@ -276,7 +276,10 @@ def _headline(table: pd.DataFrame) -> Highlight | None:
 
 
 def _format_ratios(rows: pd.DataFrame) -> str:
-    ends = (short(rows["ratio"].min(), digits=3), short(rows["ratio"].max(), digits=3))
+    ends = (
+        format_number(rows["ratio"].min(), digits=3),
+        format_number(rows["ratio"].max(), digits=3),
+    )
     return " to ".join(dict.fromkeys(ends))
 
 
@@ -329,7 +332,7 @@ def _group_sentence(rows: pd.DataFrame, here: str) -> str:
         source = "published"
     else:
         source = "predicted from published timings of kernels or other models"
-    mean = short(math.exp(np.log(rows["ratio"]).mean()), digits=3)
+    mean = format_number(math.exp(np.log(rows["ratio"]).mean()), digits=3)
     return (
         f"{first['device']} against {_format_side(first, here)} ({_format_precisions(rows)}; "
         f"{source}): {_format_ratios(rows)} times as fast on {counted(len(rows), 'point')}, "
@@ -370,7 +373,7 @@ def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
     looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
     drawing.forest(axes, {point: point for point in points}, groups, looks)
     title = "Compared with published platforms"
-    drawing.finish(axes, title, "examples/s", logs={"x": short})
+    drawing.finish(axes, title, "examples/s", logs={"x": format_number})
     drawing.legend(figure)
     return figure
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from analysis.columns import choose_metric, compute_families_if_mixed, find_column, find_metric
-from analysis.format import is_share, short
-from analysis.labels import label, labelled
+from analysis.format import format_number, is_share
+from analysis.labels import label, label_with_unit
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
 from analysis.pairing import pair
@@ -89,9 +89,9 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     pooled = pooled_within(frame, by, options.pool)
     boxes = box_statistics(aggregate_replicates(frame), name, by, families(frame), options.unit)
     words = partial(
-        short, unit=unit, share=is_share(name, unit, boxes["maximum"].dropna()), digits=3
+        format_number, unit=unit, share=is_share(name, unit, boxes["maximum"].dropna()), digits=3
     )
-    quantity = _Quantity(label(name), labelled(name), words)
+    quantity = _Quantity(label(name), label_with_unit(name), words)
     answer = _answer(boxes, quantity, by, tuple(frame["run_id"]), pooled)
     return replace(answer, metrics=(name,))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.columns import OPERATION_SETTINGS, settings, split_by_settings
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
@@ -97,7 +97,7 @@ def _headline(shares: pd.DataFrame) -> Highlight:
     largest_group = shares[shares["points"] == shares["points"].max()]
     row = largest_group.sort_values("median", ascending=False).iloc[0]
     text = (
-        f"{row['name']} takes {short(row['median'], share=True)} of the step of {_group_name(row)} "
+        f"{row['name']} takes {format_number(row['median'], share=True)} of the step of {_group_name(row)} "
         f"in the median over {_sample_size(row, 'profiled point')}"
     )
     interval = _format_interval(row)
@@ -167,14 +167,14 @@ def _format_interval(row: Mapping[Any, Any]) -> str:
 
 
 def _format_range(row: Mapping[Any, Any], low: str, high: str) -> str:
-    return f"{short(row[low], share=True)} to {short(row[high], share=True)}"
+    return f"{format_number(row[low], share=True)} to {format_number(row[high], share=True)}"
 
 
 def _format_shares(rows: pd.DataFrame, limit: int) -> str:
     """List the largest shares of a group, and the share of everything else."""
     texts = []
     for row in rows.head(limit).to_dict("records"):
-        text = f"{row['name']} {short(row['median'], share=True)}"
+        text = f"{row['name']} {format_number(row['median'], share=True)}"
         if _has_interval(row):
             text += f" ({_format_range(row, 'low', 'high')})"
         elif row["points"] > 1:
@@ -182,7 +182,7 @@ def _format_shares(rows: pd.DataFrame, limit: int) -> str:
         texts.append(text)
     remaining = float(rows.head(limit)["remaining"].iloc[-1])
     if remaining >= 0.005:
-        texts.append(f"everything else {short(remaining, share=True)}")
+        texts.append(f"everything else {format_number(remaining, share=True)}")
     return ", ".join(texts)
 
 

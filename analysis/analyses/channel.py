@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from analysis.format import short
+from analysis.format import format_number
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
@@ -140,7 +140,7 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
             f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.runs), 'run')}."
         )
         errors = (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
-        one, middle, most = (short(float(error), share=True) for error in errors)
+        one, middle, most = (format_number(float(error), share=True) for error in errors)
         points = [f"The fit is off by {middle} in the median, {most} at most."]
         if len(set(assign_sessions(each.runs))) < 2:
             points.append(
@@ -163,7 +163,8 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
 
 def _interval(estimate: Estimate, unit: str) -> str:
     value, low, high = (
-        f"{each:.3g} us" if unit == "us" else short(each, unit, digits=3) for each in estimate
+        f"{each:.3g} us" if unit == "us" else format_number(each, unit, digits=3)
+        for each in estimate
     )
     return f"{value} ({low} to {high})"
 
@@ -208,7 +209,11 @@ def _draw(found: Sequence[_Channel]) -> drawing.Figure:
         axes.xaxis.set_major_formatter(lambda value, _: _bytes(value).removesuffix("B").strip())
         axes.xaxis.get_major_locator().set_params(numticks=8)  # type: ignore[call-arg]
         drawing.finish(
-            axes, title, "size (bytes)", unit, logs={"y": "{:g}".format if axes is left else short}
+            axes,
+            title,
+            "size (bytes)",
+            unit,
+            logs={"y": "{:g}".format if axes is left else format_number},
         )
     drawing.legend(drawn)
     return drawn

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.columns import find_column, find_metric, join_columns
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import np, pd, stats
 from analysis.options import Options, column_option, option
 from analysis.pairing import direction
@@ -143,7 +143,7 @@ def _sides(
 def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
     def told(row: Mapping[str, Any], name: str, unit: str = "", more: str = "") -> str:
         value, low, high = (
-            short(row[f"{name}{end}"], unit, digits=4) for end in ("", "_low", "_high")
+            format_number(row[f"{name}{end}"], unit, digits=4) for end in ("", "_low", "_high")
         )
         return f"{value}{more}{'' if math.isnan(row[f'{name}_low']) else f' ({low} to {high})'}"
 
@@ -153,7 +153,7 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
         if row is rows[0]:
             yield Paragraph(f"{words}.")
             continue
-        mean = short(row["mean_ratio"], digits=4)
+        mean = format_number(row["mean_ratio"], digits=4)
         yield Paragraph(
             f"{words}, {told(row, 'merit', more=f' times {base}')}.",
             (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",),

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from analysis.choices import PLATFORM, Task, estimate, tasks, words_of
-from analysis.format import short
-from analysis.labels import label, unit_of
+from analysis.format import format_number
+from analysis.labels import column_unit, label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.prices import PRICE, currency_of, price_option, priced, read_prices
@@ -190,16 +190,16 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
 
 def _quantity(row: pd.Series, metric: str, currency: str, interval: bool = True) -> str:
     """A quantity of a choice, with its interval."""
-    words = f"{label(metric)} {short(row[metric], _unit(metric, currency), digits=3)}"
+    words = f"{label(metric)} {format_number(row[metric], _unit(metric, currency), digits=3)}"
     low = row[f"{metric}_low"]
     high = row[f"{metric}_high"]
     if interval and low < high:
-        return f"{words} ({short(low, digits=3)} to {short(high, digits=3)})"
+        return f"{words} ({format_number(low, digits=3)} to {format_number(high, digits=3)})"
     return words
 
 
 def _unit(metric: str, currency: str) -> str:
-    unit = unit_of(metric)
+    unit = column_unit(metric)
     return currency if unit == "currency" else unit
 
 
@@ -217,7 +217,7 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     )  # an unknown end is no sure one
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
-        f"{short(limit, _unit(name, currency), digits=4)}"
+        f"{format_number(limit, _unit(name, currency), digits=4)}"
         for name, limit in limits.items()
     )
 

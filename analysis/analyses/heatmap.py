@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from analysis.format import is_share, short
+from analysis.format import format_number, is_share
 from analysis.heat_maps import HeatMaps, choose_axes, draw_heat_maps, make_heat_maps
 from analysis.labels import label
 from analysis.lazy import pd
@@ -122,7 +122,7 @@ def _format_extent(cells: pd.DataFrame, maps: HeatMaps) -> str:
     extremes = measured.iloc[[0, -1]] if len(measured) > 1 else measured
     texts = []
     for cell in extremes.to_dict("records"):
-        value = short(cell["value"], maps.unit, as_share)
+        value = format_number(cell["value"], maps.unit, as_share)
         where = f"{maps.x.column} {cell['x']}, {maps.y.column} {cell['y']}"
         texts.append(f"{value} at {where}")
     return " up to ".join(texts)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from analysis.columns import FamilyGroup, analyze_groups, hyperparameters, settings
-from analysis.format import percent_interval, short
+from analysis.format import format_number, format_percent_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
@@ -98,8 +98,8 @@ def _sentences(
     for group in found:
         head = (
             f"{group.name}: {group.points['input_bound'].sum()} of {len(group.points)} points are input-bound, "
-            f"{percent_interval(group.share)}: they wait for more than {options.threshold:.0%} of the step. "
-            f"Median wait {percent_interval(group.median)}."
+            f"{format_percent_interval(group.share)}: they wait for more than {options.threshold:.0%} of the step. "
+            f"Median wait {format_percent_interval(group.median)}."
         )
         yield Paragraph(head, (*_about(group),))
     yield from (f"{each}." for each in lacking)
@@ -112,13 +112,13 @@ def _about(group: InputBoundSummary) -> Iterator[str]:
     """Which sizes of model wait, and what would be gained without it."""
     bound = group.points[group.points["input_bound"]]
     if len(bound):
-        ends = " to ".join(short(end) for end in (bound["size"].min(), bound["size"].max()))
+        ends = " to ".join(format_number(end) for end in (bound["size"].min(), bound["size"].max()))
         middle = bound["headroom"].median()
         most = bound["headroom"].max()
         gained = f"{middle:.3g}x (median) to {most:.3g}x as fast"
         yield f"Without it input-bound models of {ends} FLOP an example are {gained}."
     if group.gain is not None:
-        yield f"Measured: input free of charge makes them {percent_interval(group.gain)} faster in the median."
+        yield f"Measured: input free of charge makes them {format_percent_interval(group.gain)} faster in the median."
     if group.cores is not None:
         most = group.points["cores"].max()
         yield f"Cores that would feed them at that speed: {group.cores.value:.3g} in the median, {most:.3g} at most."
@@ -233,7 +233,7 @@ def draw_infeed(found: Sequence[InputBoundSummary], options: InfeedOptions) -> d
             )
     left.set_ylim(-0.03, 1.03)
     waiting = "share of the step spent waiting"
-    logs = {"x": lambda value: short(value, "FLOP")}
+    logs = {"x": lambda value: format_number(value, "FLOP")}
     drawing.finish(left, "Waiting for input", "work for an example", waiting, logs=logs, shares="y")
     for axes in right:
         axes.axvline(options.threshold, **line)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from analysis.choices import estimate, tasks, words_of
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import SectionSpec, analysis
@@ -102,7 +102,9 @@ def _describe(one: Curve) -> Iterator[str]:
         ends = dict.fromkeys(
             held[["latency", "rate"]].iloc[[0, -1]].itertuples(index=False, name=None)
         )
-        yield " to ".join(f"{short(ms, 'ms', digits=3)} at {_rate(rate)}" for ms, rate in ends)
+        yield " to ".join(
+            f"{format_number(ms, 'ms', digits=3)} at {_rate(rate)}" for ms, rate in ends
+        )
     yield (
         "knee at {} ({} to {})".format(*map(_rate, knee)) if knee else "no knee within these rates"
     )
@@ -114,7 +116,7 @@ def _describe(one: Curve) -> Iterator[str]:
 
 
 def _rate(value: float) -> str:
-    return f"{short(value, digits=3)}/s"
+    return f"{format_number(value, digits=3)}/s"
 
 
 def latency_curves(

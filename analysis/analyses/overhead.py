@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from analysis.format import percent_interval, seconds
+from analysis.format import format_percent_interval, format_seconds
 from analysis.lazy import drawing, np, pd, special
 from analysis.options import Options
 from analysis.registry import analysis
@@ -91,10 +91,10 @@ def _sentences(spent: pd.DataFrame, without: int) -> Iterator[str]:
         return
     mean = spent.sum(axis=1).mean()
     measuring, stack = (share_of(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
-    yield f"{counted(len(spent), 'point')} took {seconds(mean * len(spent))} of wall time, {seconds(mean)} each."
+    yield f"{counted(len(spent), 'point')} took {format_seconds(mean * len(spent))} of wall time, {format_seconds(mean)} each."
     yield (
-        f"{percent_interval(measuring)} of it is measuring; {percent_interval(stack)} is the stack's own overhead "
-        f"({' + '.join(OVERHEAD_PHASES)}), {seconds(stack.value * mean)} a point. Intervals are 95%, over points."
+        f"{format_percent_interval(measuring)} of it is measuring; {format_percent_interval(stack)} is the stack's own overhead "
+        f"({' + '.join(OVERHEAD_PHASES)}), {format_seconds(stack.value * mean)} a point. Intervals are 95%, over points."
     )
     yield from rare_event_caveat(len(spent))
     if without:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import analysis
@@ -137,9 +137,9 @@ def _draw(ranges: pd.DataFrame, models: pd.DataFrame, real: pd.DataFrame) -> dra
     marks = "tick: a model, marker: median" + ", star: real model" * bool(stars.ngroups)
     title = "Trainable parameters by family (models)"
     x = f"trainable parameters ({marks})"
-    drawing.finish(axes, title, x, logs={"x": short}, grid="x")
+    drawing.finish(axes, title, x, logs={"x": format_number}, grid="x")
     return drawn
 
 
 def _short(value: float) -> str:
-    return short(value, digits=3)
+    return format_number(value, digits=3)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from analysis.ceilings import with_best_ceilings
 from analysis.columns import find_column
-from analysis.format import short
+from analysis.format import format_number
 from analysis.labels import label
 from analysis.lazy import drawing, pd
 from analysis.operations import ALL, operations_of
@@ -138,10 +138,10 @@ def _headline(placed: PlacedModels, unit: Unit) -> Highlight | None:
     if not len(known):
         return None
     memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, shared_levels(known, unit))
-    share = short(memory.value, share=True)
-    low = short(memory.low, share=True)
-    high = short(memory.high, share=True)
-    reached = short(known["share"].median(), share=True)
+    share = format_number(memory.value, share=True)
+    low = format_number(memory.low, share=True)
+    high = format_number(memory.high, share=True)
+    reached = format_number(known["share"].median(), share=True)
     text = (
         f"memory, not arithmetic, sets the limit of {share} of {counted(len(known), 'point')} "
         f"(95% interval {low} to {high}); in the median they reach {reached} of their limit"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from analysis.format import percent_interval, short
-from analysis.labels import label, unit_of
+from analysis.format import format_number, format_percent_interval
+from analysis.labels import column_unit, label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option
 from analysis.pairing import RESULT_COLUMNS, pair
@@ -128,9 +128,9 @@ def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
                 bound = ""
         yield Paragraph(
             f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
-            f"{percent_interval(family.fraction)} of the step does not run in parallel{bound or ': nothing is lost'}.",
+            f"{format_percent_interval(family.fraction)} of the step does not run in parallel{bound or ': nothing is lost'}.",
             (
-                f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",
+                f"On {most}: a median of {format_percent_interval(family.efficiency)} of the speed of {most} without loss.",
             ),
         )
     if found.alone:
@@ -297,10 +297,12 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
     span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
     left.plot(span, span, "--", color=_LINE, linewidth=1, label="nothing lost")
     name = label(options.metric)
-    unit = unit_of(options.metric)
+    unit = column_unit(options.metric)
     x = f"{name} on one ({unit})"
     y = f"{name} of each of n ({unit})"
-    drawing.finish(left, f"Each of n {by} against one alone", x, y, logs=dict.fromkeys("xy", short))
+    drawing.finish(
+        left, f"Each of n {by} against one alone", x, y, logs=dict.fromkeys("xy", format_number)
+    )
     right.plot(counts, counts, "--", color=_LINE, linewidth=1)
     right.axhline(1, color=_LINE, linewidth=0.8)
     ticks = sorted({1, *(int(count) for count in pairs["devices"])})

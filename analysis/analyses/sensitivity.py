@@ -30,7 +30,7 @@ from analysis.columns import (
     hyperparameters,
     settings,
 )
-from analysis.format import short
+from analysis.format import format_number
 from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, column_option, metric_option, option, unit_option
@@ -445,7 +445,7 @@ def _describe_accuracy(regression: Regression, unit: str, log: bool) -> str:
     if log:
         error = f"a factor of {math.exp(regression.rmse_held_out):.2f}"
     else:
-        error = short(regression.rmse_held_out, unit)
+        error = format_number(regression.rmse_held_out, unit)
     text = (
         f"R² {regression.r2:.2f}; on held-out points {regression.r2_held_out:.2f}, "
         f"typically off by {error}."

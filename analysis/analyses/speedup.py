@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analysis.columns import find_column, hyperparameters, is_number
-from analysis.format import short
-from analysis.labels import labelled, term_label
+from analysis.format import format_number
+from analysis.labels import label_with_unit, term_label
 from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
 from analysis.options import column_option, option
@@ -315,7 +315,7 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
         wins = int((rows["speedup"] > 1).sum())
         points = counted(len(rows), "point")
         title = f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {points}"
-        x_label = labelled(x) if is_last else ""
+        x_label = label_with_unit(x) if is_last else ""
         drawing.finish(axes, title, x_label, "speedup", logs={"y": drawing.times})
         if fits:
             _draw_weights(panels[2 * number + 1], fits.get(family), is_last)
@@ -349,7 +349,7 @@ def _draw_ratios(
     axes.set_yscale("log")
     if (places > 0).all() and places.max() > _LOG_AXIS_RANGE * places.min():
         axes.set_xscale("log")
-        drawing.log_ticks(axes.xaxis, short)
+        drawing.log_ticks(axes.xaxis, format_number)
 
 
 def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, is_last: bool) -> None:

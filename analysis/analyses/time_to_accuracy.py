@@ -20,7 +20,7 @@ from typing import Any
 
 from analysis.choices import PLATFORM, words_of
 from analysis.columns import hyperparameters
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
 from analysis.prices import PRICE, price_option, priced, read_prices
@@ -221,9 +221,9 @@ def _format_score(row: pd.Series) -> str:
     if row["reached"] < row["runs"]:
         parts.append(reached)
     if pd.notna(row.get("cost")):
-        parts.append(f"cost {short(row['cost'], row['currency'], digits=3)}")
+        parts.append(f"cost {format_number(row['cost'], row['currency'], digits=3)}")
     if pd.notna(row.get("joules")) and math.isfinite(row["joules"]):
-        parts.append(short(row["joules"], "J"))
+        parts.append(format_number(row["joules"], "J"))
     return ", ".join(parts)
 
 

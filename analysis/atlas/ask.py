@@ -30,7 +30,7 @@ from analysis.atlas.own import load_kernels, own_atlas
 from analysis.atlas.points import format_point, model_from_row
 from analysis.atlas.systems import SYSTEMS, system_file
 from analysis.atlas.versions import version_changes
-from analysis.format import seconds as format_seconds
+from analysis.format import format_seconds
 from analysis.lazy import np, pd
 from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.cli.console import say

@@ -23,7 +23,7 @@ from analysis.atlas.points import format_point, get_text, model_from_row
 from analysis.atlas.scaling import scaled_atlas
 from analysis.atlas.traced import traced_layers
 from analysis.atlas.whole_steps import fc_columns, overhead_note
-from analysis.format import seconds as format_seconds
+from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.layers import COMPUTE_BYTES, sum_costs

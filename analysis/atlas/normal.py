@@ -22,7 +22,7 @@ from typing import Any
 from analysis.atlas.ask import estimate_from_runs
 from analysis.atlas.estimate import StepTimeEstimate, estimate_step_time
 from analysis.atlas.points import model_from_row
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import pd
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
@@ -203,7 +203,7 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
         rate = _number(run, f"{kind}_per_step") / _number(run, "step_time_ms") * 1e3
         if peak > 0 and rate > 0:
             yield (
-                f"the ceilings: the step reaches {short(rate / peak, share=True)} of the "
+                f"the ceilings: the step reaches {format_number(rate / peak, share=True)} of the "
                 f"measured {resource}"
             )
     cores = _number(run, "cpu_count") or 1
@@ -211,7 +211,7 @@ def _causes_of_slowness(run: Mapping[Any, Any], share: float) -> Iterator[str]:
         yield "other work: the machine ran other processes during the measurement (paradnn check)"
     waiting = _number(run, "infeed_fraction")
     if waiting > _INPUT_BOUND:
-        yield f"the input: the step waits for it {short(waiting, share=True)} of the time"
+        yield f"the input: the step waits for it {format_number(waiting, share=True)} of the time"
     if str(run.get("compile")) == "eager":
         yield "compile=eager: operations are called one by one"
     if share < _MUCH_SLOWER:
@@ -231,4 +231,4 @@ def _number(run: Mapping[Any, Any], name: str) -> float:
 
 
 def _format_rate(value: float) -> str:
-    return f"{short(value, digits=3)} examples/s"
+    return f"{format_number(value, digits=3)} examples/s"

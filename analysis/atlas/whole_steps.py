@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.atlas import TimingGroup, load
 from analysis.atlas.points import get_text, model_from_row
-from analysis.format import seconds as format_seconds
+from analysis.format import format_seconds
 from analysis.lazy import np
 from paradnn.families import Model
 

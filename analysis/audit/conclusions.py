@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from analysis.audit.series import Results, Series
 from analysis.columns import format_values
-from analysis.format import short
+from analysis.format import format_number
 from analysis.lazy import stats
 from paradnn.core.errors import DataError
 from paradnn.core.words import counted
@@ -85,7 +85,9 @@ def _describe(series: Series) -> AuditFinding:
         return AuditFinding(series.name, sentence)
     parts = [f"{value}, {series.statistic} over {counted(series.count, series.observation)}"]
     if series.stddev > 0:
-        parts.append(f"standard deviation {short(series.stddev / series.center, share=True)}")
+        parts.append(
+            f"standard deviation {format_number(series.stddev / series.center, share=True)}"
+        )
     parts.append("one session")
     sentence = f"{', '.join(parts)}.{_describe_stability(series)}"
     return AuditFinding(series.name, sentence)
@@ -105,7 +107,7 @@ def _describe_stability(series: Series) -> str:
     slowest = max(values) / series.center
     if slowest > max(1.5, 2 * series.center / min(values)):
         sentences += (
-            f" The slowest run took {short(slowest)} times the median; "
+            f" The slowest run took {format_number(slowest)} times the median; "
             "other work on the machine or a first run may explain it."
         )
     return sentences
@@ -258,7 +260,7 @@ def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
 def format_value(value: float, unit: str) -> str:
     """A value with its unit: "1.2 ms", "8.86 GB", "10/s"."""
     if unit != "s":
-        return short(value, unit, digits=3)
+        return format_number(value, unit, digits=3)
     for name, seconds in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= seconds:
             return f"{value / seconds:.3g} {name}"

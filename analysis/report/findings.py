@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.columns import MEMORY_OUTCOMES
-from analysis.format import short
+from analysis.format import format_number
 from analysis.labels import label
 from analysis.prices import PRICE
 from analysis.report.comparisons import (
@@ -136,7 +136,7 @@ def _own_costs(population: Population) -> Answers:
     price = hourly(rows)
     currency = population.value("price_currency") or ""
     if price is not None:
-        hour = f", at a price of {short(price, currency, digits=3)} an hour"
+        hour = f", at a price of {format_number(price, currency, digits=3)} an hour"
     else:
         hour = ""
     for metric, what in _KINDS.items():
@@ -148,7 +148,7 @@ def _own_costs(population: Population) -> Answers:
             values = part[metric].astype("float64")
             ends = part.loc[[*dict.fromkeys((values.idxmin(), values.idxmax()))]].to_dict("records")
             each = [
-                f"{short(float(row[metric]), currency, digits=3)} ({model_name(row, AT_BATCH)})"
+                f"{format_number(float(row[metric]), currency, digits=3)} ({model_name(row, AT_BATCH)})"
                 for row in ends
             ]
             extent = each[0] if len(each) == 1 else f"from {each[0]} to {each[1]}"
@@ -188,9 +188,11 @@ def _fastest(population: Population) -> Answers:
     yield f"{called}: {rounded(value, 3)} examples/s ({interval}){most}.", ""
     if "flops_per_second" in points and points["flops_per_second"].notna().any():
         row, called = most_of("flops_per_second")
-        words = f"Most arithmetic: {called}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"
+        words = f"Most arithmetic: {called}, {format_number(row['flops_per_second'], 'FLOP/s', digits=3)}"
         if pd.notna(share := row.get("flops_utilization")):
-            words += f", {short(share, share=True, digits=3)} of this machine's measured peak"
+            words += (
+                f", {format_number(share, share=True, digits=3)} of this machine's measured peak"
+            )
             words += _BUSY if are_busy(points) else ""
         yield f"{words}.", ""
 
@@ -208,7 +210,7 @@ def _below_the_roof(population: Population) -> Answers:
             what = what
         else:
             what = "small operations, or waiting for input,"
-        share = short(shares.median(), share=True)
+        share = format_number(shares.median(), share=True)
         words = f"Mostly neither arithmetic nor memory: the median point reaches {share} of what the machine's measured"
         yield f"{words} peaks allow; {what} take the rest.", ""
 
@@ -447,7 +449,7 @@ def _trust(population: Population) -> Answers:
     )
     half = ((high - low) / 2 / points.get("examples_per_second", low)).astype("float64").dropna()
     if len(half):
-        ends = [short(value, share=True) for value in (half.median(), half.max())]
+        ends = [format_number(value, share=True) for value in (half.median(), half.max())]
         words.append(f"Their 95% intervals reach ±{ends[0]} in the median, ±{ends[1]} at most.")
     lacking = len(points) - len(half)
     if lacking:
@@ -455,7 +457,7 @@ def _trust(population: Population) -> Answers:
             f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval."
         )
     if "reference_speed" in rows and rows["reference_speed"].notna().any():
-        speed = short(rows["reference_speed"].median(), share=True)
+        speed = format_number(rows["reference_speed"].median(), share=True)
         words.append(f"The machine was {speed} as fast as for its ceilings, in the median.")
     if are_busy(rows):
         words.append(

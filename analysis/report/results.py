@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from analysis import drawing
 from analysis.columns import MEMORY_OUTCOMES, is_number
-from analysis.format import short
-from analysis.labels import label, labelled
+from analysis.format import format_number
+from analysis.labels import label, label_with_unit
 from analysis.report.page import embed
 from analysis.report.populations import Population
 from analysis.store.frame import is_ok
@@ -145,7 +145,7 @@ def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
             before = name
             numeric = is_number(values)
             yield (
-                labelled(name),
+                label_with_unit(name),
                 [
                     _NONE
                     if pd.isna(value)
@@ -159,7 +159,7 @@ def _words(values: pd.Series) -> list[str]:
     """The values of a column as texts."""
     rounded = pd.api.types.is_float_dtype(values)
     return [
-        "-" if pd.isna(one) else short(float(one), digits=4) if rounded else str(one)
+        "-" if pd.isna(one) else format_number(float(one), digits=4) if rounded else str(one)
         for one in values
     ]
 
@@ -314,11 +314,14 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     names = counts.index[counts == counts.max()]
     names = list(names[np.unique(np.linspace(0, len(names) - 1, _MARKS).round().astype(int))])
     groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
-    rows = {name: f"{name}: {short(best, digits=3)}" for name, best in values.max()[names].items()}
+    rows = {
+        name: f"{name}: {format_number(best, digits=3)}"
+        for name, best in values.max()[names].items()
+    }
     with drawing.page(None):
         drawn, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(names))
         drawing.forest(axes, rows, groups, {name: drawing.look(name, [*groups]) for name in groups})
-        drawing.finish(axes, "", "examples/s", logs={"x": short})
+        drawing.finish(axes, "", "examples/s", logs={"x": format_number})
         if len(groups) > 1:
             drawing.legend(drawn)
         figure = embed(
@@ -404,7 +407,7 @@ def _described(one: Population, store: str | None) -> dict[str, str]:
         if cores
         else "",
         "Memory": f"{memory:g} GiB" if memory else "",
-        "Largest point": short(float(largest) / 2**30, "GiB", digits=3)
+        "Largest point": format_number(float(largest) / 2**30, "GiB", digits=3)
         if largest and largest > 0
         else "",
         "Accelerator": kinds
@@ -433,7 +436,7 @@ def _peaks(rows: pd.DataFrame) -> str:
         column = f"peak_{kind}_per_second"
         if column in rows and rows[column].notna().any():
             ends = [
-                short(float(value), unit, digits=3)
+                format_number(float(value), unit, digits=3)
                 for value in (rows[column].min(), rows[column].max())
             ]
             said.append(f"{what} {' to '.join(dict.fromkeys(ends))}")
