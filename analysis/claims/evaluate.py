@@ -599,14 +599,17 @@ def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
-    """A sentence that counts the answers."""
-    counts = ", ".join(
-        f"{sum(verdict.answer is answer for verdict in verdicts)} {answer}"
-        for answer in ClaimAnswer
-    )
+    """Count the answers in a sentence."""
+    if not verdicts:
+        return "No claim has data in these runs."
+    counts = []
+    for answer in ClaimAnswer:
+        count = sum(verdict.answer is answer for verdict in verdicts)
+        counts.append(f"{count} {answer}")
     return (
-        f"{len(verdicts)} claims: {counts}. Intervals are 95% for each check by itself, over models and batch sizes "
-        "as a sample of their kind; an interval that holds both sides of a claim leaves it undecided."
+        f"{counted(len(verdicts), 'claim')}: {', '.join(counts)}. Intervals are 95% for each check "
+        "by itself, over models and batch sizes as a sample of their kind; an interval that holds "
+        "both sides of a claim leaves it undecided."
     )
 
 

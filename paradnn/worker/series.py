@@ -54,7 +54,8 @@ class Change:
     to end.
 
     `size` is a share of the series' median, `explained` the share of the variance, `correlation`
-    the residuals' at lag one, `usual` the share that chance may explain.
+    the residuals' at lag one, `usual` the share that chance may explain. `relative_size` is the
+    change relative to the level before it, which for a fall is never below -1.
     """
 
     size: float
@@ -62,6 +63,7 @@ class Change:
     explained: float
     correlation: float
     usual: float
+    relative_size: float = 0.0
 
     @property
     def matters(self) -> bool:
@@ -74,7 +76,7 @@ class Change:
         else:
             what = f"jump before block {self.at + 1}"
         seen = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
-        return f"{what} of {self.size:+.1%} {seen}"
+        return f"{what} of {self.relative_size:+.1%} {seen}"
 
 
 def find_change(values: Sequence[float]) -> Change:
@@ -109,7 +111,21 @@ def find_change(values: Sequence[float]) -> Change:
         np.interp(correlation, _CORRELATIONS, shares) for shares in _CRITICAL_SHARES.values()
     ]
     chance = np.interp(math.log(n), np.log(list(_CRITICAL_SHARES)), by_length)
-    return Change(float(size / np.median(values)), at, float(explained), correlation, float(chance))
+    if at is None:
+        first, last = np.mean(values) - size / 2, np.mean(values) + size / 2
+        # A line through positive values may end below 0: then the means of the ends are compared.
+        if min(first, last) <= 0:
+            first, last = np.mean(values[:edge]), np.mean(values[-edge:])
+    else:
+        first, last = np.mean(values[:at]), np.mean(values[at:])
+    return Change(
+        size=float(size / np.median(values)),
+        at=at,
+        explained=float(explained),
+        correlation=correlation,
+        usual=float(chance),
+        relative_size=float(last / first - 1),
+    )
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from analysis.analyses.claims import answered
-from analysis.claims.evaluate import ClaimVerdict, Data, judge, table
+from analysis.claims.evaluate import ClaimVerdict, Data, judge, summary, table
 from analysis.claims.kinds import KINDS
 from analysis.claims.load import load_claims, observations, parse_claims
 from analysis.cli import main
@@ -459,3 +459,7 @@ def test_ours_are_found_by_name_and_yours_go_first(
         DataError, match=r"none\.yaml: No such file or directory; name a YAML file of claims"
     ):
         load_claims(tmp_path / "none.yaml")
+
+
+def test_no_claims_are_not_counted() -> None:
+    assert summary(()) == "No claim has data in these runs."

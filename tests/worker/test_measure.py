@@ -233,6 +233,27 @@ def test_a_jump_is_found_where_it_is() -> None:
     assert str(change).startswith("jump before block 15 of +50.0% explains 100% of the variance")
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        pytest.param(
+            [5.0 + 0.001 * (index % 2) for index in range(4)]
+            + [1.0 + 0.001 * (index % 2) for index in range(16)],
+            "jump before block 5 of -80.0%",
+            id="jump",
+        ),
+        pytest.param([40.0 / (index + 1) for index in range(20)], "of -", id="steep curve"),
+        pytest.param([20.0 - index for index in range(20)], "drift of -95.0%", id="line"),
+        pytest.param([0.01 * 1.6**-index for index in range(12)], "of -", id="towards zero"),
+    ],
+)
+def test_a_fall_is_reported_relative_to_the_level_before(values: list[float], text: str) -> None:
+    change = find_change(values)
+
+    assert text in str(change)
+    assert -1 < change.relative_size < 0
+
+
 def test_a_clear_change_that_is_small_does_not_matter() -> None:
     assert not find_change([1.0] * 10 + [1.015] * 10).matters
     assert find_change([1.0] * 10 + [1.025] * 10).matters
