@@ -1,41 +1,48 @@
-"""What an hour costs: prices of the command line, of a table, or as runs recorded them; and what
-they make of runs.
-"""
+"""Prices of an hour, from the command line, from tables or from runs, and the costs they give."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.lazy import np, pd
 from analysis.options import option
-from paradnn.config.price import load_prices, positive_price
+from paradnn.config.price import Prices, load_prices, positive_price
 from paradnn.core.errors import ConfigError
 from paradnn.store.metrics import COSTS
 
-#: The column of what an hour costs.
+#: The column with the price of an hour.
 PRICE = "platform.price_per_hour"
+_CURRENCY = "price_currency"
 
 
-def price_option(adds: str, **how: Any) -> Any:
-    """The option of every command that knows prices; `adds` is what it does with them."""
+def price_option(benefit: str, **attributes: Any) -> Any:
+    """Return the option `price` of a command.
+
+    Args:
+        benefit: what the command does with prices, for the help text.
+        **attributes: further attributes of the option.
+    """
     return option(
         (),
-        f"what an hour costs: 'V100=2', a device or host, or the name of a table in conf/price; repeatable: {adds}. "
-        "It wins over what runs recorded",
+        "price of an hour: 'V100=2', a device or host, or the name of a table in conf/price; "
+        f"repeatable: {benefit}. It overrides prices that runs recorded",
         metavar="DEVICE=PRICE",
         several="repeat",
-        **how,
+        **attributes,
     )
 
 
 @dataclass(frozen=True)
 class PriceList:
-    """Prices of an hour by device or host, later ones over earlier ones; what they are in and where
-    they are from.
+    """Prices of an hour.
 
-    given: the words of the command line.
+    Attributes:
+        per_hour: price by device or host.
+        currency: currency of the prices; None if no table states one.
+        origin: sources of the tables.
+        given: the values of --price.
     """
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
@@ -48,92 +55,122 @@ class PriceList:
 
 
 def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
-    """Prices by device or host; ConfigError for what is no price, for a device that no run has, and
-    for tables in different currencies. What a table has of other devices is passed over.
+    """Read the values of --price.
+
+    Later values override earlier ones. Entries of a table for other devices are ignored.
+
+    Args:
+        given: the values, each DEVICE=PRICE or the name of a table.
+        frame: the runs, whose devices and hosts may have prices.
+
+    Raises:
+        ConfigError: a price is not a positive number, no run is of a device, or tables have
+            different currencies.
     """
-    prices: dict[str, float] = {}
-    tables = {}
     devices = sorted(frame["device"].dropna().unique())
-    known = {*devices, *(frame["host"].dropna().unique() if "host" in frame else ())}
-    for words in given:
-        name, sign, price = words.rpartition("=")
+    hosts = frame["host"].dropna().unique() if "host" in frame else []
+    known = {*devices, *hosts}
+    prices: dict[str, float] = {}
+    tables: dict[str, Prices] = {}
+    for text in given:
+        name, sign, price = text.rpartition("=")
         if not sign:
-            tables[words] = load_prices(words, "--price")
-            prices |= {place: float(text) for place, text in tables[words].per_hour.items()}
+            tables[text] = load_prices(text, "--price")
+            prices |= {key: float(value) for key, value in tables[text].per_hour.items()}
             continue
         if name not in known:
-            raise ConfigError(
-                "--price", name, "no run is of that device", f"name one of {', '.join(devices)}"
-            )
-        prices[name] = positive_price("--price", words, price)
-    currencies = sorted({table.currency for table in tables.values() if table.currency})
-    if len(currencies) > 1:
-        listed = ", ".join(tables)
-        raise ConfigError(
-            "--price", listed, f"are in {' and '.join(currencies)}", "give tables of one currency"
-        )
+            remedy = f"name one of {', '.join(devices)}"
+            raise ConfigError("--price", name, "no run is of that device", remedy)
+        prices[name] = positive_price("--price", text, price)
     usable = {name: price for name, price in prices.items() if name in known}
     if tables and not usable:
-        held = "; ".join(", ".join(table.per_hour) for table in tables.values()) or "nothing"
-        raise ConfigError(
-            "--price",
-            next(iter(tables)),
-            f"has prices of {held}",
-            f"runs are of {', '.join(devices)}",
-        )
-    origin = "; ".join(table.origin for table in tables.values() if table.origin)
-    return PriceList(usable, next(iter(currencies), None), origin, tuple(given))
+        raise _unused_tables_error(tables, devices)
+    return PriceList(
+        per_hour=usable,
+        currency=_common_currency(tables),
+        origin="; ".join(table.origin for table in tables.values() if table.origin),
+        given=tuple(given),
+    )
+
+
+def _common_currency(tables: Mapping[str, Prices]) -> str | None:
+    """Return the currency of some tables; ConfigError if they have several."""
+    currencies = sorted({table.currency for table in tables.values() if table.currency})
+    if len(currencies) > 1:
+        problem = f"are in {' and '.join(currencies)}"
+        raise ConfigError("--price", ", ".join(tables), problem, "give tables of one currency")
+    return currencies[0] if currencies else None
+
+
+def _unused_tables_error(tables: Mapping[str, Prices], devices: Collection[str]) -> ConfigError:
+    """Return the error for tables that have no price of any device or host of the runs."""
+    entries = [", ".join(table.per_hour) for table in tables.values()]
+    contents = "; ".join(entries) or "nothing"
+    remedy = f"runs are of {', '.join(devices)}"
+    return ConfigError("--price", next(iter(tables)), f"has prices of {contents}", remedy)
 
 
 def currency_of(frame: pd.DataFrame) -> str:
-    """What the costs of priced runs are in; empty where nothing says so, ConfigError where they
-    disagree.
+    """Return the currency of the costs of priced runs; empty if none is recorded.
+
+    Raises:
+        ConfigError: the runs have several currencies.
     """
-    known = sorted(set(frame.loc[frame[PRICE].notna(), "price_currency"].dropna()))
-    if len(known) > 1:
+    currencies = sorted(set(frame.loc[frame[PRICE].notna(), _CURRENCY].dropna()))
+    if len(currencies) > 1:
+        problem = "prices of these runs cannot be compared"
         remedy = (
             "choose runs with --tag price_currency=..., or give prices of all devices with --price"
         )
-        raise ConfigError(
-            "price_currency", ", ".join(known), "prices of these runs cannot be compared", remedy
-        )
-    return str(known[0]) if known else ""
+        raise ConfigError(_CURRENCY, ", ".join(currencies), problem, remedy)
+    return str(currencies[0]) if currencies else ""
 
 
-def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
-    """The frame with what its runs cost, by `paradnn.store.metrics`: the metrics of COSTS, with
-    their intervals where those of what they follow from are known, PRICE, and `price_currency`. A
-    given price wins over that of a run.
+def with_costs(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
+    """Add the costs of runs to a frame.
+
+    Args:
+        frame: one row per run.
+        prices: given prices, which override those that runs recorded.
+
+    Returns:
+        The frame with the metrics `paradnn.store.metrics.COSTS`, with intervals if those of the
+        underlying metrics are known, and with `PRICE` and `price_currency`.
     """
-
-    def column(name: str, lacking: float = np.nan) -> pd.Series:
-        if name in frame:
-            values = frame[name]
-        else:
-            values = pd.Series(lacking, index=frame.index)
-        return values.astype("float64")
-
-    given = frame["device"].map(prices.per_hour).astype("float64")
-    if "devices" in frame and "platform.name" in frame:
-        # Devices of a CPU are cores of its hosts; others are chips, and each has its price.
-        given *= (
-            column("devices")
-            .where(frame["platform.name"].ne("cpu"), column("hosts", 1.0))
-            .fillna(1.0)
-        )
-    if "host" in frame:  # a host's price is that of all its devices
-        given = given.fillna(frame["host"].map(prices.per_hour).astype("float64"))
-    price = given.fillna(column(PRICE))
-    recorded = frame.get("price_currency", pd.Series(None, frame.index)).astype("object")
-    found = {PRICE: price, "price_currency": recorded.where(given.isna(), prices.currency)}
-    ok = frame["outcome"].eq("ok").fillna(False).astype(bool)
+    given = _given_prices(frame, prices)
+    price = given.fillna(_numbers(frame, PRICE))
+    recorded = frame.get(_CURRENCY, pd.Series(None, frame.index)).astype("object")
+    columns = {PRICE: price, _CURRENCY: recorded.where(given.isna(), prices.currency)}
+    is_ok = frame["outcome"].eq("ok").fillna(False).astype(bool)
     for cost in COSTS:
-        amount = column(cost.of[0])
+        amount = _numbers(frame, cost.of[0])
         for name in cost.of[1:]:
-            amount = amount.fillna(column(name))
-        usable = price.where(ok | cost.learning)
-        amounts = zip(("", "_low", "_high"), (amount, *map(column, cost.ends)), strict=False)
-        found |= {
-            f"{cost.name}{end}": cost.value(usable, each.where(each > 0)) for end, each in amounts
-        }
-    return frame.drop(columns=[name for name in found if name in frame]).assign(**found)
+            amount = amount.fillna(_numbers(frame, name))
+        amounts = {"": amount}
+        for suffix, name in zip(("_low", "_high"), cost.ends, strict=False):
+            amounts[suffix] = _numbers(frame, name)
+        usable_price = price.where(is_ok | cost.learning)
+        for suffix, values in amounts.items():
+            columns[f"{cost.name}{suffix}"] = cost.value(usable_price, values.where(values > 0))
+    return frame.drop(columns=[name for name in columns if name in frame]).assign(**columns)
+
+
+def _given_prices(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
+    """Return the given price of an hour of each run, or NaN."""
+    per_device = frame["device"].map(prices.per_hour).astype("float64")
+    if "devices" in frame and "platform.name" in frame:
+        # The devices of a CPU are cores of its hosts; other devices are chips with a price each.
+        is_cpu = frame["platform.name"].eq("cpu")
+        hosts = _numbers(frame, "hosts", default=1.0)
+        per_device *= _numbers(frame, "devices").where(~is_cpu, hosts).fillna(1.0)
+    if "host" not in frame:
+        return per_device
+    # The price of a host includes all its devices.
+    return per_device.fillna(frame["host"].map(prices.per_hour).astype("float64"))
+
+
+def _numbers(frame: pd.DataFrame, name: str, default: float = np.nan) -> pd.Series:
+    """Return a column as float64; `default` everywhere if the frame lacks it."""
+    if name not in frame:
+        return pd.Series(default, index=frame.index, dtype="float64")
+    return frame[name].astype("float64")

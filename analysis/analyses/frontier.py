@@ -20,7 +20,7 @@ from analysis.format import format_number
 from analysis.labels import column_unit, label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
-from analysis.prices import PRICE, currency_of, price_option, priced, read_prices
+from analysis.prices import PRICE, currency_of, price_option, read_prices, with_costs
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, joined
 from analysis.store.frame import is_ok, require_homogeneous
@@ -95,7 +95,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     """
     prices = read_prices(options.price, frame)
     limits = {name: _number(name, value) for name, value in options.limit}
-    frame = priced(frame, prices)
+    frame = with_costs(frame, prices)
     found = frontiers(frame, limits, options.pool)
     currency = currency_of(frame)
     largest = sorted(found, key=lambda one: -len(one.table))

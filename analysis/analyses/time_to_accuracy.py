@@ -23,7 +23,7 @@ from analysis.columns import hyperparameters
 from analysis.format import format_number
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
-from analysis.prices import PRICE, price_option, priced, read_prices
+from analysis.prices import PRICE, price_option, read_prices, with_costs
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result
 from analysis.store.frame import families
@@ -77,7 +77,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     Raises:
         NotEnoughData: If no run trains to an accuracy.
     """
-    frame = priced(frame, read_prices(options.price, frame))
+    frame = with_costs(frame, read_prices(options.price, frame))
     if "best_accuracy" not in frame:
         runs = frame.iloc[:0]
     else:

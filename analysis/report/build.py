@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.analyses.claims import ClaimsOptions, ClaimsResult, answered, check_claims
 from analysis.options import Selection, command_line
-from analysis.prices import PriceList, priced
+from analysis.prices import PriceList, with_costs
 from analysis.registry import Analysis, SectionSpec
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
@@ -43,7 +43,7 @@ def make_report(
     (now, unless given).
     """
     prices = prices or PriceList()
-    frame, _ = drop_implausible_intervals(priced(legible(frame), prices))
+    frame, _ = drop_implausible_intervals(with_costs(legible(frame), prices))
     context = Context(selection.store, pool)
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.prices import PriceList, currency_of, priced, read_prices
+from analysis.prices import PriceList, currency_of, read_prices, with_costs
 from paradnn.core.errors import ConfigError
 
 
@@ -60,17 +60,19 @@ def test_costs_are_price_times_time() -> None:
         "examples_per_second_low": 80.0,
         "examples_per_second_high": 125.0,
     }
-    found = priced(run(**rates, seconds_to_target=1800.0, learning_seconds=3600.0), prices).iloc[0]
+    found = with_costs(
+        run(**rates, seconds_to_target=1800.0, learning_seconds=3600.0), prices
+    ).iloc[0]
     assert found["cost_per_million_examples"] == pytest.approx(10_000 * 7.2 / 3600)
     assert found["cost_per_million_examples_low"] == pytest.approx(8_000 * 7.2 / 3600)
     assert found["cost_per_million_examples_high"] == pytest.approx(12_500 * 7.2 / 3600)
     assert (found["cost_to_target"], found["cost_of_learning"]) == pytest.approx((3.6, 7.2))
     assert pd.isna(found["cost_per_million_queries"])
     served = {"peak_queries_per_second": 200.0, "queries_per_second": 150.0}
-    assert priced(run(**served), prices)["cost_per_million_queries"].iloc[0] == pytest.approx(10), (
-        "of the peak"
-    )
-    late = priced(
+    assert with_costs(run(**served), prices)["cost_per_million_queries"].iloc[0] == pytest.approx(
+        10
+    ), "of the peak"
+    late = with_costs(
         run(outcome="overload", queries_per_second=100.0, seconds_to_target=1800.0), prices
     ).iloc[0]
     assert (pd.isna(late["cost_per_million_queries"]), late["cost_to_target"]) == (
@@ -83,17 +85,23 @@ def test_several_chips_cost_several_times_as_much_and_cores_do_not() -> None:
     frame = pd.concat(
         [run(devices=4), run(devices=4, **{"platform.name": "cpu"})], ignore_index=True
     )
-    assert priced(frame, PriceList({"V100": 2.0}))["platform.price_per_hour"].tolist() == [8.0, 2.0]
-    assert priced(frame, PriceList({"box": 2.0}))["platform.price_per_hour"].tolist() == [2.0, 2.0]
+    assert with_costs(frame, PriceList({"V100": 2.0}))["platform.price_per_hour"].tolist() == [
+        8.0,
+        2.0,
+    ]
+    assert with_costs(frame, PriceList({"box": 2.0}))["platform.price_per_hour"].tolist() == [
+        2.0,
+        2.0,
+    ]
 
 
 def test_a_given_currency_replaces_the_recorded_one_and_stands_beside_no_other() -> None:
     recorded = {"platform.price_per_hour": 1.0, "price_currency": "EUR"}
     frame = pd.concat([run(**recorded), run(**recorded, device="other")], ignore_index=True)
-    assert currency_of(priced(frame, PriceList())) == "EUR"
-    assert currency_of(priced(frame, PriceList({"V100": 2.0, "other": 1.0}, "USD"))) == "USD"
+    assert currency_of(with_costs(frame, PriceList())) == "EUR"
+    assert currency_of(with_costs(frame, PriceList({"V100": 2.0, "other": 1.0}, "USD"))) == "USD"
     with pytest.raises(
         ConfigError, match="price_currency=EUR, USD: prices of these runs cannot be compared"
     ):
-        currency_of(priced(frame, PriceList({"V100": 2.0}, "USD")))
-    assert currency_of(priced(run(), PriceList({"V100": 2.0}))) == ""
+        currency_of(with_costs(frame, PriceList({"V100": 2.0}, "USD")))
+    assert currency_of(with_costs(run(), PriceList({"V100": 2.0}))) == ""

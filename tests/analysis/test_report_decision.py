@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from analysis.options import Selection
-from analysis.prices import PRICE, PriceList, priced
+from analysis.prices import PRICE, PriceList, with_costs
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.populations import Population, common_overrides, split
@@ -130,7 +130,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
         steady=True,
     )
     (one,) = split(rows, Selection())
-    (priced_one,) = split(priced(rows, PriceList({"Test CPU": 3.6})), Selection())
+    (priced_one,) = split(with_costs(rows, PriceList({"Test CPU": 3.6})), Selection())
     table, _ = results([priced_one], "")
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
@@ -202,7 +202,7 @@ def two_devices() -> pd.DataFrame:
 def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
     """What a page says first of some runs, without what analyses of single systems add."""
     prices = prices or PriceList()
-    frame = priced(frame, prices)
+    frame = with_costs(frame, prices)
     context = Context((), False)
     shown = split(frame, Selection())
     choices = context.sections(
