@@ -51,6 +51,8 @@ def _measure(config: DictConfig) -> int:
         summary = measure_points(points, settings, None)
         for row in summary.rows:
             say(describe_point(row, summary.where))
+    if summary.problem:
+        print(f"error: {summary.problem}", file=sys.stderr)
     if summary.interrupted:
         if settings.resume is not False:
             again = "the same command"

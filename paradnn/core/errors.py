@@ -45,6 +45,10 @@ class StoreAwayError(StoreError):
     """The tracking store does not answer, but may answer later."""
 
 
+class StoreDeletedError(StoreError):
+    """The database or folder of results was deleted or replaced while it was in use."""
+
+
 class StoreRefusalError(StoreError):
     """The tracking store rejects the credentials or the user."""
 

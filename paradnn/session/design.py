@@ -111,7 +111,8 @@ class SweepDesign:
 @dataclass
 class Summary:
     """Rows of the measured points, and counts of those that needed none: `skipped` outcomes that
-    the store held, points that are `repeated` in the sweep. parent: the parent run's id.
+    the store held, points that are `repeated` in the sweep. parent: the parent run's id. problem:
+    what happened to recorded results that were deleted, as text.
     conclusion: in Markdown.
     """
 
@@ -122,6 +123,7 @@ class Summary:
     interrupted: bool = False
     seconds: float = 0.0
     where: str = ""
+    problem: str = ""
     parent: str = ""
     conclusion: str = ""
 
@@ -142,8 +144,14 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """0 when every point has an outcome, 130 after an interruption, 1 otherwise."""
-        return 130 if self.interrupted else int(self.missing > 0)
+        """Exit code of the command.
+
+        130 after an interruption, 1 if a point has no outcome or recorded results were deleted,
+        else 0.
+        """
+        if self.interrupted:
+            return 130
+        return 1 if self.missing > 0 or self.problem else 0
 
     def counts(self) -> str:
         """What became of the points, in words."""

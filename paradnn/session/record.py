@@ -315,40 +315,49 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
 
 
 def _description(measured: Measured, record: Record) -> str:
-    """What a person reading the run in the UI sees first (Markdown): what was measured for before
-    the steps.
+    """The run's note in Markdown, which the UI shows first.
+
+    It names the point, the result of its kind of work, and the step time with its interval. It says
+    whether the steps were steady and whether other work disturbed them.
     """
     point = measured.point
     environment = measured.environment
     metrics = record.metrics
     tags = record.tags
-    words = point.workload.role(ResultDescription).describe(metrics, tags)
-    if words:
-        own = f"\n\n{words.heading.capitalize()}: {'; '.join(words.clauses)}."
-    else:
-        own = ""
-    what = (
-        f"One {point.workload.unit} of **{record.name}** ({metrics['parameters']:,.0f} parameters) on "
-        f"{environment.device}, {point.framework.name} {environment.software.get(point.framework.name, '')}, "
-        f"compile={point.compile}."
-    )
+    version = environment.software.get(point.framework.name, "")
+    paragraphs = [
+        f"One {point.workload.unit} of **{record.name}** ({metrics['parameters']:,.0f} parameters)"
+        f" on {environment.device}, {point.framework.name} {version}, compile={point.compile}."
+    ]
+    result = point.workload.role(ResultDescription).describe(metrics, tags)
+    if result:
+        paragraphs.append(f"{result.heading.capitalize()}: {'; '.join(result.clauses)}.")
     if record.outcome != "ok":
-        return f"{what}{own}\n\nOutcome **{record.outcome}**: {record.reason}"
-    if "steady" not in tags:  # of work without timed steps, which need not say it
-        return f"{what}{own}"
-    if tags["steady"] == "true":
-        steady = "steady"
-    else:
-        steady = f"not steady: {tags['steady_reason']}"
-    if words and words.replaces_steps:
-        rate = None
-    else:
-        rate = headline(metrics, steps=True)
+        paragraphs.append(f"Outcome **{record.outcome}**: {record.reason}")
+        return "\n\n".join(paragraphs)
+    has_rate = not (result and result.replaces_steps)
+    if "steady" in tags:  # work without timed steps has no such tag
+        paragraphs.append(_describe_steps(metrics, tags, has_rate=has_rate))
+    if tags.get("contended") == "true":
+        paragraphs.append(f"**Contended**: {tags['contended_reason']}.")
+    return "\n\n".join(paragraphs)
+
+
+def _describe_steps(
+    metrics: Mapping[str, float], tags: Mapping[str, str], *, has_rate: bool
+) -> str:
+    """The step rate with its 95% interval, the step time, and whether the steps were steady."""
+    clauses = []
+    rate = headline(metrics, steps=True) if has_rate else None
     if rate:
-        steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, "
+        interval = tags.get("interval_reason") or rate.describe_interval()
+        clauses.append(f"**{rate}** ({interval})")
+        clauses.append(f"{metrics['step_time_ms']:.3f} ms a step")
+    if tags["steady"] == "true":
+        clauses.append("steady")
     else:
-        steps = ""
-    return f"{what}{own}\n\n{steps}{steady}."
+        clauses.append(f"not steady: {tags['steady_reason']}")
+    return f"{', '.join(clauses)}."
 
 
 @dataclass(frozen=True)
@@ -369,6 +378,13 @@ class Headline:
             return "-"
         share = (self.ends[1] - self.ends[0]) / 2 / self.value
         return f"{share:.1%}" if share < _WIDEST else f">{_WIDEST:.0%}"
+
+    def describe_interval(self) -> str:
+        """The interval's ends as text: "95% interval 1,198 to 1,270"."""
+        if not self.ends:
+            return "no 95% interval"
+        low, high = self.ends
+        return f"95% interval {rounded(low)} to {rounded(high)}"
 
     def number(self) -> str:
         """The value without its unit: "1,235"."""

@@ -195,6 +195,7 @@ class _Session:
         if sweep and summary.parent:
             end_parent(self.tracker, sweep, summary, conclusion)
         summary.where = self.tracker.where
+        summary.problem = self.tracker.problem
         return summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:

@@ -41,6 +41,19 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file or folder, None if it does not exist.
+
+    A process that has a deleted file open can still write it. Only the identity of what is at the
+    path now shows that others no longer see what is written.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def is_inside(folder: Path, name: str) -> bool:
     """Whether `name` is of a file below `folder`, as `inside` has it."""
     with contextlib.suppress(DataError):

@@ -24,6 +24,7 @@ from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.core.errors import DataError, StoreError
 from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.core.metric import MetricSnapshot
+from paradnn.core.words import counted
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
@@ -92,6 +93,7 @@ class Journal:
         self._sweep: SweepRun | None = None
         self._known: dict[Identity, list[Finished]] = {}
         self._read: set[str] = set()  # names of files that are known
+        self._written: list[Path] = []  # results of this process, in the order of their end
         with contextlib.suppress(
             *[StoreError] if key else []
         ):  # beside a store it is needed where that is away
@@ -115,6 +117,17 @@ class Journal:
             if identity.environment_id in wanted
             or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
         }
+
+    @property
+    def problem(self) -> str:
+        """Which results of this process were deleted by others, as text; empty if none were."""
+        count = sum(not path.is_file() for path in self._written)
+        if not count:
+            return ""
+        return (
+            f"{counted(count, 'result')} of this session were deleted from {self.folder} "
+            "while it ran; the same command measures those points again"
+        )
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
         """Runs of one measurement that have an outcome, whichever experiment they are for."""
@@ -190,7 +203,7 @@ class Journal:
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
         """Keep a finished point; the run's id."""
         document = self.document(claim, record, recording_metrics())
-        self.keep(document)
+        self._written.append(self.keep(document))
         return document.offline_id
 
     def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
@@ -206,6 +219,7 @@ class Journal:
         """Write a document; where it is. The claim of its point is given back: two drivers that
         kept their own would each wait for the other's last point.
         """
+        _make(self.folder)  # others may have deleted it
         path = self.path_of(document.offline_id)
         tags = document.record.tags
         content = asdict(document)

@@ -11,14 +11,22 @@ import contextlib
 import functools
 import json
 import os
+import secrets
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
-from paradnn.core.errors import DataError, NoStoreError, StoreError, StoreRefusalError
+from paradnn.core.errors import (
+    DataError,
+    NoStoreError,
+    StoreDeletedError,
+    StoreError,
+    StoreRefusalError,
+)
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.scratch import Scratch
 from paradnn.core.tables import rows
@@ -41,7 +49,7 @@ from paradnn.store.client import (
     store_errors,
     wraps_errors,
 )
-from paradnn.store.files import file_content, inside, pack
+from paradnn.store.files import file_content, file_identity, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.metrics import stored_value
 from paradnn.store.reader import open_reader
@@ -117,6 +125,7 @@ class MlflowStore(RunIndex):
             }
             self._client, known = client, _ = open_experiment(self._address, experiment, about)
         self._experiment_id = known
+        self._database_identity = self._current_identity()
         super().__init__(open_reader(self._address, client=client, pooled=True), experiment)
 
     @functools.cached_property
@@ -135,7 +144,34 @@ class MlflowStore(RunIndex):
     def where(self) -> str:
         return self._address.public
 
+    def _current_identity(self) -> tuple[int, int] | None:
+        database = self._address.database
+        return file_identity(database) if database else None
+
+    def _require_present(self) -> None:
+        """Raise StoreDeletedError if the database is not the one that was opened."""
+        if self._current_identity() != self._database_identity:
+            raise StoreDeletedError(f"{self.where}: was deleted or replaced while it was in use")
+
+    def rescue(self, folder: Path) -> Path | None:
+        """Copy a deleted SQLite database into `folder`; None if this process cannot read it.
+
+        The open connections of this process still reach the file. The copy holds every run of the
+        store, but not their artifacts.
+        """
+        if not hasattr(self._reader, "copy_to"):
+            return None
+        path = folder / f"rescued-{secrets.token_hex(4)}.db"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._reader.copy_to(path)
+        except (OSError, StoreError):
+            path.unlink(missing_ok=True)
+            return None
+        return path
+
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        self._require_present()
         own = {
             **_SOURCE,
             "kind": "sweep",
@@ -150,8 +186,10 @@ class MlflowStore(RunIndex):
         return self._parent
 
     def close_sweep(self, end: SweepRun) -> None:
+        self._require_present()
         if self._parent is not None:
             self._end_sweep(self._parent, end)
+            self._require_present()
             self._parent = None
 
     def _end_sweep(self, run_id: str, end: SweepRun) -> None:
@@ -178,6 +216,7 @@ class MlflowStore(RunIndex):
         looks before as well makes no run in vain: for ceilings, which are there most of the time,
         and for points once another driver's was met.
         """
+        self._require_present()
         is_shared = tags.get("kind") == "ceilings"  # by all experiments of the store
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks:
@@ -239,9 +278,11 @@ class MlflowStore(RunIndex):
         return None, busy
 
     def renew(self, claim: Claim, timeout: float) -> None:
+        self._require_present()
         self._client.set_tag(claim.run_id, runs.EXPIRES, expiry(timeout))
 
     def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
+        self._require_present()
         self._log_numbers(claim.run_id, _numbers(moments))
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -347,6 +388,7 @@ class MlflowStore(RunIndex):
         """Whether a store that went away answers again; asks no longer than it must."""
         try:
             with store_errors(self.where):
+                self._require_present()
                 return is_listening(self._address.uri) and bool(
                     self._client.get_experiment(self._experiment_id)
                 )
@@ -364,6 +406,7 @@ class MlflowStore(RunIndex):
     def record(self, claim: Claim, record: Record, recording_metrics: runs.RecordingMetrics) -> str:
         from mlflow.entities import Param, RunTag
 
+        self._require_present()  # before artifacts would make the folder again
         run_id = claim.run_id
         end = _since_1970(record.end_time)
         self._put_artifacts(run_id, record.artifacts, claim.files)
@@ -380,6 +423,7 @@ class MlflowStore(RunIndex):
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, status_of(record.outcome), end)
+        self._require_present()
         return run_id
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -146,6 +146,23 @@ class SqlReader:
     def _experiments(self) -> Sequence[sa.Row[Any]]:
         with self._answers(), self._engine.connect() as connection:
             return connection.execute(sa.select(_EXPERIMENTS).where(*self._workspace())).all()
+
+    def copy_to(self, path: Path) -> None:
+        """Copy an SQLite store into a new file.
+
+        An open connection also reads a database that was deleted, so a pooled reader can rescue
+        one.
+
+        Raises:
+            StoreError: The store cannot be read, or the copy cannot be written.
+        """
+        with (
+            self._answers(),
+            self._engine.connect() as connection,
+            closing(sqlite3.connect(path)) as copy,
+        ):
+            driver: Any = connection.connection.driver_connection
+            driver.backup(copy)
 
     def read(self, query: Query) -> list[Row]:
         """The runs of a query. A run's outcome is written last and tags are read first: what has

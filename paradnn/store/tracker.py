@@ -8,6 +8,7 @@ recorded twice.
 
 import contextlib
 import fcntl
+import math
 import os
 import shlex
 import time
@@ -18,7 +19,13 @@ from typing import TypeVar
 
 from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
-from paradnn.core.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
+from paradnn.core.errors import (
+    DataError,
+    StoreAwayError,
+    StoreDeletedError,
+    StoreError,
+    StoreRefusalError,
+)
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.words import counted, without_credentials
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
@@ -98,9 +105,16 @@ class Tracker(Journal):
         self._away_since: float | None = None  # None while the store answers
         self._next_look = 0.0
         self._proven = False  # whether the store has taken a claim
+        self._loss = ""  # what happened to a store that was deleted, as text
+
+    @property
+    def problem(self) -> str:
+        return self._loss
 
     @property
     def where(self) -> str:
+        if self._loss:
+            return f"{self.folder} until {self._command}"
         if not self._kept and not self._unclosed:
             return self._store.where
         if self._kept:
@@ -125,7 +139,7 @@ class Tracker(Journal):
     def close_abandoned(self) -> int:
         """The same, once what dead drivers measured is in the store."""
         self._kept += self.left_behind()
-        self._upload_kept("left by drivers that were killed")
+        self._upload_kept("left by drivers that ended early")
         return self._store.close_abandoned()
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
@@ -202,7 +216,7 @@ class Tracker(Journal):
                 raise self._no_room(record.name) from error
         self._kept.append(path)
         if self._away_since is None:  # claimed while the store was away
-            self._upload_kept("; the store answers again")
+            self._upload_kept("the store answers again")
         return path.stem
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -240,12 +254,29 @@ class Tracker(Journal):
         of time.
         """
         now = time.monotonic()
+        if isinstance(error, StoreDeletedError):
+            self._away_since = now
+            self._next_look = math.inf
+            if not self._loss:
+                self._loss = f"{error}. {self._rescue()}"
+                self._notify(
+                    f"{self._loss}. Results from now on go to files: upload them afterwards with\n"
+                    f"  {self._command}"
+                )
+            return
         if self._away_since is None:
             self._away_since = now
             what = f"the store does not answer ({error}). Results go to files until it does; should it stay away"
             self._notify(f"{what}, upload them with:\n  {self._command}")
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
             self._next_look = now + _LATER
+
+    def _rescue(self) -> str:
+        """Copy what is left of a deleted store; what became of its runs, as text."""
+        copy = self._store.rescue(self.folder)
+        if copy:
+            return f"Its runs were copied to {copy}: move that file back to restore them"
+        return "Its runs are lost: this process could not read them any more"
 
     def _is_there(self) -> bool:
         """Whether the store can be asked; waits for one that went away lately, and uploads what was
@@ -255,7 +286,7 @@ class Tracker(Journal):
             now = time.monotonic()
             if now < self._next_look:
                 return False
-            if self._store.is_back() and self._upload_kept("; the store answers again"):
+            if self._store.is_back() and self._upload_kept("the store answers again"):
                 return True
             if now - self._away_since >= self._patience:
                 self._next_look = now + _LATER
@@ -282,7 +313,7 @@ class Tracker(Journal):
         except StoreError:
             return False
         if count:
-            self._notify(f"{counted(count, 'result')} uploaded, {why}")
+            self._notify(f"{counted(count, 'result')} uploaded: {why}")
         return True
 
     def _upload(self, path: Path) -> bool:

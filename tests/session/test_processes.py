@@ -29,6 +29,8 @@ from tests.session.test_faults import all_gone, crash_the_point, driver, is_stop
 
 pytestmark = pytest.mark.framework
 
+#: Relative rounding error of a metric, twice: seven digits of a number that begins with 1.
+ROUNDING = 2e-6
 REST = [entry for entry in TINY if "nodes" not in entry]
 
 
@@ -59,11 +61,19 @@ def test_the_headline_is_that_of_the_processes(measured: Store) -> None:
             [statistics.median(entry["blocks"]) / entry["steps_per_block"] for entry in processes]
         )
         low, high = np.exp(stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))) * 1e3
-        assert metrics["step_time_ms"] == pytest.approx(np.exp(logs.mean()) * 1e3)
-        assert (metrics["step_time_low_ms"], metrics["step_time_high_ms"]) == pytest.approx(
-            (low, high), rel=1e-4
-        )
-        assert metrics["process_cv"] == pytest.approx(logs.std(ddof=1))
+        assert metrics["step_time_ms"] == pytest.approx(np.exp(logs.mean()) * 1e3, rel=ROUNDING)
+        if "interval_reason" in point:  # on a busy machine three processes may lie too far apart
+            times = np.concatenate(
+                [np.array(entry["blocks"]) / entry["steps_per_block"] for entry in processes]
+            )
+            spread = times.max() / times.min()
+            assert low / 1e3 < times.min() / spread or high / 1e3 > times.max() * spread
+            assert "step_time_low_ms" not in metrics
+        else:
+            assert (metrics["step_time_low_ms"], metrics["step_time_high_ms"]) == pytest.approx(
+                (low, high), rel=ROUNDING
+            )
+        assert metrics["process_cv"] == pytest.approx(logs.std(ddof=1), rel=ROUNDING)
         assert metrics["phase_measure_seconds"] >= sum(sum(entry["blocks"]) for entry in processes)
 
 

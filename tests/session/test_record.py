@@ -25,6 +25,7 @@ from paradnn.core.messages import (
     PipelinePart,
     Timing,
 )
+from paradnn.core.words import rounded
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.contradictions import find_contradictions
@@ -61,6 +62,26 @@ def record(
             )
         )
     return recorded(point, *results)
+
+
+def test_the_note_of_a_run_has_interval_and_contention() -> None:
+    """The sentence that the UI shows must not be more confident than the metrics."""
+    blocks = [0.4, 0.5, 0.6, 0.45, 0.55, 0.5, 0.52, 0.48]
+    reason = "other processes took 1.0 of 2 cores"
+    busy = replace(QUIET, foreign_cpu_fraction=0.5, reason=reason)
+    processes = [answered(timing(blocks), {"contention": entry}) for entry in (QUIET, busy)]
+    made = recorded(read_point({"model": {"name": "fc"}}), *processes, processes[0])
+
+    ends = [made.metrics[f"examples_per_second_{end}"] for end in ("low", "high")]
+    low, high = (rounded(end) for end in ends)
+    rate = rounded(made.metrics["examples_per_second"])
+    note = made.description
+    assert f"**{rate} examples/s** (95% interval {low} to {high}), 500.000 ms a step" in note
+    assert note.endswith(f"**Contended**: {made.tags['contended_reason']}.")
+    assert "Contended" not in record(QUIET).description
+    apart = [answered(timing([seconds] * 6)) for seconds in (0.5, 0.51)]
+    unknown = recorded(read_point({"model": {"name": "fc"}}), *apart)
+    assert f"({unknown.tags['interval_reason']})" in unknown.description
 
 
 def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:

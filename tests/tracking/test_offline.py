@@ -276,7 +276,7 @@ def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_p
     open_tracker(settings, said.append).close_abandoned()
     assert (kept.exists(), living.exists()) == (False, True)
     assert [(run["run_id"], run["status"]) for run in store.runs()] == [(claim.run_id, "FINISHED")]
-    assert said == ["1 result uploaded, left by drivers that were killed"]
+    assert said == ["1 result uploaded: left by drivers that ended early"]
 
 
 def test_a_full_disk_is_said_in_one_line_and_nothing_is_lost(
