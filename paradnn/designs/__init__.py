@@ -1,3 +1,1 @@
-"""Which points of a space to measure: those that teach most for their time, and none that memory
-excludes.
-"""
+"""Designs of sweeps: which points of a space to measure, and which memory excludes."""

@@ -1,8 +1,9 @@
-"""An adaptive sweep: before every batch the store is read, the model of step time fitted, and the
-next points chosen.
+"""Adaptive sweeps: measure the most informative points and predict the others.
 
-Its whole state is read from the store (`Knowledge`): the same command goes on where it was ended,
-and several drivers share a sweep. `AdaptiveSweep` decides, for the session that measures.
+Before every batch the store is read, the model of step time is fitted, and the next points are
+chosen. All state comes from the store (`DesignKnowledge`), so the same command continues an
+interrupted sweep, and several drivers can share one. `AdaptiveSweep` decides for the session that
+measures.
 """
 
 import contextlib
@@ -23,7 +24,13 @@ from paradnn.config.settings import Settings
 from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import StoreError
 from paradnn.core.words import counted
-from paradnn.designs.choice import StoppingRule, choose, first_points, median_error, strain
+from paradnn.designs.choice import (
+    StoppingRule,
+    calibration_ratio,
+    choose,
+    first_points,
+    median_error,
+)
 from paradnn.designs.frontier import excluded
 from paradnn.forecast.history import CompletedRun, History, open_history
 from paradnn.forecast.phases import point_times
@@ -31,34 +38,38 @@ from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import RunHistory, row_of, table_of_points
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
-from paradnn.statistics.robust_regression import Array, one_thread
+from paradnn.statistics.robust_regression import Array, Prediction, one_thread
 from paradnn.store.files import read_json
 from paradnn.store.runs import Finished, ResumePolicy
 
-#: The error at which a sweep ends to which no end is given.
-_USUAL_ERROR = 0.05
-#: Points of a batch that is measured here.
-_BATCH = 8
-#: Draws of the seconds that a point takes.
-_TIMES = 20
-#: Groups of keys, and keys, that change neither a step nor what memory it takes.
-_ASIDE = ("measure", "replicate", "seed")
-#: All that a candidate's session is called: one design, in however many sessions it was measured.
+#: Default stopping error of an adaptive sweep.
+_DEFAULT_ERROR = 0.05
+#: Points per batch.
+_BATCH_SIZE = 8
+#: Simulation draws of the seconds that a point takes.
+_TIME_DRAWS = 20
+#: Groups of keys, and keys, that change neither a step nor its memory.
+_IRRELEVANT_KEYS = ("measure", "replicate", "seed")
+#: Session of every candidate: a design is one session, however many sessions measured it.
 _SESSION = "design"
-_EVERY_RUN = 10**9
+_ALL_RUNS = 10**9
 
 
 def start_size(axes: int) -> int:
-    """Points that are spread over a space before the first is chosen: two for each axis, and some."""
+    """Return the number of points that are spread over a space before any is chosen."""
     return 6 + 2 * axes
 
 
 class DesignKnowledge:
-    """The distinct points of a sweep, n candidates, and what is known of them.
+    """The n distinct points of a sweep (candidates), and knowledge about them from the store.
 
-    points: (n,), with their `table`. bounds, limits: (n,) bytes that arithmetic says a point takes,
-    and that it may take, infinite where unknown. ended: index -> how it ended. past: index -> its
-    measured run. claimed: indices that drivers measure now.
+    Attributes:
+        points: (n,) candidates, with their `table` of model inputs.
+        bounds: (n,) analytic lower bound of memory in bytes.
+        limits: (n,) available memory in bytes; infinite if unknown.
+        ended: How candidates ended, by index.
+        past: Measured runs, by index.
+        claimed: Indices of candidates that other drivers measure now.
     """
 
     def __init__(
@@ -71,58 +82,67 @@ class DesignKnowledge:
         self.ended: dict[int, Finished] = {}
         self.past: dict[int, CompletedRun] = {}
         self.claimed: set[int] = set()
-        self._own: set[int] = set()
-        self._all = points
+        self._measured_here: set[int] = set()
+        self._all_points = points
         self.describe()
-        self._environments, self._devices = set(self.table.environments), set(self._on)
+        self._environments = set(self.table.environments)
+        self._known_devices = set(self._devices)
 
     def describe(self) -> None:
-        """Look at the points by the ceilings that the store has now; ParadnnError as a session's
-        before its first.
+        """Compute costs and model inputs of the points with the ceilings that the store has now.
+
+        Raises:
+            ParadnnError: As a session before its first point.
         """
-        points = self._all
-        status = sweep_status(self._all, self._settings, self._history)
-        places = sorted(
-            {one: index for index, one in reversed([*enumerate(status.identities)])}.values()
-        )
-        self.points = [points[index] for index in places]
-        environments = [status.environments[index] for index in places]
-        ids = [place.environment_id for place in environments]
-        self._on = [place.device for place in environments]
-        self._indices = {status.identities[index]: number for number, index in enumerate(places)}
+        status = sweep_status(self._all_points, self._settings, self._history)
+        first_index: dict[Identity, int] = {}
+        for index, identity in enumerate(status.identities):
+            first_index.setdefault(identity, index)
+        indices = sorted(first_index.values())
+        self.points = [self._all_points[index] for index in indices]
+        environments = [status.environments[index] for index in indices]
+        environment_ids = [environment.environment_id for environment in environments]
+        self._devices = [environment.device for environment in environments]
+        self._indices = {
+            status.identities[index]: candidate for candidate, index in enumerate(indices)
+        }
         self._rates = rates_of(status)
-        table = table_of_points(self.points, ids, self._on, self._rates)
+        table = table_of_points(self.points, environment_ids, self._devices, self._rates)
         self.table = replace(table, sessions=[_SESSION] * len(table))
-        self.bounds = status.costs["memory_lower_bound_bytes"][places]
-        self.limits = status.limits[places]
+        self.bounds = status.costs["memory_lower_bound_bytes"][indices]
+        self.limits = status.limits[indices]
         self._workers = [
-            (status.workers[index], repr(points[index].data), points[index].devices)
-            for index in places
+            (status.workers[index], repr(point.data), point.devices)
+            for index, point in zip(indices, self.points, strict=True)
         ]
         self.lacks_ceilings = self._settings.ceilings and not all(status.ceilings.values())
 
     @cached_property
     def axes(self) -> dict[str, NDArray[Any]]:
-        """The keys in which candidates differ, with the values (n,) of each: numbers, or texts
-        where any is none; "" of a candidate that lacks the key. A list of numbers, such as
-        model.blocks, counts as its sum.
+        """The values (n,) of each key in which candidates differ.
+
+        Numbers if all values are numeric, otherwise texts, with "" for a candidate that lacks the
+        key. A list of numbers, such as model.blocks, counts with its sum.
         """
         axes: dict[str, NDArray[Any]] = {}
         rows = self.table.rows
-        for key in dict.fromkeys(
-            key for row in rows for key in row if key.split(".")[0] not in _ASIDE
-        ):
+        keys = dict.fromkeys(key for row in rows for key in row)
+        for key in keys:
+            if key.split(".")[0] in _IRRELEVANT_KEYS:
+                continue
             texts = [row.get(key, "") for row in rows]
             numbers = {text: _number(text) for text in set(texts)}
-            if len(numbers) > 1:
-                axes[key] = np.array(
-                    texts if None in numbers.values() else [numbers[text] for text in texts]
-                )
+            if len(numbers) == 1:
+                continue
+            if None in numbers.values():
+                axes[key] = np.array(texts)
+            else:
+                axes[key] = np.array([numbers[text] for text in texts])
         return axes
 
     @cached_property
     def coordinates(self) -> Array:
-        """(n, k) where each candidate lies in the space; words lie in their order."""
+        """(n, k) positions of the candidates in their space; texts are ordered alphabetically."""
         columns = [np.unique(axis, return_inverse=True)[1] for axis in self.axes.values()]
         if columns:
             return np.stack(columns, axis=1).astype(float)
@@ -130,72 +150,74 @@ class DesignKnowledge:
 
     @cached_property
     def _sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
-        """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in
-        bytes; and what must be equal for one point's memory to say anything of another's: all that
-        is no size, and the environment.
+        """(n, k) quantities that memory grows with, and (n,) kinds for `excluded`.
+
+        Sizes are those of model and batch, and the analytic memory bound in bytes. A kind combines
+        the environment and all axes that are not sizes.
         """
-        is_size = {
-            key: axis.dtype.kind == "f" and (key == "batch_size" or key.startswith("model."))
-            for key, axis in self.axes.items()
-        }
-        sizes = [axis for key, axis in self.axes.items() if is_size[key]]
-        others = [axis for key, axis in self.axes.items() if not is_size[key]]
-        return np.stack([*sizes, self.bounds], axis=1), [
-            *zip(self.table.environments, *others, strict=True)
-        ]
+        sizes = []
+        others = []
+        for key, axis in self.axes.items():
+            is_model_or_batch = key == "batch_size" or key.startswith("model.")
+            if axis.dtype.kind == "f" and is_model_or_batch:
+                sizes.append(axis)
+            else:
+                others.append(axis)
+        kinds: list[Hashable] = [*zip(self.table.environments, *others, strict=True)]
+        return np.stack([*sizes, self.bounds], axis=1), kinds
 
-    def look(self, read: bool = True) -> None:
-        """Ask the store again; one that does not answer leaves what is known.
+    def look(self, *, read_runs: bool = True) -> None:
+        """Read the store again; if it does not answer, keep the earlier knowledge.
 
-        `read`: what was measured too, and not only which points ended or are claimed.
+        Args:
+            read_runs: Whether to read measurements, not only which points ended or are claimed.
         """
         with contextlib.suppress(StoreError):
-            # A point that ends between the two questions is in both answers, and counts once.
+            # A point that ends between the two queries is in both answers and counts once.
             claimed = {self._indices.get(identity) for identity in self._history.claimed()}
-            known = self._history.finished(
-                self._environments if self._policy.looks else (), self._sweep_id
-            )
-            for identity, runs in known.items():
+            environments = self._environments if self._policy.looks else ()
+            finished = self._history.finished(environments, self._sweep_id)
+            for identity, runs in finished.items():
                 index = self._indices.get(identity)
-                if index is None or index in self._own:
+                if index is None or index in self._measured_here:
                     continue
-                ours = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
-                found = self._policy.first(self.points[index], runs) or next(iter(ours), None)
-                if found:
-                    self.ended[index] = found
-            self._devices |= {
-                run.tags["device"]
-                for runs in known.values()
-                for run in runs
-                if "device" in run.tags
-            }
-            self.claimed = (
-                {index for index in claimed if index is not None} - self._own - self.ended.keys()
-            )
-            wanted = {
-                one.run_id: index
-                for index, one in self.ended.items()
-                if one.tags["outcome"] == "ok"
-            }
-            for most in (
-                (256 + 2 * len(wanted), _EVERY_RUN) if read else ()
-            ):  # those not read yet: mostly few, and new
-                missing = {
-                    run_id: index for run_id, index in wanted.items() if index not in self.past
-                }
-                if missing:
-                    past = self._history.past(self._devices, most)
-                    self.past |= {missing[run.run_id]: run for run in past if run.run_id in missing}
+                of_sweep = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
+                accepted = self._policy.first(self.points[index], runs) or next(
+                    iter(of_sweep), None
+                )
+                if accepted:
+                    self.ended[index] = accepted
+                self._known_devices |= {run.tags["device"] for run in runs if "device" in run.tags}
+            self.claimed = {index for index in claimed if index is not None}
+            self.claimed -= self._measured_here | self.ended.keys()
+            if read_runs:
+                self._read_runs()
+
+    def _read_runs(self) -> None:
+        """Read the measurements of candidates that are not in `past` yet."""
+        wanted = {
+            ended.run_id: index
+            for index, ended in self.ended.items()
+            if ended.tags["outcome"] == "ok"
+        }
+        # Missing runs are mostly few and recent, so a limited query comes first.
+        for limit in (256 + 2 * len(wanted), _ALL_RUNS):
+            missing = {run_id: index for run_id, index in wanted.items() if index not in self.past}
+            if not missing:
+                return
+            for run in self._history.past(self._known_devices, limit):
+                if run.run_id in missing:
+                    self.past[missing[run.run_id]] = run
 
     def take(self, rows: Iterable[RecordedPoint]) -> None:
-        """Note what this session measured itself."""
+        """Add points that this session measured."""
         for row in rows:
             tags = row.tags
-            found = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
-            index = self._indices.get(found)
+            identity = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
+            index = self._indices.get(identity)
             if index is None:
                 continue
-            self._own.add(index)
+            self._measured_here.add(index)
             self.ended[index] = Finished(row.run_id, {"outcome": row.outcome})
             if row.outcome == "ok":
                 params = row_of(self.points[index])
@@ -204,53 +226,67 @@ class DesignKnowledge:
 
     @property
     def tried(self) -> int:
-        """How many were measured, or tried: what memory excludes was not."""
+        """Number of points that were measured or attempted, without predicted outcomes."""
         return sum(ended.tags["outcome"] != "oom_predicted" for ended in self.ended.values())
 
     def runs(self) -> RunHistory:
-        """The measured ones, as one session."""
+        """Return the measured candidates as one session."""
         runs = RunHistory.of(list(self.past.values()), self._rates)
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
 
     def too_large(self) -> dict[int, str]:
-        """Index -> why a candidate without an outcome is out of memory: by arithmetic, or by the
-        run that proves it.
+        """Return why candidates without an outcome run out of memory, by index.
+
+        The reason is arithmetic, or the run that proves it.
         """
-        ends = {index: one.tags["outcome"] for index, one in self.ended.items()}
+        outcomes = {index: ended.tags["outcome"] for index, ended in self.ended.items()}
         tried = [
-            index for index, outcome in ends.items() if outcome in ("ok", "oom_host", "oom_device")
+            index
+            for index, outcome in outcomes.items()
+            if outcome in ("ok", "oom_host", "oom_device")
         ]
-        failed = np.array([ends[index] != "ok" for index in tried], dtype=bool)
-        (sizes, kinds), names = self._sizes_and_kinds, [self.ended[index].run_id for index in tried]
+        failed = np.array([outcomes[index] != "ok" for index in tried], dtype=bool)
+        sizes, kinds = self._sizes_and_kinds
         proofs = excluded(
-            sizes, kinds, sizes[tried], [kinds[index] for index in tried], failed, names
+            candidates=sizes,
+            kinds=kinds,
+            tried=sizes[tried],
+            tried_kinds=[kinds[index] for index in tried],
+            failed=failed,
+            run_ids=[self.ended[index].run_id for index in tried],
         )
-        found = {}
-        for index, (proof, bound, limit) in enumerate(
-            zip(proofs, self.bounds, self.limits, strict=True)
-        ):
-            if index not in self.ended and proof:
-                found[index] = f"no smaller in any size than run {proof}, which was out of memory"
-            elif index not in self.ended and bound > limit:
-                found[index] = (
+        reasons = {}
+        for index, proof in enumerate(proofs):
+            if index in self.ended:
+                continue
+            bound = self.bounds[index]
+            limit = self.limits[index]
+            if proof:
+                reasons[index] = (
+                    f"at least as large in every size as run {proof}, which ran out of memory"
+                )
+            elif bound > limit:
+                reasons[index] = (
                     f"needs at least {bound / 2**30:,.2f} GiB, the limit is {limit / 2**30:.2f} GiB"
                 )
-        return found
+        return reasons
 
     def unavailable(self) -> set[int]:
-        """Candidates on a device or software that an earlier one did not find."""
-        lacking = {
+        """Return candidates whose device or software an earlier point did not find."""
+        missing = {
             self._workers[index]
-            for index, one in self.ended.items()
-            if one.tags["outcome"] == "unavailable"
+            for index, ended in self.ended.items()
+            if ended.tags["outcome"] == "unavailable"
         }
-        return {index for index, worker in enumerate(self._workers) if worker in lacking}
+        return {index for index, worker in enumerate(self._workers) if worker in missing}
 
 
 def _number(text: str) -> float | None:
+    """Return the number in a JSON text, or the sum of a list of numbers; otherwise None."""
     try:
         value = read_json(text)
-        value = sum(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            value = sum(value)
         if value is None or isinstance(value, bool | str | dict):
             return None
         return float(value)
@@ -259,8 +295,12 @@ def _number(text: str) -> float | None:
 
 
 class DesignState(NamedTuple):
-    """What was known at one moment: measured points, minutes since the command began, the median
-    error expected of the others (None before anything is predicted).
+    """State of a design before a batch.
+
+    Attributes:
+        measured: Number of measured points.
+        minutes: Minutes since the command began.
+        error: Expected median relative error of the others; None before the first prediction.
     """
 
     measured: int
@@ -269,108 +309,106 @@ class DesignState(NamedTuple):
 
 
 class AdaptiveSweep(SweepDesign):
-    """What is known, when it is enough, and what is measured next.
+    """Decides which points to measure next, and when to stop.
 
-    begin: when the command began, on the monotonic clock. looks: one before every batch. reason:
-    why the sweep is over; empty before. excluded: index -> why it is out of memory without being
-    tried.
+    Attributes:
+        begin: Start of the command on the monotonic clock, in seconds.
+        looks: State before every batch.
+        reason: Why the sweep is over; empty before.
+        excluded: Why points are out of memory without being tried, by index.
     """
 
     def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
         self.points = points
         self.begin = time.monotonic()
-        given = settings.sweep
-        rule = StoppingRule(given.points, given.minutes, given.error)
-        if rule != StoppingRule():
-            self.rule = rule
-        else:
-            self.rule = StoppingRule(error=_USUAL_ERROR)
+        rule = StoppingRule(settings.sweep.points, settings.sweep.minutes, settings.sweep.error)
+        if rule == StoppingRule():
+            rule = StoppingRule(error=_DEFAULT_ERROR)
+        self.rule = rule
         self.looks: list[DesignState] = []
         self.excluded: dict[int, str] = {}
         self.reason = ""
-        self._left = given.points or len(points)
+        self._left = settings.sweep.points or len(points)
         self._settings = settings
         self._sweep = sweep
-        self._ended = False
+        self._has_ended = False
 
     @cached_property
     def knowledge(self) -> DesignKnowledge:
-        """Asked for when stacks and store are there; nothing is read yet."""
+        """Knowledge about the candidates; created once stacks and store exist, before any read."""
         history = open_history(self._settings.tracking)
         return DesignKnowledge(self.points, self._settings, history, self._sweep.sweep_id)
 
     @property
     def left(self) -> int:
-        """How many points more it may ask for."""
+        """Maximum number of points that the sweep may still request."""
         return self._left
 
     @property
     def seconds_left(self) -> float:
-        """What `sweep.minutes` leaves."""
+        """Seconds until `sweep.minutes` is reached."""
         if self.rule.minutes is None:
             return math.inf
         return 60 * (self.rule.minutes - self.minutes)
 
     @property
     def minutes(self) -> float:
-        """Since the command began."""
+        """Minutes since the command began."""
         return (time.monotonic() - self.begin) / 60
 
     @property
-    def room(self) -> float:
-        """How many points may still be begun within `sweep.points`, those that others measure now
-        counted.
-        """
-        most = math.inf if self.rule.points is None else self.rule.points
-        return max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
+    def remaining_budget(self) -> float:
+        """Points that may still start within `sweep.points`, after those that others measure."""
+        if self.rule.points is None:
+            return math.inf
+        return max(0, self.rule.points - self.knowledge.tried - len(self.knowledge.claimed))
 
     @property
     def progress(self) -> str:
-        """What the last look knew, in a few words."""
+        """State of the design for the progress line."""
         if not self.looks:
             return ""
         error = self.looks[-1].error
         if error is None:
-            return "a start spread over the space"
+            return "initial points, spread over the space"
         return f"expected error {error:.1%}"
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """The next points; at the end, once, what memory excludes."""
-        if self._ended:
+        """Return the next points; once at the end, the points that memory excludes."""
+        if self._has_ended:
             return []
         knowledge = self.knowledge
         points = self.knowledge.points
-        if rows and knowledge.lacks_ceilings:  # they came with the first point
+        if rows and knowledge.lacks_ceilings:  # the first point measured them
             knowledge.describe()
         knowledge.take(rows)
         chosen = self.next()
         if chosen:
             return [DesignPoint(points[index], {}) for index in chosen]
-        self._ended = True
+        self._has_ended = True
         return [DesignPoint(points[index], {}, reason) for index, reason in self.excluded.items()]
 
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:
-        """Whether a point is still to be measured: in time, and within `sweep.points` with all that
-        others measure.
+        """Return whether a point should still be measured, within time and `sweep.points`.
 
-        It is asked once more when the point is claimed. Of several drivers that claim at once the
-        last one sees all others. So no more points are kept than there is room for; perhaps fewer,
-        and these are chosen again.
+        This is asked again after the point is claimed. If several drivers claim at the same time,
+        the last one sees all others, so `sweep.points` is never exceeded. Perhaps fewer points are
+        kept, and the missing ones are chosen again.
         """
         if visit.excluded:
             return True
         if not claimed:
-            return self.seconds_left > 0 and self.room > 0
+            return self.seconds_left > 0 and self.remaining_budget > 0
         if self.rule.points is None:
             return True
-        self.knowledge.look(read=False)
+        self.knowledge.look(read_runs=False)
         return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
 
     def next(self) -> list[int]:
-        """Candidates to measure next, from what the store holds now; none once `reason` says why.
+        """Return the candidates to measure next; none once `reason` says why.
 
-        While other drivers measure all that is left it waits for them: if one is killed, its points
-        are for the others.
+        While other drivers measure all remaining points, this waits for them: if one is killed, its
+        points are free again.
         """
         while True:
             self.knowledge.look()
@@ -381,79 +419,102 @@ class AdaptiveSweep(SweepDesign):
 
     @one_thread()
     def _choose(self) -> list[int]:
-        """Candidates to measure next; none where there is a `reason`, or others measure what is
-        left.
-        """
+        """Return candidates to measure next; none if the sweep is over or others measure the rest."""
         knowledge = self.knowledge
-        size = len(self.knowledge.points)
+        size = len(knowledge.points)
         self.excluded = knowledge.too_large()
-        every = np.arange(size)
-        unmeasured = ~np.isin(every, [*knowledge.ended, *self.excluded, *knowledge.unavailable()])
-        allowed = unmeasured & ~np.isin(every, [*knowledge.claimed])
-        # A start is spread over the space; then the points that teach most are chosen.
-        start = min(start_size(len(knowledge.axes)), max(2, (self.rule.points or size) // 2))
+        indices = np.arange(size)
+        is_unmeasured = ~np.isin(
+            indices, [*knowledge.ended, *self.excluded, *knowledge.unavailable()]
+        )
+        is_allowed = is_unmeasured & ~np.isin(indices, [*knowledge.claimed])
+        initial = min(start_size(len(knowledge.axes)), max(2, (self.rule.points or size) // 2))
         step = None
         error = None
         if knowledge.past:
             runs = knowledge.runs()
             model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
             step = model.predict(knowledge.table)
-            if knowledge.tried >= start and unmeasured.any():
-                spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
-                error = median_error(strain(model.left_out) * spread)
-        look = DesignState(knowledge.tried, self.minutes, error)
-        self.looks.append(look)
-        self.reason = self.rule.reached(*look) or ("" if unmeasured.any() else self._exhausted())
-        if self.reason or not allowed.any() or not self.room:
+            if knowledge.tried >= initial and is_unmeasured.any():
+                variance = (step.root[is_unmeasured] ** 2).sum(axis=1) + step.own[is_unmeasured]
+                error = median_error(calibration_ratio(model.left_out) * np.sqrt(variance))
+        state = DesignState(knowledge.tried, self.minutes, error)
+        self.looks.append(state)
+        self.reason = self.rule.reached(*state)
+        if not self.reason and not is_unmeasured.any():
+            self.reason = self._exhausted()
+        if self.reason or not is_allowed.any() or not self.remaining_budget:
             self._left = 0
             return []
-        self._left, count, chosen = (
-            int(min(allowed.sum(), self.room)),
-            int(min(self.room, _BATCH)),
-            [],
-        )
-        if knowledge.tried < start:  # what is known to be out of memory left out
-            possible = np.flatnonzero(~np.isin(every, [*self.excluded]))
-            spread_out = possible[
-                first_points(knowledge.coordinates[possible], 2 * start, self._settings.sweep.seed)
-            ]
-            chosen = spread_out[allowed[spread_out]][: min(count, start - knowledge.tried)].tolist()
-        if not chosen and step is None:  # all that was tried failed
-            chosen = np.flatnonzero(allowed)[:count].tolist()
+        self._left = int(min(is_allowed.sum(), self.remaining_budget))
+        count = int(min(self.remaining_budget, _BATCH_SIZE))
+        chosen: list[int] = []
+        if knowledge.tried < initial:
+            chosen = self._initial_points(is_allowed, initial)[:count]
+        if not chosen and step is None:  # every attempt failed
+            chosen = np.flatnonzero(is_allowed)[:count].tolist()
         elif not chosen and step is not None:
-            seconds = point_times(runs, knowledge.table, _TIMES, step).seconds.mean(axis=1)
-            chosen = choose(
-                step, seconds, count, unmeasured.astype(float), allowed, sorted(knowledge.claimed)
-            )
+            chosen = self._informative_points(runs, step, is_unmeasured, is_allowed, count)
         random.Random(f"{self._settings.sweep.seed} {knowledge.tried}").shuffle(chosen)
         return chosen
 
+    def _initial_points(self, is_allowed: NDArray[np.bool_], initial: int) -> list[int]:
+        """Return allowed points that are spread over the part of the space that fits in memory."""
+        knowledge = self.knowledge
+        indices = np.arange(len(knowledge.points))
+        possible = np.flatnonzero(~np.isin(indices, [*self.excluded]))
+        positions = knowledge.coordinates[possible]
+        spread_out = possible[first_points(positions, 2 * initial, self._settings.sweep.seed)]
+        allowed: list[int] = spread_out[is_allowed[spread_out]].tolist()
+        return allowed[: initial - knowledge.tried]
+
+    def _informative_points(
+        self,
+        runs: RunHistory,
+        step: Prediction,
+        is_unmeasured: NDArray[np.bool_],
+        is_allowed: NDArray[np.bool_],
+        count: int,
+    ) -> list[int]:
+        """Return the points that reduce the variance of the predicted steps most per second."""
+        knowledge = self.knowledge
+        seconds = point_times(runs, knowledge.table, _TIME_DRAWS, step).seconds.mean(axis=1)
+        return choose(
+            step,
+            seconds,
+            count,
+            weights=is_unmeasured.astype(float),
+            allowed=is_allowed,
+            claimed=sorted(knowledge.claimed),
+        )
+
     def _exhausted(self) -> str:
-        """Why there is nothing left to measure."""
+        """Return why no point is left to measure."""
         if not self.knowledge.tried:
             return "every point is out of memory"
+        measured = "every point is measured"
         if self.excluded:
-            which = "every point that fits the memory is measured"
-        else:
-            which = "every point is measured"
-        return f"{which} before {' or '.join(self.rule.words)}"
+            measured = "every point that fits in memory is measured"
+        return f"{measured} before {' or '.join(self.rule.overrides)}"
 
     def conclusion(self) -> DesignResult:
-        """The whole design, whichever session or driver measured it."""
+        """Return the result of the whole design, over all sessions and drivers."""
         if not self.looks:
             return DesignResult()
-        look = self.looks[-1]
-        space = len(self.knowledge.points)
+        state = self.looks[-1]
+        size = len(self.knowledge.points)
         ended = self.knowledge.ended
-        large = sum(one.tags["outcome"].startswith("oom") for one in ended.values()) + len(
-            self.excluded.keys() - ended.keys()
+        out_of_memory = sum(end.tags["outcome"].startswith("oom") for end in ended.values())
+        out_of_memory += len(self.excluded.keys() - ended.keys())
+        text = (
+            f"Adaptive: {state.measured:,} of {counted(size, 'point')} measured "
+            f"({state.measured / size:.1%})"
         )
-        text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
-        text += f", {large:,} out of memory." if large else "."
-        metrics = {"design_candidates": float(space), "design_measured": float(look.measured)}
-        if look.error is not None:
-            text += f" Expected median error of the others: {look.error:.1%}."
-            metrics["design_expected_error"] = look.error
+        text += f", {out_of_memory:,} out of memory." if out_of_memory else "."
+        metrics = {"design_candidates": float(size), "design_measured": float(state.measured)}
+        if state.error is not None:
+            text += f" Expected median error of the others: {state.error:.1%}."
+            metrics["design_expected_error"] = state.error
         text += f" Ended by {self.reason}." if self.reason else " Interrupted."
         tags = {"design": "adaptive", "design_end": self.reason or "interrupted"}
         looks = {"columns": [*DesignState._fields], "data": [*map(list, self.looks)]}

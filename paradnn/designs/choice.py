@@ -1,4 +1,4 @@
-"""Which points teach most, and when enough is known: functions of predictions."""
+"""Choice of informative points, and when an adaptive sweep stops: functions of predictions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,115 +20,143 @@ def choose(
     allowed: NDArray[np.bool_] | None = None,
     claimed: Sequence[int] = (),
 ) -> list[int]:
-    """Up to `count` indices of candidates (n,), the most useful first.
+    """Choose the candidates that reduce the variance of all predictions most per second.
 
-    seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate
-    matters, 1 each unless given; 0 for what is not to be predicted, such as what runs out of
-    memory. allowed: (n,) what may be chosen, all unless given: what was measured still counts in
-    the variance, and is no candidate. claimed: indices of what others measure now: as if chosen
-    before.
+    The choice is greedy: each chosen candidate counts as measured for the next one. Variances count
+    relative to a candidate's own spread, so that inherently uncertain steps do not attract all
+    measurements.
+
+    Args:
+        posterior: Prediction of n candidates; covariance is root @ root.T plus the diagonal `own`.
+        seconds: (n,) expected duration of measuring a candidate.
+        count: Maximum number of candidates to choose.
+        weights: (n,) importance of a candidate, by default 1; 0 for points that need no prediction,
+            such as those out of memory.
+        allowed: (n,) which candidates may be chosen, by default all. Measured ones still count in
+            the variance.
+        claimed: Indices of candidates that others measure now; they count as chosen before.
+
+    Returns:
+        Indices of at most `count` candidates, the most useful first.
     """
     size = len(posterior.mean)
     weight = (1.0 if weights is None else weights) / posterior.spread**2
     if allowed is None:
-        open_ = np.ones(size, dtype=bool)
+        is_open = np.ones(size, dtype=bool)
     else:
-        open_ = allowed.copy()
+        is_open = allowed.copy()
     root = posterior.root
     own = posterior.own.copy()
     gram = (root * weight[:, None]).T @ root  # (k, k)
-    core = np.eye(root.shape[1])  # covariance is root @ core @ root.T, and `own` beside it
-    learnt = ((root @ gram) * root).sum(axis=1)  # (n,) of sum_i weight_i covariance_ij^2
+    core = np.eye(root.shape[1])  # the covariance is root @ core @ root.T, plus `own`
+    reduction = ((root @ gram) * root).sum(axis=1)  # (n,) sum_i weight_i covariance_ij^2
     variance = (root * root).sum(axis=1)
-    same = np.bincount(posterior.group, weight, minlength=size)[posterior.group]
+    group_weight = np.bincount(posterior.group, weight, minlength=size)[posterior.group]
     chosen: list[int] = []
-    while len(chosen) < len(claimed) or (len(chosen) < count + len(claimed) and open_.any()):
-        # What a candidate shares with its own replicates alone: a second term of the same sum.
-        alone = own * same * (2 * variance + own)
-        worth = (learnt + alone) / (variance + own + posterior.noise**2) / seconds
-        if len(chosen) >= len(claimed):
-            best = int(np.argmax(np.where(open_, worth, -np.inf)))
-        else:
+    while len(chosen) < len(claimed) or (len(chosen) < count + len(claimed) and is_open.any()):
+        # Variance that a candidate shares with its own replicates alone is a second term.
+        own_reduction = own * group_weight * (2 * variance + own)
+        worth = (reduction + own_reduction) / (variance + own + posterior.noise**2) / seconds
+        if len(chosen) < len(claimed):
             best = claimed[len(chosen)]
+        else:
+            best = int(np.argmax(np.where(is_open, worth, -np.inf)))
         chosen.append(best)
-        open_[best] = False
+        is_open[best] = False
         total = variance[best] + own[best] + posterior.noise**2
         step = core @ root[best] / np.sqrt(total)
-        # What is measured need not be predicted any more, nor its replicates.
-        gram -= same[best] * np.outer(root[best], root[best])
+        # A measured candidate needs no prediction any more, and neither do its replicates.
+        gram -= group_weight[best] * np.outer(root[best], root[best])
         turned = core @ (gram @ step)
         along, across = (root @ np.stack([step, turned], axis=1)).T
-        learnt -= same[best] * total * along**2
-        kin = posterior.group == posterior.group[best]
-        same[kin] = 0.0
+        reduction -= group_weight[best] * total * along**2
+        is_replicate = posterior.group == posterior.group[best]
+        group_weight[is_replicate] = 0.0
         # (core - s s') gram (core - s s') = core gram core - s t' - t s' + s (s' gram s) s'
-        learnt += along * (along * float(step @ gram @ step) - 2 * across)
+        reduction += along * (along * float(step @ gram @ step) - 2 * across)
         variance -= along**2
         core -= np.outer(step, step)
-        own[kin] *= 1 - own[best] / total
+        own[is_replicate] *= 1 - own[best] / total
     return chosen[len(claimed) :]
 
 
 def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
-    """Up to `count` indices of candidates (n, k) that fill their space evenly, without repetition,
-    in a random order.
+    """Choose candidates that fill their space evenly.
 
     A scrambled Sobol sequence (Owen, 1998) over the ranks of each coordinate's values; each of its
-    points takes the nearest candidate that is still free.
+    points takes the nearest free candidate.
+
+    Args:
+        coordinates: (n, k) positions of the candidates.
+        count: Maximum number of candidates to choose.
+        seed: Seed of the sequence.
+
+    Returns:
+        Distinct indices in random order.
     """
     from scipy.stats import qmc
 
     size = len(coordinates)
-    places = [np.unique(column, return_inverse=True) for column in coordinates.T]
-    varying = [(number + 0.5) / len(values) for values, number in places if len(values) > 1]
+    columns = [np.unique(column, return_inverse=True) for column in coordinates.T]
+    varying = [(rank + 0.5) / len(values) for values, rank in columns if len(values) > 1]
     if count >= size or not varying:
         return [int(index) for index in np.random.default_rng(seed).permutation(size)[:count]]
     unit = np.stack(varying, axis=1)  # (n, k) in 0..1
     draws = qmc.Sobol(unit.shape[1], rng=seed).random(1 << max(count - 1, 1).bit_length())[:count]
-    free = np.ones(size, dtype=bool)
+    is_free = np.ones(size, dtype=bool)
     chosen = []
     for draw in draws:
-        distance = np.where(free, ((unit - draw) ** 2).sum(axis=1), np.inf)
-        chosen.append(int(np.argmin(distance)))
-        free[chosen[-1]] = False
+        distance = np.where(is_free, ((unit - draw) ** 2).sum(axis=1), np.inf)
+        nearest = int(np.argmin(distance))
+        chosen.append(nearest)
+        is_free[nearest] = False
     return chosen
 
 
 def median_error(spreads: Array) -> float:
-    """The median of |predicted / true - 1| expected over points whose log has these standard
-    deviations (n,).
+    """Return the expected median of |predicted / true - 1|.
 
-    Solves mean(P(|exp(s z) - 1| <= m)) = 1/2 for m, z standard normal; 0 for no points.
+    Solves mean(P(|exp(s z) - 1| <= m)) = 1/2 for m, with z standard normal.
+
+    Args:
+        spreads: (n,) standard deviations of the logarithms.
+
+    Returns:
+        The median relative error; 0 for no points.
     """
+    if not len(spreads):
+        return 0.0
     spread = np.maximum(spreads, 1e-12)
 
-    def excess(middle: float) -> float:
-        below = ndtr(np.log(max(1 - middle, 1e-300)) / spread)
-        return float(np.mean(ndtr(np.log1p(middle) / spread) - below)) - 0.5
+    def excess(median: float) -> float:
+        below = ndtr(np.log(max(1 - median, 1e-300)) / spread)
+        return float(np.mean(ndtr(np.log1p(median) / spread) - below)) - 0.5
 
-    if len(spread):
-        return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15))
-    return 0.0
+    return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15))
 
 
-def strain(left_out: LeaveOneOutErrors) -> float:
-    """How many times larger errors of what was left out are than their stated spreads, by the
-    medians of their sizes.
+def calibration_ratio(errors: LeaveOneOutErrors) -> float:
+    """Return how many times larger leave-one-out errors are than their stated spreads.
 
-    Errors are Student's t. At least 1, and 1 for fewer than eight.
+    Compares medians of absolute values; errors are Student's t.
+
+    Returns:
+        At least 1; exactly 1 for fewer than eight errors.
     """
-    if len(left_out.error) < 8:
+    if len(errors.error) < 8:
         return 1.0
-    ratio = np.abs(left_out.error) / np.maximum(left_out.spread, 1e-12)
-    return max(1.0, float(np.median(ratio) / stdtrit(left_out.freedom, 0.75)))
+    ratio = np.abs(errors.error) / np.maximum(errors.spread, 1e-12)
+    return max(1.0, float(np.median(ratio) / stdtrit(errors.freedom, 0.75)))
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """What ends an adaptive sweep, whichever comes first; None: that does not.
+    """Criteria that end an adaptive sweep; the first one that is met counts, None never is.
 
-    points: measured ones, of all drivers and sessions. minutes: of this command. error: median
-    relative error expected of predicted step times.
+    Attributes:
+        points: Measured points, by all drivers and sessions.
+        minutes: Minutes of this command.
+        error: Expected median relative error of the predicted step times.
     """
 
     points: int | None = None
@@ -136,13 +164,17 @@ class StoppingRule:
     error: float | None = None
 
     @property
-    def words(self) -> list[str]:
-        """Each end as it is written on the command line."""
+    def overrides(self) -> list[str]:
+        """Each criterion as an override of the command line."""
         return [f"sweep.{key}={value:g}" for key, value in vars(self).items() if value is not None]
 
     def reached(self, measured: int, minutes: float, error: float | None) -> str:
-        """Why the sweep is over, in words; empty while it is not. `error` is None before anything
-        is predicted.
+        """Return the criterion that is met, or an empty string.
+
+        Args:
+            measured: Number of measured points.
+            minutes: Minutes since the command began.
+            error: Expected median relative error; None before the first prediction.
         """
         if self.points is not None and measured >= self.points:
             return f"sweep.points={self.points}"

@@ -1,9 +1,9 @@
-"""What memory excludes, learnt from what was tried: memory grows with every size, so a few points
-tell of many.
+"""Inference about memory from the points that were tried.
 
-What ran out of memory proves that all runs out that is no smaller in any size, and what fitted
-proves that all fits that is no larger in any. Points of different kinds (family, precision, compile
-mode, host) prove nothing of each other.
+Memory grows with every size. A point that ran out of memory therefore proves that every point runs
+out that is at least as large in all sizes, and a point that fitted proves that every point fits that
+is at most as large in all sizes. Points of different kinds (family, precision, compile mode, host)
+prove nothing about each other.
 """
 
 from collections.abc import Hashable, Sequence
@@ -24,22 +24,38 @@ def excluded(
     failed: _Bools,
     run_ids: Sequence[str],
 ) -> list[str | None]:
-    """Of each candidate the run that proves it runs out of memory, None where none does.
+    """Find the run that proves that a candidate runs out of memory.
 
-    candidates: (n, k) sizes, larger numbers being larger sizes; tried: (m, k). kinds, tried_kinds:
-    what must be equal for one to prove anything of the other. failed: (m,) whether it ran out of
-    memory. Where several prove it, the smallest in the first size that differs. A failure that a
-    success is no smaller than in any size proves nothing: something else took its memory.
+    A failure is ignored if a point fitted that is at least as large in every size: something else
+    took its memory.
+
+    Args:
+        candidates: (n, k) sizes; larger numbers are larger sizes.
+        kinds: (n,) what must be equal for one point to prove anything about another.
+        tried: (m, k) sizes of points that were tried.
+        tried_kinds: (m,) their kinds.
+        failed: (m,) whether they ran out of memory.
+        run_ids: (m,) their run ids.
+
+    Returns:
+        (n,) the id of the smallest proving run, ordered by the first size, or None without a proof.
     """
-    own, codes = _codes(kinds, tried_kinds)
-    order = sorted(
+    candidate_codes, tried_codes = _codes(kinds, tried_kinds)
+    failures = sorted(
         map(int, np.flatnonzero(failed)), key=lambda index: (*tried[index], run_ids[index])
     )
-    if not order:
+    if not failures:
         return [None] * len(candidates)
-    disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order]).any(axis=0)
-    proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~disturbed
-    return [run_ids[order[int(proved.argmax())]] if proved.any() else None for proved in proofs]
+    failed_codes = tried_codes[failures]
+    is_contradicted = _at_least_as_large(
+        tried[~failed], tried[failures], tried_codes[~failed], failed_codes
+    ).any(axis=0)
+    is_proof = _at_least_as_large(candidates, tried[failures], candidate_codes, failed_codes)
+    is_proof &= ~is_contradicted
+    proofs: list[str | None] = []
+    for row in is_proof:
+        proofs.append(run_ids[failures[int(row.argmax())]] if row.any() else None)
+    return proofs
 
 
 def fitting(
@@ -49,46 +65,56 @@ def fitting(
     tried_kinds: Sequence[Hashable],
     failed: _Bools,
 ) -> _Bools:
-    """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any
-    size.
+    """Return (n,) whether a success proves that a candidate fits in memory.
+
+    Arguments are those of `excluded`.
     """
-    own, codes = _codes(kinds, tried_kinds)
-    return np.asarray(_no_smaller(tried[~failed], candidates, codes[~failed], own).any(axis=0))
+    candidate_codes, tried_codes = _codes(kinds, tried_kinds)
+    covers = _at_least_as_large(tried[~failed], candidates, tried_codes[~failed], candidate_codes)
+    return np.asarray(covers.any(axis=0))
 
 
 def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array, Array]:
-    """A number for every kind."""
+    """Return the same number for equal kinds in both sequences."""
     numbers = {kind: number for number, kind in enumerate({*kinds, *others})}
-    return np.array([numbers[kind] for kind in kinds], float), np.array(
-        [numbers[kind] for kind in others], float
-    )
+    codes = np.array([numbers[kind] for kind in kinds], float)
+    other_codes = np.array([numbers[kind] for kind in others], float)
+    return codes, other_codes
 
 
-def _no_smaller(
+def _at_least_as_large(
     one: Array, other: Array, kinds: Array | float = 0.0, other_kinds: Array | float = 0.0
 ) -> _Bools:
-    """(n, m) whether each of (n, k) sizes is in none smaller than each of (m, k), and of the same
-    kind.
+    """Return (n, m) whether row i of (n, k) `one` is of the kind of row j of (m, k) `other` and at
+    least as large in all k sizes.
     """
-    found = np.zeros((len(one), len(other))) + np.reshape(kinds, (-1, 1)) == np.reshape(
-        other_kinds, (1, -1)
-    )
+    rows = np.zeros((len(one), len(other))) + np.reshape(kinds, (-1, 1))
+    is_larger = rows == np.reshape(other_kinds, (1, -1))
     for column, other_column in zip(one.T, other.T, strict=True):
-        found &= column[:, None] >= other_column
-    return np.asarray(found)
+        is_larger &= column[:, None] >= other_column
+    return np.asarray(is_larger)
 
 
 def sides(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bools]:
-    """What the others say of each of points (n, k) of one kind: "fits", "fails", "contradicted" or
-    "open"; and whether it is at the edge: of those that failed none is smaller, or of those that
-    fitted none larger.
+    """Compare each point of one kind with the others.
+
+    Args:
+        points: (n, k) sizes.
+        failed: (n,) whether a point ran out of memory.
+
+    Returns:
+        (n,) what the other points prove about a point: "fits", "fails", "contradicted" or "open";
+        and (n,) whether it is at the edge: no failed point is smaller than a failed one, or no
+        fitted point is larger than a fitted one.
     """
     sizes = np.asarray(points, dtype=float)
-    outcome = np.asarray(failed, dtype=bool)
-    above = _no_smaller(sizes, sizes)
-    others = above & ~np.eye(len(sizes), dtype=bool)
-    larger = above & ~above.T
-    fits = others[~outcome].any(axis=0)
-    fails = others[:, outcome].any(axis=1)
-    said = np.select([fits & fails, fits, fails], ["contradicted", "fits", "fails"], "open")
-    return said, np.where(outcome, ~larger[:, outcome].any(axis=1), ~larger[~outcome].any(axis=0))
+    has_failed = np.asarray(failed, dtype=bool)
+    is_above = _at_least_as_large(sizes, sizes)
+    is_other_above = is_above & ~np.eye(len(sizes), dtype=bool)
+    is_larger = is_above & ~is_above.T
+    fits = is_other_above[~has_failed].any(axis=0)
+    fails = is_other_above[:, has_failed].any(axis=1)
+    proven = np.select([fits & fails, fits, fails], ["contradicted", "fits", "fails"], "open")
+    is_smallest_failure = ~is_larger[:, has_failed].any(axis=1)
+    is_largest_fit = ~is_larger[~has_failed].any(axis=0)
+    return proven, np.where(has_failed, is_smallest_failure, is_largest_fit)

@@ -1,5 +1,7 @@
-"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough:
-doubling, then bisection. With `largest.of=model.nodes` the largest model, by one of its sizes.
+"""Search of the largest batch or model within limits of memory and time.
+
+`batch_size=largest` doubles the batch until one fails, then bisects. `largest.of=model.nodes` searches
+the largest model by one of its sizes instead.
 """
 
 import math
@@ -22,23 +24,28 @@ from paradnn.session.record import run_name
 from paradnn.session.workers import WorkerKey
 from paradnn.store.runs import ResumePolicy
 
-#: A search begins where the analytic bound is this share of the memory; where that says nothing,
-#: with so many examples.
-_SHARE = 0.25
-_USUAL = 64
+#: A search starts where the analytic bound is this share of the memory.
+_INITIAL_MEMORY_SHARE = 0.25
+#: First batch size if the analytic bound is unknown.
+_INITIAL_BATCH_SIZE = 64
 #: No framework has larger shapes.
-_END = 2**39
-_REFUSED = "refused"  # a size that the model cannot have
-_TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _REFUSED)
+_MAX_SIZE = 2**39
+#: Outcome of a size that the model cannot have.
+_INVALID = "refused"
+_TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _INVALID)
 
 
 @dataclass
 class Search:
-    """The search of one point.
+    """Bracketing search of the largest size of one point.
 
-    unit: sizes are multiples of it. begin: the first that is tried. within: how near, as a share,
-    what fits and what does not shall come. fits: the largest known to fit, 0 for none. fails: the
-    smallest known not to, None for none. problem: why it cannot be found.
+    Attributes:
+        unit: Sizes are multiples of it.
+        begin: The first size to try.
+        within: Relative gap between `fits` and `fails` at which the search ends.
+        fits: The largest size known to fit; 0 for none.
+        fails: The smallest size known to fail; None for none.
+        problem: Why the search cannot succeed; empty otherwise.
     """
 
     unit: int
@@ -49,8 +56,8 @@ class Search:
     problem: str = ""
 
     def next(self) -> int | None:
-        """The batch to try next; None once the answer is known."""
-        if self.problem or self.fits >= _END:
+        """Return the size to try next; None once the answer is known."""
+        if self.problem or self.fits >= _MAX_SIZE:
             return None
         if self.fails is None:
             return 2 * self.fits or self.begin
@@ -59,28 +66,28 @@ class Search:
         middle = (self.fits + self.fails) // 2
         return max(self.fits + self.unit, middle // self.unit * self.unit)
 
-    def take(self, size: int, fits: bool) -> None:
-        """Note whether a batch of `size` fits."""
+    def take(self, size: int, *, fits: bool) -> None:
+        """Record whether a size fits."""
         if fits:
             self.fits = max(self.fits, size)
+        elif self.fails is None:
+            self.fails = size
         else:
-            self.fails = size if self.fails is None else min(self.fails, size)
+            self.fails = min(self.fails, size)
 
     @property
     def left(self) -> int:
-        """About how many more batches are tried."""
-        if self.next() is None or self.fails is None:
-            return 0 if self.next() is None else 6
-        return max(
-            1,
-            math.ceil(
-                math.log2((self.fails - self.fits) / max(self.unit, self.within * self.fits))
-            ),
-        )
+        """Estimated number of further attempts."""
+        if self.next() is None:
+            return 0
+        if self.fails is None:
+            return 6
+        gap = (self.fails - self.fits) / max(self.unit, self.within * self.fits)
+        return max(1, math.ceil(math.log2(gap)))
 
 
-class _Tried(NamedTuple):
-    """How a point with one batch ended, and what it measured."""
+class _Attempt(NamedTuple):
+    """Outcome of a point with one size, and its metrics."""
 
     outcome: str
     reason: str
@@ -88,179 +95,191 @@ class _Tried(NamedTuple):
 
 
 class LargestBatch(SweepDesign):
-    """Searches the largest batch, or model, of each of `points`, beginning with its own."""
+    """Searches the largest batch, or model, of each point, starting with the point's own size."""
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
         self.points = points
         self._settings = settings
         self._limits = settings.largest
         self._key = self._limits.of.removeprefix("model.")
-        self._searches = []
-        for point in points:
-            if self._key == "batch_size":
-                least = point.batch_size
-            else:
-                least = getattr(point.model, self._key)
-            if self._limits.has_time_limit or self._key != "batch_size":
-                begin = least
-            else:
-                begin = _begin(point)
-            self._searches.append(Search(least, begin, self._limits.within))
+        self._is_batch = self._key == "batch_size"
+        self._searches = [self._new_search(point) for point in points]
         self._policy = ResumePolicy(settings.resume, settings.retry)
-        #: By the index of a point and its batch.
-        self._tried: dict[tuple[int, int], _Tried] = {}
-        self._asked: tuple[int, int] | None = None
+        #: Attempts by the index of a point and its size.
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._current: tuple[int, int] | None = None
+        self._requirement = self._describe_requirement()
+
+    def _new_search(self, point: Point) -> Search:
+        size = point.batch_size if self._is_batch else getattr(point.model, self._key)
+        if self._limits.has_time_limit or not self._is_batch:
+            begin = size
+        else:
+            begin = _first_batch(point)
+        return Search(size, begin, self._limits.within)
+
+    def _describe_requirement(self) -> str:
         limits = {"steps": self._limits.step_ms, "a p90 latency": self._limits.latency_ms}
-        asked = " and ".join(
-            f"{what} of at most {most:g} ms" for what, most in limits.items() if most is not None
-        )
-        self._asks = f"fits with {asked}" if asked else "fits"
+        requirements = [
+            f"{name} of at most {limit:g} ms" for name, limit in limits.items() if limit is not None
+        ]
+        if requirements:
+            return f"fits with {' and '.join(requirements)}"
+        return "fits"
 
     @cached_property
     def _history(self) -> History:
-        """Asked for when stacks and store are there."""
+        """History of the store; opened once stacks and store exist."""
         return open_history(self._settings.tracking)
 
     @cached_property
-    def _places(self) -> Mapping[WorkerKey, str]:
-        """A stack that cannot be made has no environment: its points end as unavailable."""
+    def _environment_ids(self) -> Mapping[WorkerKey, str]:
+        """Environments by worker; a stack that cannot be installed has none."""
         return {
-            key: one.environment_id for key, one in current_environments(self.points).items() if one
+            key: environment.environment_id
+            for key, environment in current_environments(self.points).items()
+            if environment
         }
 
     @property
     def left(self) -> int:
-        """About how many more measurements it takes."""
+        """Estimated number of further measurements."""
         return sum(search.left for search in self._searches)
 
     @property
     def progress(self) -> str:
-        """Between which batches the answer of the point lies that is searched."""
+        """The current bracket of the first unfinished search."""
         search = next((search for search in self._searches if search.next()), self._searches[-1])
-        return f"{search.fits:,} {self._asks}" + (
-            f", {search.fails:,} does not" if search.fails else ""
-        )
+        bracket = f"{search.fits:,} {self._requirement}"
+        if search.fails:
+            bracket += f", {search.fails:,} does not"
+        return bracket
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """The next try."""
+        """Return the next attempt."""
         for row in rows:
-            assert self._asked
-            self._take(*self._asked, _Tried(row.outcome, row.reason or "", row.metrics))
-        if self._asked and not rows:
+            assert self._current
+            attempt = _Attempt(row.outcome, row.reason or "", row.metrics)
+            self._take(*self._current, attempt)
+        if self._current and not rows:
             time.sleep(1.0)  # another driver measures it
-        while self._stored():
+        while self._take_stored():
             pass
-        self._asked = next(iter(self._next()), None)
-        if self._asked:
-            return [DesignPoint(self._point(*self._asked), {"search": "largest"})]
+        self._current = next(iter(self._next_sizes()), None)
+        if self._current:
+            return [DesignPoint(self._point(*self._current), {"search": "largest"})]
         return []
 
     def conclusion(self) -> DesignResult:
-        """The answer for every point, and what lies beyond it."""
-        return DesignResult(
-            "\n".join(f"- {self._answer(index)}" for index in range(len(self.points)))
-        )
+        """Return the answer for every point, with the smallest size that failed."""
+        answers = [f"- {self._answer(index)}" for index in range(len(self.points))]
+        return DesignResult("\n".join(answers))
 
-    def _next(self) -> list[tuple[int, int]]:
-        """What is tried next of each point; a size that its model cannot have is none that fits."""
-        found = []
+    def _next_sizes(self) -> list[tuple[int, int]]:
+        """Return the next size of each point; an invalid size of its model counts as too large."""
+        sizes = []
         for index, search in enumerate(self._searches):
             while size := search.next():
                 try:
                     self._point(index, size)
                 except ConfigError as error:
-                    self._take(index, size, _Tried(_REFUSED, str(error), {}))
+                    self._take(index, size, _Attempt(_INVALID, str(error), {}))
                 else:
-                    found.append((index, size))
+                    sizes.append((index, size))
                     break
-        return found
+        return sizes
 
     def _point(self, index: int, size: int) -> Point:
+        """Return the point with another size.
+
+        Raises:
+            ConfigError: If the model cannot have this size.
+        """
         point = self.points[index]
-        if self._key == "batch_size":
+        if self._is_batch:
             return replace(point, batch_size=size)
-        return replace(
-            point, model=type(point.model).from_config({**vars(point.model), self._key: size})
-        )
+        keys = {**vars(point.model), self._key: size}
+        return replace(point, model=type(point.model).from_config(keys))
 
-    def _take(self, index: int, size: int, tried: _Tried) -> None:
-        """Note how a point with a batch ended."""
-        self._tried[index, size], search = tried, self._searches[index]
-        if tried.outcome in ("ok", "nan"):
-            search.take(size, self._limits.fits(tried.metrics))
-        elif tried.outcome in _TOO_LARGE:
-            search.take(size, False)
+    def _take(self, index: int, size: int, attempt: _Attempt) -> None:
+        """Record an attempt."""
+        self._attempts[index, size] = attempt
+        search = self._searches[index]
+        if attempt.outcome in ("ok", "nan"):
+            search.take(size, fits=self._limits.fits(attempt.metrics))
+        elif attempt.outcome in _TOO_LARGE:
+            search.take(size, fits=False)
         else:
-            search.problem = f"{tried.outcome}: {tried.reason}"
+            search.problem = f"{attempt.outcome}: {attempt.reason}"
 
-    def _stored(self) -> bool:
-        """Take what the store holds of what would be tried; whether it held any."""
-        keys = self._next()
-        found = False
-        if keys and self._policy.looks:
-            known = self._history.finished(set(self._places.values()))
-        else:
-            known = {}
-        for key in keys:
-            point = self._point(*key)
-            identity = Identity(
-                point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate
-            )
-            run = self._policy.first(point, known.get(identity, ()))
-            if run:
-                outcome = run.tags["outcome"]
-                found = True
-                metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
-                self._take(*key, _Tried(outcome, run.tags.get("reason", ""), metrics))
-        return found
+    def _take_stored(self) -> bool:
+        """Record the next attempts that the store already has; return whether there were any."""
+        next_sizes = self._next_sizes()
+        if not next_sizes or not self._policy.looks:
+            return False
+        finished = self._history.finished(set(self._environment_ids.values()))
+        has_stored = False
+        for index, size in next_sizes:
+            point = self._point(index, size)
+            environment_id = self._environment_ids.get(WorkerKey.of(point), "")
+            identity = Identity(point_id(point), environment_id, point.replicate)
+            run = self._policy.first(point, finished.get(identity, ()))
+            if not run:
+                continue
+            has_stored = True
+            outcome = run.tags["outcome"]
+            metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
+            self._take(index, size, _Attempt(outcome, run.tags.get("reason", ""), metrics))
+        return has_stored
 
     def _answer(self, index: int) -> str:
-        """What was found of one point, in a line."""
+        """Return the answer for one point in a line."""
         search = self._searches[index]
-        point = self.points[index]
-        found = self._point(index, search.fits) if search.fits else point
-        what = self._key
-        name = run_name(found)
-        if self._key == "batch_size":
-            what = "batch"
-            name = name.replace(f" b{found.batch_size} ", " ")
+        point = self._point(index, search.fits) if search.fits else self.points[index]
+        size_name = self._key
+        name = run_name(point)
+        if self._is_batch:
+            size_name = "batch"
+            name = name.replace(f" b{point.batch_size} ", " ")
         if search.problem:
-            return f"{name}: no largest {what}, {search.problem}"
-        if search.fails is None:
-            beyond = ""
-        else:
-            beyond = f"; {search.fails:,}: {self._ended(index, search.fails)}"
+            return f"{name}: no largest {size_name}, {search.problem}"
+        failure = ""
+        if search.fails is not None:
+            failure = f"; {search.fails:,}: {self._describe(index, search.fails)}"
         if not search.fits:
-            return f"{name}: no {what} {self._asks}{beyond}"
-        known = "" if search.next() is None else "at least "
-        return f"{name}: largest {what} {known}{search.fits:,}: {self._ended(index, search.fits)}{beyond}"
+            return f"{name}: no {size_name} {self._requirement}{failure}"
+        bound = "" if search.next() is None else "at least "
+        result = self._describe(index, search.fits)
+        return f"{name}: largest {size_name} {bound}{search.fits:,}: {result}{failure}"
 
-    def _ended(self, index: int, size: int) -> str:
-        """How a point with a batch ended, in a few words."""
-        outcome, reason, metrics = self._tried[index, size]
+    def _describe(self, index: int, size: int) -> str:
+        """Describe the result of an attempt."""
+        outcome, reason, metrics = self._attempts[index, size]
+        if outcome == _INVALID:
+            return reason
         if outcome != "ok":
-            return reason if outcome == _REFUSED else outcome
-        words = f"{rounded(metrics['step_time_ms'])} ms a step, {rounded(metrics['examples_per_second'])} examples/s"
+            return outcome
+        step_ms = rounded(metrics["step_time_ms"])
+        text = f"{step_ms} ms a step, {rounded(metrics['examples_per_second'])} examples/s"
         if self._limits.latency_ms is not None:
             names = ("latency_p90_ms", "latency_p90_low_ms", "latency_p90_high_ms")
             p90, low, high = (f"{metrics.get(name, math.nan):,.3f}" for name in names)
-            words = f"p90 {p90} ms ({low} to {high}), {words}"
+            text = f"p90 {p90} ms ({low} to {high}), {text}"
         memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
         if memory:
-            return f"{words}, {memory / 2**30:.2f} GiB at the peak"
-        return words
+            text += f", {memory / 2**30:.2f} GiB at the peak"
+        return text
 
 
-def _begin(point: Point) -> int:
-    """The batch that is tried first: a power of two times the least one."""
-    least = point.batch_size
+def _first_batch(point: Point) -> int:
+    """Return the first batch size to try: a power of two times the point's own."""
+    size = point.batch_size
     if point.platform.name != "cpu" or not step_costs(point).memory_lower_bound_bytes:
-        return least * max(1, _USUAL // least)
-    size = least
-    room = _SHARE * memory_limit(point)
-    while (
-        size < _END
-        and step_costs(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room
-    ):
+        return size * max(1, _INITIAL_BATCH_SIZE // size)
+    memory = _INITIAL_MEMORY_SHARE * memory_limit(point)
+    while size < _MAX_SIZE:
+        doubled = replace(point, batch_size=2 * size)
+        if step_costs(doubled).memory_lower_bound_bytes > memory:
+            break
         size *= 2
     return size

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.designs.choice import choose, first_points, median_error, strain
+from paradnn.designs.choice import calibration_ratio, choose, first_points, median_error
 from paradnn.designs.frontier import excluded, fitting
 from paradnn.forecast.process import LeaveOneOutErrors
 from paradnn.statistics.robust_regression import Array, Prediction
@@ -97,7 +97,7 @@ def test_errors_that_are_larger_than_stated_are_seen(
 ) -> None:
     drawn = np.random.default_rng(2).standard_t(9, count)
     left_out = LeaveOneOutErrors(factor * 0.1 * drawn, np.full(count, 0.1), 9.0)
-    assert strain(left_out) == pytest.approx(strained, rel=0.05)
+    assert calibration_ratio(left_out) == pytest.approx(strained, rel=0.05)
     inside = stats.t(9).cdf(stats.t(9).isf(0.05) / factor) * 2 - 1
     assert count < 8 or left_out.coverage(0.9) == pytest.approx(inside, abs=0.02)
 

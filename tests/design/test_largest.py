@@ -21,7 +21,7 @@ def answer(search: Search, largest: int) -> tuple[int, int]:
     tried = 0
     while size := search.next():
         assert size % search.unit == 0
-        search.take(size, size <= largest)
+        search.take(size, fits=size <= largest)
         tried += 1
     return search.fits, tried
 
