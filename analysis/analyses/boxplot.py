@@ -1,16 +1,24 @@
-"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the models of each group,
-by the percentiles of the paper's Figure 11: bar at the median, box from the 9th to the 91st,
-whiskers from the 2nd to the 98th, dots beyond. Replicates of a point count once.
+"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the models of each group.
+
+Boxes show the percentiles of the paper's Figure 11: a bar at the median, a box from the 9th to the
+91st percentile, whiskers from the 2nd to the 98th, and dots beyond. Replicates of a point count
+once, with their median.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from analysis.columns import choose_metric, compute_families_if_mixed, find_column, find_metric
+from analysis.columns import (
+    OPERATION_SETTINGS,
+    choose_metric,
+    compute_families_if_mixed,
+    find_column,
+    find_metric,
+)
 from analysis.format import format_number, is_share
 from analysis.labels import label, label_with_unit
 from analysis.lazy import drawing, np, pd
@@ -24,32 +32,33 @@ from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, shared_levels
 
-#: What is drawn if no metric is named: the first that nine of ten runs have.
-_CANDIDATES = (
+#: Default metrics: the first that nine of ten runs have is drawn.
+_DEFAULT_METRICS = (
     "flops_utilization",
     "flops_utilization_spec",
     "flops_per_second",
     "examples_per_second",
 )
-#: Whisker, box, bar, box, whisker: the percentiles of the paper's Figure 11.
-LEVELS = (2, 9, 50, 91, 98)
-_PERCENTILES = [f"p{level}" for level in LEVELS]
-#: Points below which a 9th percentile lies between the two lowest of them, and below which a 2nd
-#: does: a box, or whiskers, of fewer would be drawn from two values.
-BOX = 13
-WHISKERS = 51
-_FITTING = 30  # boxes that one figure holds
-_WIDE = 100  # largest over smallest value above which a scale is logarithmic
-_SHORT = 18  # characters of a label that stand in one line
+#: The percentiles of the paper's Figure 11: whisker, box, bar, box, whisker.
+PERCENTILES = (2, 9, 50, 91, 98)
+_PERCENTILE_COLUMNS = [f"p{percentile}" for percentile in PERCENTILES]
+#: With fewer points, the 9th percentile lies between the two lowest of them, so there is no box.
+MIN_POINTS_OF_BOX = 13
+#: With fewer points, the 2nd percentile lies between the two lowest, so there are no whiskers.
+MIN_POINTS_OF_WHISKERS = 51
+
+_MAX_BOXES = 30  # of one figure
+_LOGARITHMIC_RATIO = 100  # of the largest to the smallest value, for a logarithmic scale
+_SINGLE_LINE_CHARS = 18  # of a label
 _DARK = "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxplotOptions(Options):
-    """Which metric, and over which groups."""
+    """Options of `boxplot`: the metric and the groups."""
 
     metric: str | None = column_option(
-        None, "a metric (default: FLOPS utilisation, else what runs have)", "NAME"
+        None, "a metric (default: FLOPS utilisation, else a metric that most runs have)", "NAME"
     )
     by: tuple[str, ...] = column_option(
         ("family",), "a box for each value; A,B for each pair of values"
@@ -59,91 +68,130 @@ class BoxplotOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
+def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
+    return [SectionSpec(families=compute_families_if_mixed(rows))]
+
+
 @analysis(
     BoxplotOptions,
     summary="the spread of a metric over the models of each family, device or any other group",
-    example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --figure boxes.png",
+    example="python -m analysis boxplot --metric examples_per_second --by device,batch_size "
+    "--figure boxes.png",
     section="system",
     order=10,
     title="Spread by family",
-    list_sections=lambda rows: [SectionSpec(families=compute_families_if_mixed(rows))],
+    list_sections=_list_sections,
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
-    """A row for each value of `by`, of runs or with `a` and `b` of the speedups of A over B, point
-    by point.
+    """Summarize a metric, or the speedups of A over B by point, by group.
 
-    NotEnoughData without runs, ConfigError for a column or metric that is not there, SchemaError
-    for heterogeneous runs in a group.
+    Returns:
+        A row for each value of `by`, with the columns of `box_statistics` but `values`.
+        Percentiles are missing in groups with too few points for them.
+
+    Raises:
+        NotEnoughData: there are no runs.
+        ConfigError: a column or the metric does not exist.
+        HeterogeneousError: the runs of a group are heterogeneous.
     """
     require_runs(frame)
     if not options.by:
         raise ConfigError("--by", "", "names no column", "write for example --by family")
     if options.a or options.b:
-        return _speedups(frame, options)
+        return _speedup_boxes(frame, options)
     by = [find_column(frame, name, "--by") for name in options.by]
     if options.metric:
-        name = find_metric(frame, options.metric)
+        metric = find_metric(frame, options.metric)
     else:
-        name = choose_metric(frame, _CANDIDATES)
-    unit = units([name]).get(name, "")
+        metric = choose_metric(frame, _DEFAULT_METRICS)
+    unit = units([metric]).get(metric, "")
     pooled = pooled_within(frame, by, options.pool)
-    boxes = box_statistics(aggregate_replicates(frame), name, by, families(frame), options.unit)
-    words = partial(
-        format_number, unit=unit, share=is_share(name, unit, boxes["maximum"].dropna()), digits=3
+    points = aggregate_replicates(frame)
+    boxes = box_statistics(points, metric, by, families(frame), options.unit)
+    as_share = is_share(metric, unit, boxes["maximum"].dropna())
+    format_value = partial(format_number, unit=unit, share=as_share, digits=3)
+    quantity = _Quantity(label(metric), label_with_unit(metric), format_value)
+    result = _make_result(boxes, quantity, by)
+    return replace(
+        result,
+        sentences=[*result.sentences, *_pooled_settings_sentences(points, metric, by)],
+        sources=tuple(frame["run_id"]),
+        pooled=pooled,
+        metrics=(metric,),
     )
-    quantity = _Quantity(label(name), label_with_unit(name), words)
-    answer = _answer(boxes, quantity, by, tuple(frame["run_id"]), pooled)
-    return replace(answer, metrics=(name,))
 
 
-def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
+def _speedup_boxes(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
     metric = options.metric or "examples_per_second"
     pairs = pair(sides.a, sides.b, metric)
     if pairs.empty:
         raise NotEnoughData(
-            f"no point was measured on both sides, of {len(sides.a)} runs of A and {len(sides.b)} of B"
+            f"no point was measured on both sides, of {counted(len(sides.a), 'run')} of A and "
+            f"{len(sides.b)} of B"
         )
     by = [find_column(pairs, name, "--by") for name in options.by]
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)
-    what = f"speedup of {sides.name_a} over {sides.name_b}"
-    quantity = _Quantity(what, what, "{:.3g}x".format, is_ratio=True)
-    words = [
+    name = f"speedup of {sides.name_a} over {sides.name_b}"
+    quantity = _Quantity(name, name, "{:.3g}x".format, is_ratio=True)
+    result = _make_result(boxes, quantity, by)
+    remarks = [
         f"Speedups are in {metric}, of points that were measured on both sides.",
         *sides.describe_differences(pairs),
     ]
-    answer = _answer(boxes, quantity, by, sides.sources, sides.pooled)
-    return replace(answer, sentences=[*answer.sentences, *words], metrics=(metric,))
+    return replace(
+        result,
+        sentences=[*result.sentences, *remarks],
+        sources=sides.sources,
+        pooled=sides.pooled,
+        metrics=(metric,),
+    )
 
 
 class _Quantity(NamedTuple):
-    """What boxes are of: its name, that with its unit, how a number of it is written."""
+    """What the boxes show: its name, that with the unit, and how to format a value."""
 
     name: str
-    named: str
-    words: Callable[[float], str]
+    name_with_unit: str
+    format_value: Callable[[float], str]
     is_ratio: bool = False
 
 
-def _answer(
-    boxes: pd.DataFrame, of: _Quantity, by: Sequence[str], sources: tuple[str, ...], pooled: str
-) -> Result:
-    """The boxes as numbers, without the percentiles that a group has too few points for; in words;
-    and drawn.
-    """
-    least = {"p2": WHISKERS, "p9": BOX, "p91": BOX, "p98": WHISKERS}
+def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> Result:
+    """Return boxes as table, sentences and figure, without sources."""
     table = boxes.drop(columns="values")
-    table = table.assign(
-        **{name: table[name].where(table["count"] >= number) for name, number in least.items()}
-    )
+    has_box = table["count"] >= MIN_POINTS_OF_BOX
+    has_whiskers = table["count"] >= MIN_POINTS_OF_WHISKERS
+    for column, is_known in (
+        ("p2", has_whiskers),
+        ("p9", has_box),
+        ("p91", has_box),
+        ("p98", has_whiskers),
+    ):
+        table[column] = table[column].where(is_known)
     known = boxes[boxes["count"] > 0]
     return Result(
         numbers=table,
-        sentences=[_sentence(row, of) for row in boxes.to_dict("records")],
-        picture=(lambda: draw_boxes(known, of, by)) if len(known) else None,
-        sources=sources,
-        pooled=pooled,
+        sentences=[_box_sentence(row, quantity) for row in boxes.to_dict("records")],
+        picture=(lambda: draw_boxes(known, quantity, by)) if len(known) else None,
+        sources=(),
     )
+
+
+def _pooled_settings_sentences(
+    points: pd.DataFrame, metric: str, by: Sequence[str]
+) -> Iterator[str]:
+    """Name the settings that change the operations of a step and vary within a box."""
+    measured = points[points[metric].notna()]
+    groups = measured.groupby(list(by), dropna=False)
+    varying = [
+        name
+        for name in OPERATION_SETTINGS
+        if name in measured and name not in by and (groups[name].nunique() > 1).any()
+    ]
+    if varying:
+        names = ", ".join(varying)
+        yield f"Boxes pool points that differ in {names}; --by separates them."
 
 
 def box_statistics(
@@ -153,154 +201,207 @@ def box_statistics(
     order: Sequence[str] = (),
     unit: Unit = "crossed",
 ) -> pd.DataFrame:
-    """The paper's percentiles (section 5.3) of `metric` over the rows of each group: a row has the
-    columns `by`, label, count, missing (rows whose metric is missing or infinite), p2, p9, p50,
-    p91, p98, median_low, median_high (95% interval over the models and batch sizes of the group's
-    points, NaN where these are too few for an end), sample (what that is over), minimum, maximum,
-    outliers (how many are beyond the whiskers) and values (ascending).
+    """Compute the paper's percentiles (section 5.3) of a metric by group.
 
-    Percentiles are of Hyndman and Fan's definition 7. Groups stand in their own order (numbers
-    ascending), except that the values in `order`, such as families, come first as given.
+    Percentiles are of Hyndman and Fan's definition 7.
+
+    Args:
+        frame: one row per point.
+        metric: column of the values.
+        by: columns of the groups.
+        order: values of the first of these columns that come first, such as families. Other groups
+            follow in their own order, numbers ascending.
+        unit: what intervals take as a sample.
+
+    Returns:
+        A row per group: the columns `by`; label; count; missing (rows whose value is missing or
+        infinite); p2, p9, p50, p91, p98; median_low and median_high (95% interval over the models
+        and batch sizes of the points, NaN if these are too few for an end); sample (what the
+        interval is over); minimum; maximum; outliers (number of values beyond the whiskers); and
+        values, ascending.
     """
-    rows: list[dict[str, object]] = []
+    rows = []
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
-        group = group.assign(value=group[metric].to_numpy(dtype="float64", na_value=np.nan))
-        known = group[np.isfinite(group["value"])]
-        values = np.sort(known["value"].to_numpy())
-        name = ", ".join("(none)" if pd.Series([part]).isna().all() else str(part) for part in key)
         row: dict[str, object] = dict(zip(by, key, strict=True))
-        row |= {
-            "label": name,
-            "count": len(values),
-            "missing": len(group) - len(values),
-            "outliers": 0,
-        }
-        if len(values):
-            found = np.percentile(values, LEVELS)
-            levels = shared_levels(known, unit)
-            ends = crossed_quantile(known["value"], levels)[1:]
-            low, high = (end if np.isfinite(end) else np.nan for end in ends)
-            row |= dict(zip(_PERCENTILES, found, strict=True))
-            row |= {"median_low": low, "median_high": high, "sample": levels.words}
-            row |= {"minimum": values[0], "maximum": values[-1], "values": values}
-            row["outliers"] = int(((values < found[0]) | (values > found[-1])).sum())
-        rows.append(row)
-    ends_of = ["median_low", "median_high", "sample", "minimum", "maximum", "outliers", "values"]
-    table = pd.DataFrame(rows, columns=[*by, "label", "count", "missing", *_PERCENTILES, *ends_of])
-    # Families come in the paper's order; the sort is stable, so the rest keeps its own.
-    place = {name: position for position, name in enumerate(order)}
+        row["label"] = ", ".join("(none)" if pd.isna(part) else str(part) for part in key)
+        rows.append(row | _statistics_of_group(group, metric, unit))
+    columns = [
+        *by,
+        "label",
+        "count",
+        "missing",
+        *_PERCENTILE_COLUMNS,
+        "median_low",
+        "median_high",
+        "sample",
+        "minimum",
+        "maximum",
+        "outliers",
+        "values",
+    ]
+    table = pd.DataFrame(rows, columns=columns)
+    positions = {name: position for position, name in enumerate(order)}
     return table.sort_values(
-        by[0], key=lambda keys: keys.map(place).fillna(len(place)), kind="stable", ignore_index=True
+        by[0],
+        key=lambda keys: keys.map(positions).fillna(len(positions)),
+        kind="stable",
+        ignore_index=True,
     )
 
 
-def _sentence(row: Mapping[Any, Any], of: _Quantity) -> str:
-    """The median and the percentiles of one group."""
+def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[str, object]:
+    """Return the columns of `box_statistics` for one group, without its name."""
+    numbers = group[metric].to_numpy(dtype="float64", na_value=np.nan)
+    group = group.assign(value=numbers)
+    known = group[np.isfinite(group["value"])]
+    values = np.sort(known["value"].to_numpy())
+    row: dict[str, object] = {
+        "count": len(values),
+        "missing": len(group) - len(values),
+        "outliers": 0,
+    }
+    if not len(values):
+        return row
+    percentiles = np.percentile(values, PERCENTILES)
+    row |= dict(zip(_PERCENTILE_COLUMNS, percentiles, strict=True))
+    levels = shared_levels(known, unit)
+    interval = crossed_quantile(known["value"], levels)
+    row["median_low"] = interval.low if np.isfinite(interval.low) else np.nan
+    row["median_high"] = interval.high if np.isfinite(interval.high) else np.nan
+    row["sample"] = levels.words
+    row["minimum"] = values[0]
+    row["maximum"] = values[-1]
+    row["values"] = values
+    is_outlier = (values < percentiles[0]) | (values > percentiles[-1])
+    row["outliers"] = int(is_outlier.sum())
+    return row
 
-    def ends(low: str, high: str, word: str = "and") -> str:
-        return f"{of.words(row[low])} {word} {of.words(row[high])}"
 
-    if row["missing"]:
-        missing = f"; {row['missing']} more have none"
-    else:
-        missing = ""
+def _box_sentence(row: Mapping[Any, Any], quantity: _Quantity) -> str:
+    """State the median and the percentiles of one group."""
+
+    def format_range(low: str, high: str, conjunction: str = "and") -> str:
+        low_text = quantity.format_value(row[low])
+        return f"{low_text} {conjunction} {quantity.format_value(row[high])}"
+
+    missing = f"; {row['missing']} more have none" if row["missing"] else ""
     if not row["count"]:
-        return f"{row['label']}: no point has {of.name}{missing}."
-    known = pd.notna(row["median_low"])
-    if known:
-        over = f" (95% interval {ends('median_low', 'median_high', 'to')} over {row['sample']})"
-    else:
-        over = ""
+        return f"{row['label']}: no point has {quantity.name}{missing}."
+    interval = ""
+    if pd.notna(row["median_low"]):
+        ends = format_range("median_low", "median_high", "to")
+        interval = f" (95% interval {ends} over {row['sample']})"
+    median = quantity.format_value(row["p50"])
     points = counted(row["count"], "point")
-    start = f"{row['label']}: median {of.name} {of.words(row['p50'])}{over}; {points}{missing}."
-    extremes = ends("minimum", "maximum")
+    start = f"{row['label']}: median {quantity.name} {median}{interval}; {points}{missing}."
     if row["count"] == 1:
         return start
-    if row["count"] < BOX:
+    extremes = format_range("minimum", "maximum")
+    if row["count"] < MIN_POINTS_OF_BOX:
         return f"{start} They lie between {extremes}, too few for percentiles."
-    if row["count"] >= WHISKERS:
-        most = f", 96% between {ends('p2', 'p98')}"
-    else:
-        most = ""
-    return (
-        f"{start} 82% of them lie between {ends('p9', 'p91')}{most}; the extremes are {extremes}."
-    )
+    whiskers = ""
+    if row["count"] >= MIN_POINTS_OF_WHISKERS:
+        whiskers = f", 96% between {format_range('p2', 'p98')}"
+    box = format_range("p9", "p91")
+    return f"{start} 82% of them lie between {box}{whiskers}; the extremes are {extremes}."
 
 
-def draw_boxes(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str]) -> drawing.Figure:
-    """Bar at the median, box from the 9th to the 91st percentile, whiskers to the 2nd and the 98th,
-    dots beyond.
+def draw_boxes(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) -> drawing.Figure:
+    """Draw a box for each group.
 
-    A group has a box or whiskers only where it has points enough for such percentiles; all points
-    of smaller groups are dots. Ratios get a line at 1; the scale is logarithmic of ratios, and
-    where values are positive and span more than a factor of 100.
+    A group has a box or whiskers only if it has enough points for these percentiles. All points of
+    smaller groups are dots. Ratios have a line at 1. The scale is logarithmic for ratios, and for
+    positive values that span more than a factor of 100.
+
+    Args:
+        boxes: rows of `box_statistics` with at least one value each.
+        quantity: what the boxes show.
+        by: columns of the groups.
+
+    Raises:
+        ConfigError: there are more boxes than one figure holds.
     """
     rows = boxes.to_dict("records")
-    if len(rows) > _FITTING:
-        raise ConfigError(
-            "--by",
-            ",".join(by),
-            f"{len(rows)} boxes do not fit one figure",
-            "choose runs with --where",
-        )
-    longest = max(map(len, boxes["label"]))  # long ones are in several lines
-    drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + (0.32 if longest <= _SHORT else 0.65) * len(rows))
+    if len(rows) > _MAX_BOXES:
+        problem = f"{len(rows)} boxes do not fit one figure"
+        raise ConfigError("--by", ",".join(by), problem, "choose runs with --where")
+    longest = max(map(len, boxes["label"]))
+    row_height = 0.32 if longest <= _SINGLE_LINE_CHARS else 0.65
+    figure, (axes,) = drawing.panels(1, 8.0, 1.2 + row_height * len(rows))
     keys = [str(row[by[0]]) for row in rows]
     if by[0] == "family":
-        among = drawing.families_with(keys)
+        known_keys = drawing.families_with(keys)
     else:
-        among = [*dict.fromkeys(keys)]
-    how: dict[str, Any] = {"color": _DARK, "markersize": 3, "alpha": 0.6, "zorder": 2}
-    ways: dict[str, Any] = {
-        "orientation": "horizontal",
-        "widths": 0.55,
-        "manage_ticks": False,
-        "patch_artist": True,
-    }
-    ways |= {"whiskerprops": {"color": _DARK}, "capprops": {"color": _DARK}}
-    ways |= {"medianprops": {"color": drawing.COLOURS[-1], "linewidth": 1.8}}
-    for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
-        low, high = (row["p2"], row["p98"]) if row["count"] >= WHISKERS else (row["p9"], row["p91"])
-        dots = row["values"][(row["values"] < low) | (row["values"] > high) | (row["count"] < BOX)]
-        axes.plot(dots, np.full(len(dots), place), drawing.MARKERS[0], **how)
-        if row["count"] >= BOX:
-            box = {
-                "med": row["p50"],
-                "q1": row["p9"],
-                "q3": row["p91"],
-                "whislo": low,
-                "whishi": high,
-                "fliers": [],
-            }
-            face = {
-                "facecolor": drawing.look(key, among)["color"],
-                "alpha": 0.55,
-                "edgecolor": "#333333",
-            }
-            axes.bxp([box], positions=[place], boxprops=face, **ways)
+        known_keys = list(dict.fromkeys(keys))
+    for position, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        _draw_box(axes, row, position, drawing.look(key, known_keys)["color"])
+    if quantity.is_ratio:
+        axes.axvline(1, color="#333333", linewidth=1, zorder=1)
     lowest = boxes["minimum"].min()
     highest = boxes["maximum"].max()
-    most = boxes["count"].max()
-    if of.is_ratio:
-        axes.axvline(1, color="#333333", linewidth=1, zorder=1)
+    is_wide = quantity.is_ratio or highest > _LOGARITHMIC_RATIO * lowest
     logs: dict[str, Callable[[float], str]] = {}
-    if lowest > 0 and (of.is_ratio or highest / lowest > _WIDE):
-        logs = {"x": of.words}
+    if lowest > 0 and is_wide:
+        logs["x"] = quantity.format_value
     else:
-        axes.xaxis.set_major_formatter(lambda value, _: of.words(value))
+        axes.xaxis.set_major_formatter(lambda value, _: quantity.format_value(value))
     drawing.names(axes.yaxis, [f"{row['label']} ({row['count']})" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    whiskers = ", whiskers: 2nd to 98th" if most >= WHISKERS else ""
-    marks = f"bar: median, box: 9th to 91st percentile{whiskers}, dots: points beyond"
-    if most >= BOX:
-        marks = marks
-    else:
-        marks = f"dots: single points (a box takes {BOX} of them)"
-    drawing.finish(
-        axes,
-        f"{of.name} by {', '.join(map(label, by))}",
-        f"{of.named}\n{marks}",
-        logs=logs,
-        grid="x",
+    title = f"{quantity.name} by {', '.join(map(label, by))}"
+    x_label = f"{quantity.name_with_unit}\n{_describe_marks(boxes['count'].max())}"
+    drawing.finish(axes, title, x_label, logs=logs, grid="x")
+    return figure
+
+
+def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], position: int, color: str) -> None:
+    """Draw the box of one group, and dots for the points that it does not cover."""
+    values = row["values"]
+    low = row["p9"]
+    high = row["p91"]
+    if row["count"] >= MIN_POINTS_OF_WHISKERS:
+        low = row["p2"]
+        high = row["p98"]
+    has_box = row["count"] >= MIN_POINTS_OF_BOX
+    dots = values[(values < low) | (values > high)] if has_box else values
+    axes.plot(
+        dots,
+        np.full(len(dots), position),
+        drawing.MARKERS[0],
+        color=_DARK,
+        markersize=3,
+        alpha=0.6,
+        zorder=2,
     )
-    return drawn
+    if not has_box:
+        return
+    statistics = {
+        "med": row["p50"],
+        "q1": row["p9"],
+        "q3": row["p91"],
+        "whislo": low,
+        "whishi": high,
+        "fliers": [],
+    }
+    axes.bxp(
+        [statistics],
+        positions=[position],
+        orientation="horizontal",
+        widths=0.55,
+        manage_ticks=False,
+        patch_artist=True,
+        boxprops={"facecolor": color, "alpha": 0.55, "edgecolor": "#333333"},
+        whiskerprops={"color": _DARK},
+        capprops={"color": _DARK},
+        medianprops={"color": drawing.COLOURS[-1], "linewidth": 1.8},
+    )
+
+
+def _describe_marks(largest_count: int) -> str:
+    """Explain the marks of a figure, given the points of its largest group."""
+    if largest_count < MIN_POINTS_OF_BOX:
+        return f"dots: single points (a box takes {MIN_POINTS_OF_BOX} of them)"
+    parts = ["bar: median", "box: 9th to 91st percentile"]
+    if largest_count >= MIN_POINTS_OF_WHISKERS:
+        parts.append("whiskers: 2nd to 98th")
+    parts.append("dots: points beyond")
+    return ", ".join(parts)

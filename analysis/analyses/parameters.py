@@ -1,20 +1,21 @@
 """`parameters`: the range of trainable parameters of each family, real models as points (the
 paper's Figure 1).
 
-Counts of models, not of runs, whatever became of them: a model that ran with ten batch sizes on two
-devices is one.
+Models count, not runs, whatever their outcome: a model that ran with ten batch sizes on two devices
+counts once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
+from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
 
@@ -26,45 +27,71 @@ from paradnn.families import FAMILIES
     section="system",
     order=110,
     title="Sizes of the models",
-    reading=("Trainable parameters of the distinct models of each family."),
+    reading="Trainable parameters of the distinct models of each family.",
 )
 def parameters(frame: pd.DataFrame, options: Options) -> Result:
-    """A row for each parametric family, in the paper's order, then for each real model.
-    NotEnoughData without runs.
+    """Summarize the trainable parameters of the models of each family.
+
+    Returns:
+        A row for each parametric family, in the paper's order, then for each real model: family,
+        models, minimum, q25, median, q75, maximum, and span (maximum / minimum).
+
+    Raises:
+        NotEnoughData: there are no runs.
     """
-    del options  # nothing to choose: models are not pooled
+    del options  # models are not pooled, so there is nothing to choose
     require_runs(frame)
-    if "parameters" in frame:
-        counts = frame["parameters"]
-    else:
-        counts = pd.Series(np.nan, frame.index)
-    known = frame.assign(parameters=counts)[
-        frame["family"].notna() & (counts > 0) & np.isfinite(counts)
-    ]
-    identity = [str(name) for name in known if str(name).startswith("model.")]
-    # Runs of one model on several devices may print its count with more or fewer digits: one of
-    # them is enough.
-    models = known.drop_duplicates(["family", *(identity or ["parameters"])])[
-        ["family", "parameters"]
-    ]
-    # The families that ParaDnn generates; every other name is a real model.
-    generated = [name for name, family in FAMILIES.items() if not family.is_real]
-    place = models["family"].map({name: place for place, name in enumerate(generated)})
-    real = models[place.isna()].drop_duplicates().sort_values(["parameters", "family"])
-    models = models[place.notna()].assign(place=place).sort_values(["place", "parameters"])
-    ranges = _ranges(pd.concat([models, real]))
-    is_real = ranges["family"].isin(real["family"])
+    models = _distinct_models(frame)
+    ranges = _ranges(pd.concat([models.generated, models.real]))
+    is_real = ranges["family"].isin(models.real["family"])
+    # A real model has a single size, so its quartiles say nothing.
+    table = ranges.assign(q25=ranges["q25"].mask(is_real), q75=ranges["q75"].mask(is_real))
     return Result(
-        numbers=ranges.assign(**{name: ranges[name].mask(is_real) for name in ("q25", "q75")}),
-        sentences=[*_sentences(ranges[~is_real], real, len(frame) - len(known))],
-        picture=lambda: _draw(ranges[~is_real], models, real),
+        numbers=table,
+        sentences=[*_sentences(ranges[~is_real], models)],
+        picture=lambda: _draw(ranges[~is_real], models),
         sources=tuple(frame.get("run_id", ())),
     )
 
 
+class _Models(NamedTuple):
+    """Distinct models with their parameters: those that ParaDnn generates, and real ones.
+
+    `unknown_runs` is the number of runs that do not report parameters.
+    """
+
+    generated: pd.DataFrame
+    real: pd.DataFrame
+    unknown_runs: int
+
+
+def _distinct_models(frame: pd.DataFrame) -> _Models:
+    if "parameters" in frame:
+        counts = frame["parameters"]
+    else:
+        counts = pd.Series(np.nan, frame.index)
+    is_known = frame["family"].notna() & (counts > 0) & np.isfinite(counts)
+    known = frame.assign(parameters=counts)[is_known]
+    # Runs of one model on several devices may report its count with different digits, so the
+    # configuration identifies a model where there is any.
+    identity = [str(name) for name in known if str(name).startswith("model.")]
+    models = known.drop_duplicates(["family", *(identity or ["parameters"])])
+    models = models[["family", "parameters"]]
+    order = [name for name, family in FAMILIES.items() if not family.is_real]
+    positions = {name: position for position, name in enumerate(order)}
+    models = models.assign(position=models["family"].map(positions))
+    is_generated = models["position"].notna()
+    generated = models[is_generated].sort_values(["position", "parameters"])
+    real = models[~is_generated].drop_duplicates().sort_values(["parameters", "family"])
+    return _Models(
+        generated=generated.drop(columns="position"),
+        real=real.drop(columns="position"),
+        unknown_runs=len(frame) - len(known),
+    )
+
+
 def _ranges(models: pd.DataFrame) -> pd.DataFrame:
-    """A row for each family: how many models, quantiles of their parameters, and maximum / minimum."""
-    found = models.groupby("family", sort=False)["parameters"].describe()
+    """Return the number of models and the quantiles of their parameters by family."""
     names = {
         "count": "models",
         "min": "minimum",
@@ -73,73 +100,88 @@ def _ranges(models: pd.DataFrame) -> pd.DataFrame:
         "75%": "q75",
         "max": "maximum",
     }
-    found = found.reindex(columns=list(names)).rename(columns=names).astype({"models": int})
-    return (
-        found.assign(span=found["maximum"] / found["minimum"]).rename_axis("family").reset_index()
+    table = models.groupby("family", sort=False)["parameters"].describe()
+    table = table.reindex(columns=list(names)).rename(columns=names).astype({"models": int})
+    table["span"] = table["maximum"] / table["minimum"]
+    return table.rename_axis("family").reset_index()
+
+
+def _sentences(ranges: pd.DataFrame, models: _Models) -> Iterator[str]:
+    for row in ranges.to_dict("records"):
+        smallest = _format_count(row["minimum"])
+        if row["models"] == 1:
+            yield f"{row['family']}: 1 model of {smallest} trainable parameters."
+            continue
+        yield (
+            f"{row['family']}: {row['models']} models from {smallest} to "
+            f"{_format_count(row['maximum'])} trainable parameters, a factor of "
+            f"{_format_count(row['span'])}; half of them between {_format_count(row['q25'])} and "
+            f"{_format_count(row['q75'])}, median {_format_count(row['median'])}."
+        )
+    for family, count in models.real.itertuples(index=False):
+        is_within = (ranges["minimum"] <= count) & (ranges["maximum"] >= count)
+        if is_within.any():
+            position = f"within the range of {', '.join(ranges.loc[is_within, 'family'])}"
+        else:
+            position = "outside every family's range"
+        yield f"{family}: {_format_count(count)}, {position}."
+    if models.unknown_runs:
+        verb = "does" if models.unknown_runs == 1 else "do"
+        yield f"{counted(models.unknown_runs, 'run')} {verb} not report parameters."
+
+
+def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
+    """Draw a bar from the smallest to the largest model of each family.
+
+    Every model is a tick, and the median is marked. Real models have a row each below, so that
+    their labels never overlap.
+    """
+    real_models = models.real.groupby("family", sort=False)["parameters"]
+    rows = len(ranges) + real_models.ngroups
+    figure, (axes,) = drawing.panels(1, 7.5, 1.4 + 0.5 * rows)
+    names = []
+    for position, row in enumerate(ranges.to_dict("records")):
+        names.append(f"{row['family']} ({row['models']})")
+        is_family = models.generated["family"] == row["family"]
+        values = models.generated.loc[is_family, "parameters"]
+        _draw_range(axes, row, values, position)
+    for family, values in real_models:
+        positions = [len(names)] * len(values)
+        axes.plot(values, positions, "*", color=drawing.COLOURS[-1], markersize=10)
+        names.append(f"{family}: {', '.join(map(_format_count, values))}")
+    drawing.names(axes.yaxis, names)
+    axes.set_xscale("log")
+    axes.set_ylim(rows - 0.4, -0.8)
+    axes.margins(x=0.12)
+    marks = "tick: a model, marker: median"
+    if real_models.ngroups:
+        marks += ", star: real model"
+    title = "Trainable parameters by family (models)"
+    x_label = f"trainable parameters ({marks})"
+    drawing.finish(axes, title, x_label, logs={"x": format_number}, grid="x")
+    return figure
+
+
+def _draw_range(
+    axes: drawing.Axes, row: dict[str, object], values: pd.Series, position: int
+) -> None:
+    """Draw the models of one family: range, ticks, median, and the ends as text."""
+    look = drawing.look(str(row["family"]))
+    color = look["color"]
+    ends = [row["minimum"], row["maximum"]]
+    axes.plot(ends, [position] * 2, color=color, linewidth=9, alpha=0.35, solid_capstyle="butt")
+    axes.plot(values, [position] * len(values), "|", color=color, markersize=8, alpha=0.6)
+    axes.plot(row["median"], position, markeredgecolor="white", markersize=8, **look)
+    text = " to ".join(dict.fromkeys(_format_count(end) for end in ends))
+    axes.annotate(
+        text,
+        (ends[0], position),
+        (0, 8),
+        textcoords="offset points",
+        fontsize="small",
+        color="#333333",
     )
 
 
-def _sentences(ranges: pd.DataFrame, real: pd.DataFrame, unknown: int) -> Iterator[str]:
-    for row in ranges.to_dict("records"):
-        words = {
-            name: _short(row[name])
-            for name in ("minimum", "q25", "median", "q75", "maximum", "span")
-        }
-        if row["models"] == 1:
-            yield f"{row['family']}: 1 model of {words['minimum']} trainable parameters."
-            continue
-        yield (
-            f"{row['family']}: {row['models']} models from {words['minimum']} to {words['maximum']} trainable "
-            f"parameters, a factor of {words['span']}; half of them between {words['q25']} and {words['q75']}, median "
-            f"{words['median']}."
-        )
-    for family, count in real[["family", "parameters"]].itertuples(index=False):
-        around = ranges.loc[(ranges["minimum"] <= count) & (ranges["maximum"] >= count), "family"]
-        if len(around):
-            place = f"within the range of {', '.join(around)}"
-        else:
-            place = "outside every family's range"
-        yield f"{family}: {_short(count)}, {place}."
-    if unknown:
-        yield f"{unknown} runs do not report their parameters."
-
-
-def _draw(ranges: pd.DataFrame, models: pd.DataFrame, real: pd.DataFrame) -> drawing.Figure:
-    """A bar from the smallest to the largest model of each family with every model as a tick and
-    its median marked; real models below, a row each, so that their labels never meet.
-    """
-    stars = real.groupby("family", sort=False)["parameters"]
-    drawn, (axes,) = drawing.panels(1, 7.5, 1.4 + 0.5 * (len(ranges) + stars.ngroups))
-    rows = [
-        f"{family} ({count})"
-        for family, count in zip(ranges["family"], ranges["models"], strict=True)
-    ]
-    said: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small", "color": "#333333"}
-    for place, row in enumerate(ranges.to_dict("records")):
-        look = drawing.look(row["family"])
-        ends = [row["minimum"], row["maximum"]]
-        axes.plot(
-            ends, [place] * 2, color=look["color"], linewidth=9, alpha=0.35, solid_capstyle="butt"
-        )
-        values = models.loc[models["family"] == row["family"], "parameters"]
-        axes.plot(values, [place] * len(values), "|", color=look["color"], markersize=8, alpha=0.6)
-        axes.plot(row["median"], place, markeredgecolor="white", markersize=8, **look)
-        axes.annotate(
-            " to ".join(dict.fromkeys(map(_short, ends))), (ends[0], place), (0, 8), **said
-        )
-    for name, values in stars:
-        axes.plot(values, [len(rows)] * len(values), "*", color=drawing.COLOURS[-1], markersize=10)
-        rows.append(f"{name}: {', '.join(map(_short, values))}")
-    drawing.names(axes.yaxis, rows)
-    axes.set_xscale("log")
-    axes.set_ylim(len(rows) - 0.4, -0.8)
-    axes.margins(x=0.12)
-    marks = "tick: a model, marker: median" + ", star: real model" * bool(stars.ngroups)
-    title = "Trainable parameters by family (models)"
-    x = f"trainable parameters ({marks})"
-    drawing.finish(axes, title, x, logs={"x": format_number}, grid="x")
-    return drawn
-
-
-def _short(value: float) -> str:
+def _format_count(value: float) -> str:
     return format_number(value, digits=3)

@@ -9,6 +9,8 @@ from analysis.result import Result
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
+_UNFINISHED = "unfinished"
+
 
 @analysis(
     Options,
@@ -20,26 +22,27 @@ from paradnn.core.words import counted
     gate="none",
 )
 def runs(frame: pd.DataFrame, options: Options) -> Result:
-    """Runs of each family on each device by outcome, and when the first and the last of them
-    started.
+    """Count the runs of each family on each device by outcome.
+
+    Returns:
+        A row for each family and device: family, device, runs, a column for each outcome, and the
+        UTC times at which the first and the last run started.
     """
-    del options  # nothing to choose: every run counts
+    del options  # every run counts, so there is nothing to choose
     if frame.empty:
         return Result(numbers=frame[["family", "device"]], sentences=["no run matches"], sources=())
-    lacking = {"family": "(none)", "device": "(none)", "outcome": "unfinished"}
-    named = frame.assign(**{name: frame[name].fillna(word) for name, word in lacking.items()})
+    named = frame.assign(
+        family=frame["family"].fillna("(none)"),
+        device=frame["device"].fillna("(none)"),
+        outcome=frame["outcome"].fillna(_UNFINISHED),
+    )
     groups = named.groupby(["family", "device"])
     counts = pd.crosstab([named["family"], named["device"]], named["outcome"])
-    order = sorted(counts.columns, key=lambda name: (name != "ok", name == "unfinished", name))
-    table = pd.concat(
-        [
-            groups.size().rename("runs"),
-            counts[order],
-            groups["start_time"].agg(first="min", last="max"),
-        ],
-        axis=1,
-    )
-    for name in ("first", "last"):
-        table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")
-    words = f"{counted(len(frame), 'run')}, {is_ok(frame).sum()} of them measured"
-    return Result(numbers=table.reset_index(), sentences=[words], sources=tuple(frame["run_id"]))
+    # Ok comes first and unfinished last.
+    outcomes = sorted(counts.columns, key=lambda name: (name != "ok", name == _UNFINISHED, name))
+    times = groups["start_time"].agg(first="min", last="max")
+    for name in times:
+        times[name] = times[name].dt.strftime("%Y-%m-%d %H:%M")
+    table = pd.concat([groups.size().rename("runs"), counts[outcomes], times], axis=1)
+    text = f"{counted(len(frame), 'run')}, {is_ok(frame).sum()} of them measured"
+    return Result(numbers=table.reset_index(), sentences=[text], sources=tuple(frame["run_id"]))

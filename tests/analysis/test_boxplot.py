@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.boxplot import LEVELS, BoxplotOptions, boxplot
+from analysis.analyses.boxplot import PERCENTILES, BoxplotOptions, boxplot
 from analysis.result import Result
 from paradnn.core.errors import ConfigError
 
@@ -61,12 +61,12 @@ def test_percentiles_are_numpys_replicates_count_once_and_every_box_is_in_words(
         values = every[np.isfinite(every)].to_numpy()
         assert (row["count"], row["missing"]) == (len(values), len(every) - len(values))
         if len(values):
-            expected = np.percentile(values, LEVELS)
+            expected = np.percentile(values, PERCENTILES)
             if len(values) > 50:
                 shown = expected
             else:
                 shown = np.array([np.nan, *expected[1:4], np.nan])
-            np.testing.assert_allclose([row[f"p{level}"] for level in LEVELS], shown)
+            np.testing.assert_allclose([row[f"p{level}"] for level in PERCENTILES], shown)
             assert row["outliers"] == sum(
                 not expected[0] <= value <= expected[-1] for value in values
             )
@@ -118,7 +118,7 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
         pd.concat(sides, ignore_index=True).assign(**common).iloc[:-10]
     )  # the last ten points ran on A alone
     result = said(frame, a=("device=A",), b=("device=B",))
-    expected = np.percentile(1 + number[:50] % 5, LEVELS[1:4])
+    expected = np.percentile(1 + number[:50] % 5, PERCENTILES[1:4])
     np.testing.assert_allclose(result.table.loc[0, ["p9", "p50", "p91"]].astype(float), expected)
     # A 2nd percentile of 50 points would lie between the two lowest of them.
     assert result.table.loc[0, ["p2", "p9", "p98"]].isna().tolist() == [True, False, True]

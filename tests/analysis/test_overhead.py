@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, overhead, share_of
+from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, overhead, phase_share
 from paradnn.statistics.dependence import crossed_ratio, shared_levels
 from paradnn.store.metrics import PHASES
 
@@ -45,10 +45,10 @@ def test_phases_against_plain_numpy() -> None:
     np.testing.assert_allclose(phases["share"], np.nansum(table, axis=0) / total)
     assert phases.set_index("phase")["runs"]["profile"] == 19
     parts = dict(zip(PHASES, np.nansum(table, axis=0) / total, strict=True))
-    measuring = share_of(spent.fillna(0), MEASURING_PHASES)
+    measuring = phase_share(spent.fillna(0), MEASURING_PHASES)
     own = ("prefill", "requests", "measure", "latency", "load", "learn", "judge")
     assert measuring.value == pytest.approx(sum(parts[name] for name in own))
-    stack = share_of(spent.fillna(0), OVERHEAD_PHASES).value
+    stack = phase_share(spent.fillna(0), OVERHEAD_PHASES).value
     assert stack == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])
     assert measuring.low < measuring.value < measuring.high
     assert f"{100 * measuring.value:.1f}% (" in result.text()
@@ -64,7 +64,7 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     phases = {"phase_measure_seconds": wall * share, "phase_start_seconds": wall * (1 - share)}
     spent = pd.DataFrame(phases).set_axis(["measure", "start"], axis=1)
     assert crossed_ratio(wall * share, wall, shared_levels(spent, "point")).high > 1
-    measuring, stack = (share_of(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
+    measuring, stack = (phase_share(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
     assert 0 < measuring.low < measuring.value < measuring.high < 1
     assert (stack.low, stack.high) == pytest.approx((1 - measuring.high, 1 - measuring.low))
 
@@ -73,7 +73,7 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     frame = points().assign(device="D", environment_id="e")
     result = overhead(frame)
     assert "is the stack's own overhead (schedule + start + record), " in result.text()
-    assert "2 runs report no phases and are left out." in result.text()
+    assert "Excluded: 2 runs without phases." in result.text()
     assert len(result.sources) == 38
     result.figure().savefig(tmp_path / "overhead.png")
     # With n points, what occurs in 1 - 0.05^(1/n) of them is missing from all of them in 5% of

@@ -49,7 +49,7 @@ def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
         "gru: 1 model of 500M trainable parameters.",
         "squeezenet: 1.25M, outside every family's range.",
         "resnet50: 25.6M, outside every family's range.",
-        "1 runs do not report their parameters.",
+        "1 run does not report parameters.",
     ]
     result.figure().savefig(tmp_path / "parameters.png")
     unknown = parameters(models().drop(columns="parameters"))
