@@ -1,26 +1,26 @@
-"""The families of models that can be measured: options, layers, Keras models.
+"""The families of models that can be measured: their options, layers and Keras models.
 
 A file of this folder, or of another package (`paradnn.core.registry`), holds a dataclass of options
-below `Model` and a `Family` that names it; help, checks, completion, plans, records and analyses
-follow from the two:
+that derives from `Model`, and a `Family` that names it. Help, checks, completion, plans, records
+and analyses follow from these two:
 
     @dataclass(frozen=True)
     class FullyConnected(Model):
-        shown: ClassVar[str] = "{nodes}"               # the words that distinguish its models
+        size_template: ClassVar[str] = "{nodes}"     # distinguishes its models in lists
         name: str = "fc"
         nodes: int = option(1024, "units of each hidden layer", low=1)
 
-        def layer_list(self) -> list[Layer]: ...     # what a step costs, by arithmetic
-        def build(self) -> BuiltModel: ...             # the model, in Keras
+        def layer_list(self) -> list[Layer]: ...     # analytic costs of a step
+        def build(self) -> BuiltModel: ...           # the model in Keras
 
     FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", order=0)
 
-Driver, worker and analysis import these files, so Keras and frameworks are imported only within
-`build`.
+The driver, the worker and the analysis import these files. Keras and the frameworks are therefore
+imported only within `build`.
 
-FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions,
-forward and backward, as Chowdhery et al. (PaLM, appendix B) count model FLOPs; docs/reference/metrics.md says
-more.
+FLOPs are model FLOPs as Chowdhery et al. define them (PaLM, 2022, appendix B): two per
+multiply-accumulate of matrix products and convolutions, in the forward and the backward pass. See
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -36,37 +36,42 @@ from paradnn.core.schema import read
 from paradnn.families.built import BuiltModel
 from paradnn.families.operations import Operation, RepeatedOperation, product_operations
 
-#: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with
-#: momentum, a velocity; Adam a mean and a mean square.
+#: Optimizer variables per weight. Keras' RMSprop keeps a mean square and, with momentum, a
+#: velocity. Adam keeps a mean and a mean square.
 _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 
 
-@lru_cache(maxsize=2**14)  # a sweep has a model in many batches
-def _per_example_costs(
+@lru_cache(maxsize=2**14)  # a sweep measures each model with many batch sizes
+def _affine_costs(
     model: Model, precision: str, mode: str, slots: int
 ) -> list[tuple[int, int]] | None:
-    """Each field of the costs of no example, with what an example adds; None where that depends on
-    how many there are: lookups read no more than their table.
+    """Each field of `Costs` as a constant and an increment per example.
+
+    None if the costs are not affine in the batch size: lookups read no more than their table.
     """
     layers = model.layer_list()
     if any(layer.rows is not None or layer.added for layer in layers):
         return None
-    none, one = (vars(sum_costs(layers, count, precision, mode, slots=slots)) for count in (0, 1))
-    return [(none[name], one[name] - none[name]) for name in none]
+    empty = vars(sum_costs(layers, 0, precision, mode, slots=slots))
+    single = vars(sum_costs(layers, 1, precision, mode, slots=slots))
+    return [(empty[name], single[name] - empty[name]) for name in empty]
 
 
 @dataclass(frozen=True)
 class Model:
-    """The options of a family, and all that follows from them; what its keys must be together is in
-    `__post_init__`.
+    """The options of a family, and what follows from them.
 
-    is_kernel: its step is one operation. is_communication: its step is messages to other
-    processes or to a server, and computes nothing here. generates: it makes tokens one after the other. predicts_tokens: it says of each token
-    which one comes next. is_counted: its costs are no arithmetic: the worker counts. Of what
-    profilers may count otherwise: convolves, is_depthwise, is_sparse.
+    A subclass checks constraints between its options in `__post_init__`.
 
-    shown: the words that distinguish its models in a list, with options in braces:
-    "{layers}x{width}".
+    Attributes:
+        is_kernel: A step is a single operation.
+        is_communication: A step is messages between processes, without arithmetic.
+        generates: The model generates tokens one by one.
+        predicts_tokens: The outputs predict the token after each input token.
+        is_counted: The costs have no formula, so the worker counts them.
+        convolves, is_depthwise, is_sparse: Operations that profilers may count differently.
+        size_template: Distinguishes the models of the family in a list, with options in braces:
+            "{layers}x{width}".
     """
 
     is_kernel: ClassVar[bool] = False
@@ -83,37 +88,36 @@ class Model:
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """That of the keys of a configuration; raises ConfigError."""
+        """Read the model from the keys of a configuration. Raises ConfigError."""
         return read(cls, keys, "model")
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """The options that stored keys are of."""
+        """The options class for keys of a stored run, which may have further keys."""
         return cls
 
     @property
     def size(self) -> str:
-        """The words that distinguish this model in a list."""
+        """The text that distinguishes this model in a list."""
         return self.size_template.format_map(vars(self))
 
     def layer_list(self) -> Sequence[Layer]:
-        """Its layers in the order of the forward pass; ValueError for what has none."""
+        """The layers in forward order. Raises ValueError for a model without layers."""
         raise ValueError(f"{self.name} has no layers")
 
     def build(self) -> BuiltModel:
-        """The model in Keras, or a kernel in its framework; the dtype policy is set, and logits are
-        float32.
+        """Build the model in Keras, or a kernel in its framework.
+
+        The caller sets the dtype policy. Logits are float32 whatever the policy.
         """
         raise NotImplementedError
 
     def built_model(self) -> BuiltModel:
-        """What `build` gives, which is a key of some families."""
+        """Call `build`, which some families shadow with an option of that name."""
         return self.build()
 
     def canonical_point(self, point: Any) -> Any:
-        """A `Point` of this model in the one way that stands for it; ConfigError where it asks for
-        what cannot be.
-        """
+        """Return the `Point` of this model in canonical form. Raises ConfigError if it is invalid."""
         return point
 
     def costs(
@@ -128,91 +132,119 @@ class Model:
         prompt: int = 0,
         tokens: int = 0,
     ) -> Costs:
-        """Costs of one step over all `devices`, each with weights and optimizer variables of its
-        own, without what the all-reduce moves; `mode` is train, inference or generate: a token of
-        each example, after a `prompt` of which the memory counts too. ValueError for a family that
-        generates none.
+        """Costs of one step over all devices, without the traffic of the all-reduce.
+
+        Args:
+            batch_size: Examples over all devices.
+            precision: Type of products and activations.
+            mode: train, inference or generate. A step of generate makes one token per example.
+            optimizer: Name of the optimizer, whose variables count as memory and traffic.
+            momentum: That of the optimizer.
+            devices: Each has a copy of the weights and of the optimizer's variables.
+            prompt: Tokens of a prompt. In mode generate the memory bound includes reading it.
+            tokens: Tokens generated after the prompt.
+
+        Raises:
+            ValueError: If the mode is generate and the family generates no tokens.
         """
         if mode == "generate":
-            step = sum_costs(
-                self.decode_layers(prompt + tokens), batch_size, precision, mode, slots=0
-            )
-            first = self.prefill_costs(
-                batch_size=batch_size, precision=precision, prompt=prompt, tokens=tokens
-            )
-            memory = max(step.memory_lower_bound_bytes, first.memory_lower_bound_bytes)
-            return replace(step, memory_lower_bound_bytes=memory)
+            return self._generation_costs(batch_size, precision, prompt, tokens)
         if self.is_counted:
             return UNKNOWN
         slots = optimizer_slots(optimizer, momentum)
-        each = batch_size // devices
-        line = _per_example_costs(self, precision, mode, slots)
-        if line:
-            costs = Costs(*(none + each * more for none, more in line))
+        examples = batch_size // devices
+        affine = _affine_costs(self, precision, mode, slots)
+        if affine:
+            costs = Costs(*(constant + examples * increment for constant, increment in affine))
         else:
-            costs = sum_costs(self.layer_list(), each, precision, mode, slots=slots)
-        return costs.times(devices) if devices > 1 else costs
+            costs = sum_costs(self.layer_list(), examples, precision, mode, slots=slots)
+        if devices > 1:
+            return costs.times(devices)
+        return costs
+
+    def _generation_costs(self, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
+        """Costs of the last decoding step; the memory bound is the larger of prefill and decoding."""
+        layers = self.decode_layers(prompt + tokens)
+        step = sum_costs(layers, batch_size, precision, "generate", slots=0)
+        prefill = self.prefill_costs(
+            batch_size=batch_size, precision=precision, prompt=prompt, tokens=tokens
+        )
+        memory = max(step.memory_lower_bound_bytes, prefill.memory_lower_bound_bytes)
+        return replace(step, memory_lower_bound_bytes=memory)
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Costs of reading a batch of prompts into a cache with room for `tokens` more, and of the
-        first of these.
+        """Costs of reading a batch of prompts and of generating the first token after each.
+
+        The cache has room for the prompt and `tokens` more.
         """
-        return sum_costs(
-            self.prefill_layers(prompt, prompt + tokens), batch_size, precision, "generate", slots=0
-        )
+        layers = self.prefill_layers(prompt, prompt + tokens)
+        return sum_costs(layers, batch_size, precision, "generate", slots=0)
 
     def prefill_layers(self, prompt: int, length: int) -> Sequence[Layer]:
-        """The model that reads a prompt into a cache of `length` places, and says what follows it;
-        ValueError for one that generates nothing.
+        """Layers that read a prompt into a cache of `length` positions and predict the next token.
+
+        Raises ValueError for a model that generates no tokens.
         """
         raise ValueError(f"{self.name} generates no tokens")
 
     def decode_layers(self, length: int) -> Sequence[Layer]:
-        """The model for one token after others, which looks back over a cache of `length` places."""
+        """Layers for one token that attends to a cache of `length` positions.
+
+        Raises ValueError for a model that generates no tokens.
+        """
         raise ValueError(f"{self.name} generates no tokens")
 
     def product_list(
         self, *, batch_size: int, precision: str, mode: str
     ) -> list[RepeatedOperation]:
-        """The matrix products and convolutions of one step, in the order of its layers; ValueError
-        for a generation.
+        """The matrix products and convolutions of one step, in the order of the layers.
+
+        Raises ValueError for mode=generate.
         """
         if mode == "generate":
-            raise ValueError("a step of a generation is not told as a list of operations")
+            raise ValueError("mode=generate has no list of operations")
         return product_operations(self.layer_list(), batch_size, precision, mode)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """A kernel as an operation that steps have too; ValueError for what is none."""
+        """A kernel as an operation of a step. Raises ValueError for other models."""
         raise ValueError(f"{self.name} is no operation of a step")
 
     def layer_count(self) -> int:
-        """How many layers it is counted as: what building and compiling it grows with."""
+        """The number of layers, with which build and compile times grow."""
         return len(self.layer_list())
 
     def example_sizes(self) -> tuple[int, int]:
-        """How many numbers an example's input has, and a target with a one for its class among
-        zeros.
-        """
+        """Numbers of an example's inputs, and of its target in one-hot form."""
         layers = self.layer_list()
+        inputs = sum(layer.read for layer in layers if layer.is_first)
         classes = sum(layer.written // max(layer.targets, 1) for layer in layers if layer.is_last)
-        return sum(layer.read for layer in layers if layer.is_first), classes
+        return inputs, classes
 
 
 def optimizer_slots(optimizer: str, momentum: float) -> int:
-    """Variables of an optimizer of the size of each weight."""
-    return _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
+    """The number of optimizer variables per weight."""
+    slots = _SLOTS[optimizer]
+    if momentum == 0 and optimizer in ("rmsprop", "momentum"):
+        return slots - 1
+    return slots
 
 
 @dataclass(frozen=True)
 class Family:
-    """What `model=NAME` can be.
+    """A family of models, which `model=NAME` selects.
 
-    options: the dataclass of its hyperparameters. data: what a batch holds: vectors, images,
-    tokens, or any. is_open: it takes further keys. swept: options in which its models differ most,
-    the most telling first; sweep: overrides that sweep them. is_real: a published architecture.
-    order: in the order of figures and tables; new families go to the end. words: what `paradnn list
-    models` says of it, by default what the options say. chosen: keys of the point (`step`) and of
-    the optimizer (`learning`) that come with it unless the command line says otherwise.
+    Attributes:
+        name: The value of `model`.
+        options: Dataclass of its hyperparameters.
+        data: Content of a batch: vectors, images, tokens, or any.
+        swept: Options in which its models differ, the most informative first.
+        sweep: Overrides that sweep these options.
+        is_real: Whether it is a published architecture.
+        is_open: Whether it accepts keys beyond its options.
+        order: Position in figures and tables. New families go to the end.
+        summary: Its text in `paradnn list models`; by default the docstring of `options`.
+        defaults: Defaults of other groups that it replaces: keys of the point (`step`) and of the
+            optimizer (`learning`).
     """
 
     name: str
@@ -231,46 +263,52 @@ class Family:
 
     @property
     def description(self) -> str:
-        """What it is, in a sentence."""
-        return self.summary or " ".join((self.options.__doc__ or "").split("\n\n")[0].split())
+        """What the family is, in one sentence."""
+        if self.summary:
+            return self.summary
+        first_paragraph = (self.options.__doc__ or "").split("\n\n")[0]
+        return " ".join(first_paragraph.split())
 
     @property
     def has_layers(self) -> bool:
-        """Whether its layers are known before it is built.
+        """Whether the layers are known before the model is built.
 
-        They are not for a kernel, for messages or a served model, and for a user's own model.
+        They are not for a kernel, for messages, for a served model and for a user's model.
         """
         model = self.options
         return not (model.is_kernel or model.is_counted or model.is_communication)
 
 
-#: By name, in the order of figures and tables.
+#: Families by name, in the order of figures and tables.
 FAMILIES = Registry(Family, "paradnn.families", "paradnn.workloads")
 
 
 def message_families() -> tuple[str, ...]:
-    """Families whose steps are messages."""
+    """Names of the families whose steps are messages."""
     return tuple(name for name, family in FAMILIES.items() if family.is_communication)
 
 
 def make_model(options: Mapping[str, Any]) -> Model:
-    """The model of a mapping with its `name`, as requests and stored runs hold it; ValueError names
-    the families. Nothing is checked but what the keys must be together. What other versions stored
-    beside is left out.
+    """Make a model from its options and `name`, as requests and stored runs hold them.
+
+    Only the constraints between options are checked. Keys that other versions stored are ignored.
+
+    Raises:
+        ValueError: If there is no such family. The message lists the families.
     """
-    if options["name"] not in FAMILIES:
-        raise ValueError(
-            f"model.name={options['name']}: no such family; known are {', '.join(FAMILIES)}"
-        )
-    known = FAMILIES[options["name"]].options.stored_options(options)
-    given: dict[str, Any] = {
-        key: value for key, value in options.items() if key in known.__dataclass_fields__
-    }
-    return known(
-        **given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-    )
+    name = options["name"]
+    if name not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise ValueError(f"model.name={name}: no such family; known are {known}")
+    options_class = FAMILIES[name].options.stored_options(options)
+    values: dict[str, Any] = {}
+    for key, value in options.items():
+        if key in options_class.__dataclass_fields__:
+            # JSON and YAML have lists where options are tuples.
+            values[key] = tuple(value) if isinstance(value, list) else value
+    return options_class(**values)
 
 
 def build(options: Mapping[str, Any]) -> BuiltModel:
-    """`Model.built` of such a mapping."""
+    """Build the model that `make_model` makes from these options."""
     return make_model(options).built_model()

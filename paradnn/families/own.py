@@ -1,9 +1,11 @@
-"""Models from outside (docs/how-to/own-models.md): that a function of one's own returns (`model=own`),
-whose parameters are keys of it; in files (`model=keras_file`, `model=onnx`, `model=exported`);
-architectures of other packages with random weights, which are PyTorch's (`model=timm`,
-`model=transformers`). Nothing is downloaded, and nothing is unpickled.
+"""Models that users supply (docs/how-to/own-models.md).
 
-The driver reads a function's signature from its source and never imports it; the worker calls it.
+A function of the user's returns the model (`model=own`), and its parameters are keys of the model.
+Models in files are `model=keras_file`, `model=onnx` and `model=exported`. `model=timm` and
+`model=transformers` are architectures of other packages with random weights, for PyTorch. Nothing is
+downloaded, and nothing is unpickled.
+
+The driver reads a function's signature from its source and never imports it. The worker calls it.
 """
 
 from __future__ import annotations
@@ -19,34 +21,37 @@ from dataclasses import dataclass, fields, make_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from paradnn.core.errors import ConfigError, UnavailableError, require_value, reraise_as_unavailable
 from paradnn.core.schema import option, read
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
-_NUMBERS = tuple[int, ...]
+_INTEGERS = tuple[int, ...]
+#: Types that a parameter of a user's function can have, by their annotation.
 _TYPES = {
     "int": int,
     "float": float,
     "str": str,
     "bool": bool,
-    "tuple[int, ...]": _NUMBERS,
-    "list[int]": _NUMBERS,
+    "tuple[int, ...]": _INTEGERS,
+    "list[int]": _INTEGERS,
 }
-_WRITE = "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], or one of these | None"
-#: What a parameter has for default that has none, or one that is no constant.
+_ANNOTATION_REMEDY = (
+    "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], "
+    "or one of these | None"
+)
+#: The default of a parameter without one, and of one whose default is no constant.
 _REQUIRED = object()
-_OTHER = object()
-_SHAPES = ("auto", "classes", "numbers")
+_COMPUTED = object()
+#: What training compares outputs with (`model.output`).
+_OUTPUTS = ("auto", "classes", "numbers")
 
 
 @dataclass(frozen=True)
 class ExternalModel(Model):
-    """What all models have in common that come from outside: their costs are counted where they are
-    built.
-    """
+    """A model from outside the suite, whose costs the worker counts once it has built it."""
 
     is_counted: ClassVar[bool] = True
 
@@ -54,25 +59,19 @@ class ExternalModel(Model):
 
     @property
     def short_name(self) -> str:
-        """The model in a word."""
+        """One word for the model, such as the name of its file."""
         return self.size_template.format_map(vars(self))
 
     @property
     def size(self) -> str:
+        words = [self.short_name]
         if self.input_shape:
-            shape = ["x".join(map(str, self.input_shape))]
-        else:
-            shape = []
-        return " ".join(
-            [
-                self.short_name,
-                *shape,
-                *(f"{key}={value}" for key, value in self.arguments().items()),
-            ]
-        )
+            words.append("x".join(map(str, self.input_shape)))
+        words += [f"{key}={value}" for key, value in self.arguments().items()]
+        return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """The keys that are not the family's own; None stands for a default."""
+        """Keys beyond the family's own, which are passed on. None stands for a default."""
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)
@@ -81,53 +80,62 @@ class ExternalModel(Model):
 
     @classmethod
     def stored_options(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """With whatever further keys a request holds."""
-        kind: Any = bool | int | float | str | None
-        further = tuple(
-            (key, kind, None, ()) for key in keys if key not in cls.__dataclass_fields__
-        )
-        return cast(type[Model], _extended(cast(Any, cls), further))
+        """This class with every further key of a request."""
+        value_type: Any = bool | int | float | str | None
+        further = {
+            key: _Parameter(value_type, default=None)
+            for key in keys
+            if key not in cls.__dataclass_fields__
+        }
+        return cast(type[Model], _extended(cast(Any, cls), tuple(further.items())))
+
+
+class _Parameter(NamedTuple):
+    """A key that is passed on: its type, its default, and its values if these are listed."""
+
+    type: Any
+    default: Any
+    choices: tuple[str, ...] = ()
 
 
 @cache
-def _extended(cls: Any, keys: tuple[tuple[str, Any, Any, tuple[str, ...]], ...]) -> Any:
-    """A family with further keys, each a name, a type, a default and what it may be; the same class
-    for the same.
-    """
-    entries = [
-        (
-            name,
-            kind,
-            option(
-                default, "of the model", further=True, **({"choices": choices} if choices else {})
-            ),
+def _extended(cls: Any, parameters: tuple[tuple[str, _Parameter], ...]) -> Any:
+    """The options class `cls` with further keys. Equal parameters give the same class."""
+    if not parameters:
+        return cls
+    entries = []
+    for name, parameter in parameters:
+        settings: dict[str, Any] = {"further": True}
+        if parameter.choices:
+            settings["choices"] = parameter.choices
+        entries.append(
+            (name, parameter.type, option(parameter.default, "of the model", **settings))
         )
-        for name, kind, default, choices in keys
-    ]
-    if keys:
-        return make_dataclass(cls.__name__, entries, bases=(cls,), frozen=True)
-    return cls
+    return make_dataclass(cls.__name__, entries, bases=(cls,), frozen=True)
 
 
 @dataclass(frozen=True)
 class UserModel(ExternalModel):
-    """A Keras model, a PyTorch module or a JAX function that a function of your own returns, with
-    its parameters.
+    """A Keras model, PyTorch module or JAX function that your own function returns, swept by its
+    parameters.
     """
 
     name: str = "own"
     build: str = option(  # type: ignore[assignment]
         "",
-        "the function: my_models.py:make_net, or package.module:make_net; its parameters are keys beside these",
+        "the function, as my_models.py:make_net or package.module:make_net; "
+        "its parameters are further keys",
     )
-    source: str = option("", "hash of the function's file; found, not given")
+    source: str = option("", "hash of the function's file; filled in")
     input_shape: tuple[int, ...] = option(
-        (), "of an example, as in [64]; []: as the model, or an example, says", low=1
+        (),
+        "shape of an input without the batch, as in [64]; []: that of the model or its example",
+        low=1,
     )
     output: str = option(
         "auto",
-        "what training compares outputs with: classes, numbers, or auto: whichever their shape suggests",
-        choices=_SHAPES,
+        "what training compares outputs with: classes, numbers, or auto, by their shape",
+        choices=_OUTPUTS,
     )
 
     @property
@@ -136,42 +144,58 @@ class UserModel(ExternalModel):
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """With the parameters of the function as keys, read from its source; raises ConfigError."""
-        known = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
-        path, function = _located(read(cls, known, "model").build)
+        """Read the model, with the function's parameters as keys. Raises ConfigError."""
+        own_keys = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
+        path, function = _find_function(read(cls, own_keys, "model").build)
         content, digest = content_of(path)
-        parameters = _parameters(content, function, str(known.get("build")))
-        entries = []
-        given = {
+        parameters = _parameters(content, function, str(own_keys.get("build")))
+        # A key that is null has the parameter's default.
+        arguments = {
             key: value
             for key, value in keys.items()
-            if key not in known and (key not in parameters or value is not None)
+            if key not in own_keys and (key not in parameters or value is not None)
         }
-        for key, (kind, default, choices) in parameters.items():
-            if default is _REQUIRED and key not in given:
-                reason = f"{function} has no default for it"
-                raise ConfigError(f"model.{key}", "null", reason, f"give it: model.{key}=...")
-            default = None if default in (_REQUIRED, _OTHER) else default
-            entries.append((key, str if choices else kind, default, choices))
-        located = {"build": f"{path}:{function}", "source": digest}
-        return cast(
-            Model,
-            read(_extended(cast(Any, cls), tuple(entries)), {**known, **located, **given}, "model"),
-        )
+        options = []
+        for key, parameter in parameters.items():
+            if parameter.default is _REQUIRED and key not in arguments:
+                raise ConfigError(
+                    f"model.{key}",
+                    "null",
+                    f"{function} has no default for it",
+                    f"give it: model.{key}=...",
+                )
+            options.append((key, _as_option(parameter)))
+        options_class = _extended(cast(Any, cls), tuple(options))
+        location = {"build": f"{path}:{function}", "source": digest}
+        return cast(Model, read(options_class, {**own_keys, **location, **arguments}, "model"))
 
     def built_model(self) -> BuiltModel:
         from paradnn.families.parts.user_model import user_workload
 
-        place, _, function = self.build.rpartition(":")
-        path = unchanged(place, self.source)
-        given = {key: value for key, value in self.arguments().items() if value is not None}
-        made = getattr(_imported(path), function)(**given)
-        return user_workload(made, f"{path.name}:{function}", self.input_shape, self.output)
+        file, _, function = self.build.rpartition(":")
+        path = unchanged(file, self.source)
+        arguments = {key: value for key, value in self.arguments().items() if value is not None}
+        returned = getattr(_import_file(path), function)(**arguments)
+        return user_workload(returned, f"{path.name}:{function}", self.input_shape, self.output)
 
 
-def _located(build: str) -> tuple[Path, str]:
-    """The file and the name of the function that `file.py:function` or `package.module:function`
-    is.
+def _as_option(parameter: _Parameter) -> _Parameter:
+    """The parameter as an option: None stands for a default that is missing or computed."""
+    if parameter.default in (_REQUIRED, _COMPUTED):
+        parameter = parameter._replace(default=None)
+    if parameter.choices:
+        parameter = parameter._replace(type=str)
+    return parameter
+
+
+def _find_function(build: str) -> tuple[Path, str]:
+    """Find the file and the function that `model.build` names.
+
+    Args:
+        build: `file.py:function` or `package.module:function`.
+
+    Raises:
+        ConfigError: If the value has another form, or there is no such file.
     """
     place, _, function = build.rpartition(":")
     if not place or not function.isidentifier():
@@ -184,121 +208,138 @@ def _located(build: str) -> tuple[Path, str]:
         raise ConfigError(
             "model.build", build, f"there is no file {path}", "give the path of the function's file"
         )
-    inner = Path(*place.split("."))
+    module = Path(*place.split("."))
     for folder in sys.path:
-        for found in (Path(folder, inner, "__init__.py"), Path(folder, f"{inner}.py")):
-            if found.is_file():
-                return found.absolute(), function
+        for candidate in (Path(folder, module, "__init__.py"), Path(folder, f"{module}.py")):
+            if candidate.is_file():
+                return candidate.absolute(), function
     raise ConfigError(
         "model.build", build, f"there is no module {place}", "install it, or give a file"
     )
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
-    """What a file holds, and the hash of that: the points of a sweep read it once."""
+    """The content of a file and its hash. The points of a sweep read the file once."""
     return _content(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _content(path: Path, _: int) -> tuple[bytes, str]:
+def _content(path: Path, _modified_ns: int) -> tuple[bytes, str]:
     content = path.read_bytes()
     return content, hashlib.sha256(content).hexdigest()[:16]
 
 
 def unchanged(name: str, source: str) -> Path:
-    """A model's file; UnavailableError where it is no longer what it was when its hash was `source`."""
+    """The path of a model's file. Raises UnavailableError if its hash is no longer `source`."""
     path = Path(name)
     if not path.is_file() or content_of(path)[1] != source:
-        raise UnavailableError(f"{path} was changed meanwhile: start the command again")
+        raise UnavailableError(f"{path} has changed since this command began: start it again")
     return path
 
 
 @cache
-def _parameters(
-    content: bytes, function: str, build: str
-) -> dict[str, tuple[Any, Any, tuple[str, ...]]]:
-    """The parameters of a function, or of a class: type, default, and what it may be where that is
-    a Literal.
+def _parameters(content: bytes, function: str, build: str) -> dict[str, _Parameter]:
+    """The parameters of a function, or of a class's `__init__`, by name.
+
+    Args:
+        content: Source of the file.
+        function: Name of the function or class.
+        build: `model.build` as the user wrote it, for messages.
+
+    Raises:
+        ConfigError: If the file has a syntax error, there is no such function, or a parameter
+            cannot be a key.
     """
     try:
         body = ast.parse(content).body
-    except (SyntaxError, ValueError) as error:
-        if isinstance(error, SyntaxError):
-            where = f"line {error.lineno}: {error.msg}"
-        else:
-            where = str(error)
-        raise ConfigError("model.build", build, where, "mend the file") from None
-    known = {
+    except SyntaxError as error:
+        reason = f"line {error.lineno}: {error.msg}"
+        raise ConfigError("model.build", build, reason, "fix the file") from None
+    except ValueError as error:  # such as null bytes
+        raise ConfigError("model.build", build, str(error), "fix the file") from None
+    definitions = {
         entry.name: entry for entry in body if isinstance(entry, (ast.FunctionDef, ast.ClassDef))
     }
-    if function not in known:
-        names = ", ".join(known) or "none"
+    if function not in definitions:
+        names = ", ".join(definitions) or "none"
         raise ConfigError(
             "model.build", build, f"there is no function {function}", f"functions there: {names}"
         )
-    found: Any = known[function]
-    if isinstance(found, ast.ClassDef):
-        found = next(
-            (entry for entry in found.body if getattr(entry, "name", "") == "__init__"), None
-        )
-        if found is None:
+    definition: Any = definitions[function]
+    if isinstance(definition, ast.ClassDef):
+        methods = [entry for entry in definition.body if getattr(entry, "name", "") == "__init__"]
+        if not methods:
             return {}
-    given: ast.arguments = found.args
-    every = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(every) - len(given.defaults)) + [*given.defaults, *given.kw_defaults]
-    pairs = list(zip([*every, *given.kwonlyargs], defaults, strict=True))[
-        found.name == "__init__" :
-    ]
+        return _signature(methods[0], function, skips_self=True)
+    return _signature(definition, function, skips_self=False)
+
+
+def _signature(
+    definition: ast.FunctionDef, function: str, *, skips_self: bool
+) -> dict[str, _Parameter]:
+    arguments = definition.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    missing = [None] * (len(positional) - len(arguments.defaults))
+    pairs = list(zip(positional, [*missing, *arguments.defaults], strict=True))
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    if skips_self:
+        pairs = pairs[1:]
     return {entry.arg: _parameter(entry, default, function) for entry, default in pairs}
 
 
-def _parameter(
-    entry: ast.arg, default: ast.expr | None, function: str
-) -> tuple[Any, Any, tuple[str, ...]]:
+def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Parameter:
     key = f"model.{entry.arg}"
     if hasattr(UserModel, entry.arg):
         raise ConfigError(
             key,
             "",
-            f"is a word of the suite, and a parameter of {function}",
-            "call it something else",
+            f"is a name that this suite uses, and a parameter of {function}",
+            "rename the parameter",
         )
     value: Any = _REQUIRED
     if default is not None:
         try:
             value = ast.literal_eval(default)
         except ValueError:
-            value = _OTHER
+            value = _COMPUTED
     if entry.annotation is None:
         if type(value) not in _TYPES.values():
-            raise ConfigError(
-                key, ast.unparse(entry), f"a parameter of {function}, has no type", _WRITE
-            )
-        return type(value), value, ()
+            reason = f"a parameter of {function}, has no type"
+            raise ConfigError(key, ast.unparse(entry), reason, _ANNOTATION_REMEDY)
+        return _Parameter(type(value), value)
     text = ast.unparse(entry.annotation)
-    kind, choices = _type(text.strip("'\""))
-    if kind is None:
-        raise ConfigError(key, text, f"is no type that a key of {function} can have", _WRITE)
-    return kind, tuple(value) if isinstance(value, list) else value, choices
+    value_type, choices = _annotated_type(text.strip("'\""))
+    if value_type is None:
+        reason = f"is no type that a key of {function} can have"
+        raise ConfigError(key, text, reason, _ANNOTATION_REMEDY)
+    if isinstance(value, list):
+        value = tuple(value)
+    return _Parameter(value_type, value, choices)
 
 
-def _type(text: str) -> tuple[Any, tuple[str, ...]]:
-    """The type that an annotation stands for, None for one that no key can have, and what a Literal
-    allows.
+def _annotated_type(text: str) -> tuple[Any, tuple[str, ...]]:
+    """The type that an annotation names, and the values that a Literal allows.
+
+    The type is None if no key can have it.
     """
     text = re.sub(r"\w+\.(?=Literal|Optional)", "", text)
     optional = re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text)
     if optional:
-        kind, choices = _type(next(filter(None, optional.groups())))
-        return (kind | None if kind else None), choices
+        inner = next(filter(None, optional.groups()))
+        value_type, choices = _annotated_type(inner)
+        if value_type is None:
+            return None, ()
+        return value_type | None, choices
     if re.fullmatch(r"""Literal\[(('[^']*'|"[^"]*")[, ]*)+\]""", text):
-        return str, tuple(ast.literal_eval(f"[{text[8:-1]}]"))
+        literals = text.removeprefix("Literal[").removesuffix("]")
+        return str, tuple(ast.literal_eval(f"[{literals}]"))
     return _TYPES.get(text), ()
 
 
-def _imported(path: Path) -> ModuleType:
-    """The module of a file, as part of the packages in which it lies; what lies beside it can be
-    imported too.
+def _import_file(path: Path) -> ModuleType:
+    """Import a file as a module of the packages around it.
+
+    Modules in the folder of the outermost package can be imported too.
     """
     names = [path.stem]
     folder = path.parent
@@ -307,30 +348,34 @@ def _imported(path: Path) -> ModuleType:
         folder = folder.parent
     sys.path.append(str(folder))
     if len(names) > 1:
-        return importlib.import_module(".".join(names[:-1] if path.stem == "__init__" else names))
+        if path.stem == "__init__":
+            names = names[:-1]
+        return importlib.import_module(".".join(names))
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
 
 def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]:
-    """The keys of a model with the whole path that `key` names, and the hash of that file; raises
-    ConfigError.
+    """The keys with the absolute path of the file that `key` names, and its hash as `source`.
+
+    Raises ConfigError if there is no such file.
     """
-    given = str(keys.get(key, ""))
-    path = Path(given).expanduser().absolute()
+    value = str(keys.get(key, ""))
+    path = Path(value).expanduser().absolute()
     if not path.is_file():
-        raise ConfigError(f"model.{key}", given, "there is no such file", remedy)
+        raise ConfigError(f"model.{key}", value, "there is no such file", remedy)
     return {**keys, key: str(path), "source": content_of(path)[1]}
 
 
 @dataclass(frozen=True)
 class _File(ExternalModel):
     path: str = option("", "the model's file")
-    source: str = option("", "hash of the file; found, not given")
+    source: str = option("", "hash of the file; filled in")
     input_shape: tuple[int, ...] = option(
-        (), "of an example, as in [64]; []: as the file says", low=1
+        (), "shape of the input without the batch, as in [64]; []: that of the file", low=1
     )
 
     @property
@@ -339,9 +384,9 @@ class _File(ExternalModel):
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        given = read(cls, keys, "model")
-        remedy = f"give the path of the file: model={given.name} model.path=..."
-        return read(cls, _with_file({**keys, "path": given.path}, "path", remedy), "model")
+        model = read(cls, keys, "model")
+        remedy = f"give the path of the file: model={model.name} model.path=..."
+        return read(cls, _with_file({**keys, "path": model.path}, "path", remedy), "model")
 
 
 @dataclass(frozen=True)
@@ -352,18 +397,17 @@ class KerasFile(_File):
 
     name: str = "keras_file"
     output: str = option(
-        "auto", "what training compares outputs with, as of model=own", choices=_SHAPES
+        "auto", "what training compares outputs with, as for model=own", choices=_OUTPUTS
     )
 
     def canonical_point(self, point: Any) -> Any:
-        """Its types are in the file, but for an engine, which converts it."""
+        """Frameworks compute in the file's types. An engine converts the model to any precision."""
         if point.framework.name in ("tensorflow", "jax", "torch"):
-            reason = "the types of model=keras_file are those of its file"
             require_value(
                 "precision",
                 point.precision,
                 required="float32",
-                reason=reason,
+                reason="the types of model=keras_file are those of its file",
                 remedy="leave it out, or choose an engine",
             )
         return point
@@ -374,9 +418,8 @@ class KerasFile(_File):
         from paradnn.families.parts.user_model import user_workload
 
         path = unchanged(self.path, self.source)
-        if (
-            path.suffix != ".keras"
-        ):  # older Keras runs the code in its older formats whatever the mode
+        # Older versions of Keras run the code in its older formats even in safe mode.
+        if path.suffix != ".keras":
             raise UnavailableError(f"{path.name} is no .keras file: save the model as one")
         with reraise_as_unavailable(
             f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
@@ -387,7 +430,7 @@ class KerasFile(_File):
 
 @dataclass(frozen=True)
 class Onnx(_File):
-    """A model in an ONNX file, for inference on the engines that read it: onnxruntime and openvino."""
+    """A model in an ONNX file, for inference with framework=onnxruntime or openvino."""
 
     name: str = "onnx"
 
@@ -409,9 +452,7 @@ class Onnx(_File):
 
 @dataclass(frozen=True)
 class Exported(_File):
-    """A PyTorch program in its file (`torch.export.save`), for inference: tensors are read, nothing
-    is unpickled.
-    """
+    """A PyTorch program in a file of `torch.export.save`, for inference; nothing is unpickled."""
 
     name: str = "exported"
 
@@ -444,24 +485,28 @@ class Exported(_File):
 
 @dataclass(frozen=True)
 class _Package(ExternalModel):
-    input_shape: tuple[int, ...] = option((), "of an example; []: as the architecture says", low=1)
+    """An architecture of another package, which runs in PyTorch."""
+
+    input_shape: tuple[int, ...] = option(
+        (), "shape of an input without the batch; []: that of the architecture", low=1
+    )
 
     @classmethod
     def from_config(cls, keys: Mapping[str, Any]) -> Model:
-        """With whatever further keys the package takes, which the worker sees."""
+        """Read the model with any further keys, which the worker checks. Raises ConfigError."""
         if "pretrained" in keys:
             raise ConfigError(
                 "model.pretrained", keys["pretrained"], "weights are random", "leave it out"
             )
         for key, value in keys.items():
-            if key not in cls.__dataclass_fields__ and (
-                hasattr(cls, key) or not isinstance(value, int | float | str)
-            ):
+            if key in cls.__dataclass_fields__:
+                continue
+            if hasattr(cls, key) or not isinstance(value, int | float | str):
                 raise ConfigError(
                     f"model.{key}",
                     value,
-                    "cannot be handed on",
-                    "give a number, a word, true or false",
+                    "cannot be passed to the package",
+                    "give a number, a string, true or false",
                 )
         return read(cls.stored_options(keys), keys, "model")
 
@@ -475,20 +520,24 @@ class _Package(ExternalModel):
         return point
 
     def built_model(self) -> BuiltModel:
-        reason = f"the package {self.name} cannot be used here"
-        remedy = "; pip install 'paradnn[architectures]'"
-        # RuntimeError: where a package that it imports does not fit another, as torchvision
-        # PyTorch.
-        with reraise_as_unavailable(
-            reason, ImportError, AttributeError, RuntimeError, remedy=remedy
-        ):
-            made = self.made(importlib.import_module(self.name))
         from paradnn.families.parts.user_model import user_workload
 
-        return user_workload(made, f"{self.name}'s {self.called}")
+        # RuntimeError: a dependency of the package may not fit another, as torchvision PyTorch.
+        with reraise_as_unavailable(
+            f"the package {self.name} cannot be used here",
+            ImportError,
+            AttributeError,
+            RuntimeError,
+            remedy="; pip install 'paradnn[architectures]'",
+        ):
+            module_and_example = self.instantiate(importlib.import_module(self.name))
+        return user_workload(module_and_example, f"{self.name}'s {self.short_name}")
 
-    def made(self, package: Any) -> Any:
-        """The module and an example, by the imported package. Raises UnavailableError."""
+    def instantiate(self, package: Any) -> tuple[Any, Any]:
+        """Make the module and an example of its input with the package.
+
+        Raises UnavailableError if the package rejects a key.
+        """
         raise NotImplementedError
 
 
@@ -503,16 +552,15 @@ class Timm(_Package):
         "resnet50", "its name in timm; further keys are those of timm.create_model"
     )
 
-    def made(self, package: Any) -> Any:
+    def instantiate(self, package: Any) -> tuple[Any, Any]:
         import numpy as np
 
         with reraise_as_unavailable(
             f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError
         ):
             module = package.create_model(self.architecture, pretrained=False, **self.arguments())
-        return module, np.zeros(
-            (1, *(self.input_shape or module.default_cfg["input_size"])), "float32"
-        )
+        shape = self.input_shape or module.default_cfg["input_size"]
+        return module, np.zeros((1, *shape), "float32")
 
 
 @dataclass(frozen=True)
@@ -521,9 +569,10 @@ class Transformers(_Package):
 
     name: str = "transformers"
     config: str = option(
-        "bert", "a type of model, such as gpt2, or a config.json; further keys replace values of it"
+        "bert",
+        "a model type, such as gpt2, or a config.json; further keys replace its values",
     )
-    source: str = option("", "hash of such a file; found, not given")
+    source: str = option("", "hash of the config.json; filled in")
 
     @property
     def short_name(self) -> str:
@@ -538,42 +587,44 @@ class Transformers(_Package):
             keys = _with_file(keys, "config", "give its path, or a type")
         return super().from_config(keys)
 
-    def made(self, package: Any) -> Any:
-        """The module with its own head, and one example: tokens, or an image."""
+    def instantiate(self, package: Any) -> tuple[Any, Any]:
+        """Make the module with its own head, and one example: tokens, or an image."""
         import numpy as np
 
+        config = self._package_config(package)
+        heads = ("MaskedLM", "CausalLM", "ImageClassification")
+        head_classes = [getattr(package, f"AutoModelFor{head}") for head in heads]
+        fitting = [cls for cls in head_classes if type(config) in cls._model_mapping]
+        auto_class = fitting[0] if fitting else package.AutoModel
+        # The published weights may have another type; these are random.
+        module = auto_class.from_config(config).float()
+        pixels = getattr(config, "image_size", None)
+        if pixels:
+            channels = getattr(config, "num_channels", 3)
+            shape = self.input_shape or (channels, pixels, pixels)
+            return module, np.zeros((1, *shape), "float32")
+        example = np.zeros((1, *(self.input_shape or (128,))), "int32")
+        example[..., 0] = config.vocab_size - 1  # tokens are drawn up to the largest of an example
+        return module, example
+
+    def _package_config(self, package: Any) -> Any:
+        """The configuration object of the package, with the further keys."""
         with reraise_as_unavailable(
             f"transformers makes no {self.config}", ValueError, TypeError, OSError, KeyError
         ):
+            values: dict[str, Any] = {"model_type": self.config}
             if self.source:
-                held = json.loads(unchanged(self.config, self.source).read_bytes())
-            else:
-                held = {}
-            held = {"model_type": self.config, **held}
-            known = package.AutoConfig.for_model(**held)
+                values |= json.loads(unchanged(self.config, self.source).read_bytes())
+            defaults = package.AutoConfig.for_model(**values)
             for key, value in self.arguments().items():
-                if not hasattr(known, key):
+                if not hasattr(defaults, key):
                     raise UnavailableError(
-                        f"model.{key}={value}: no key of transformers' {type(known).__name__}"
+                        f"model.{key}={value}: no key of transformers' {type(defaults).__name__}"
                     )
-            # Made anew, since one key may follow from another, as the size of a head from the
-            # model's width.
-            config = package.AutoConfig.for_model(
-                **{**held, **self.arguments(), "return_dict": True}
-            )
-        autos = [
-            getattr(package, f"AutoModelFor{head}")
-            for head in ("MaskedLM", "CausalLM", "ImageClassification")
-        ]
-        auto = next((one for one in autos if type(config) in one._model_mapping), package.AutoModel)
-        module = auto.from_config(config).float()  # whatever type its weights were published in
-        pixels = getattr(config, "image_size", None)
-        if pixels:
-            shape = self.input_shape or (getattr(config, "num_channels", 3), pixels, pixels)
-            return module, np.zeros((1, *shape), "float32")
-        example = np.zeros((1, *(self.input_shape or (128,))), "int32")
-        example[..., 0] = config.vocab_size - 1  # what its tokens are below
-        return module, example
+            # A second object, because one key may follow from another: the width of a head, for
+            # example, from the width of the model.
+            values |= {**self.arguments(), "return_dict": True}
+            return package.AutoConfig.for_model(**values)
 
 
 FAMILY = (
