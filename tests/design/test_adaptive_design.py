@@ -127,7 +127,7 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
     assert (
         design.conclusion()
         .tags["design_end"]
-        .startswith("every point that fits the memory is measured before ")
+        .startswith("every point that fits in memory is measured before ")
     )
 
 
