@@ -249,7 +249,7 @@ def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) ->
        (n r + 7) / (n - 8), at the last look (n r + 5) / (n - 6), less for n under 20, and at most
        1 - 1.5 / n.
 
-    The constants come from simulation (`python -m benchmarks.compare_verdicts`, docs/how-to/compare.md).
+    The constants come from simulation (`python -m benchmarks.compare_verdicts`, docs/validation/comparisons.md).
 
     Args:
         logs: logarithm of the ratio of speeds, one per round, in order; at least `FEWEST`.
