@@ -22,11 +22,13 @@ from pathlib import Path
 import mlperf_loadgen as lg
 import numpy as np
 
+from paradnn.worker.arrivals import LOADGEN_SEED, arrivals
 from paradnn.worker.meters import EnergyMeter
+from paradnn.worker.peak_search import percentile
 from paradnn.workloads.serve import SERVER
-from paradnn.workloads.serve.generator import LOADGEN_SEED, Generated, arrivals
+from paradnn.workloads.serve.generator import QueryGenerator
 from paradnn.workloads.serve.load import Service, measure_load, serve
-from paradnn.workloads.serve.queries import QueryLog, percentile
+from paradnn.workloads.serve.queries import QueryLog
 
 _SHARES = (50, 90, 99)
 
@@ -48,7 +50,7 @@ def stub(seconds: float) -> Callable[[int], None]:
 
 def served(rate: float, seconds: float, service: float) -> QueryLog:
     """Serve queries by LoadGen's schedule, one at a time."""
-    with Generated(rate, LOADGEN_SEED, seconds, 1) as generated:
+    with QueryGenerator(rate, LOADGEN_SEED, seconds, 1) as generated:
         generated.begin()
         return serve(generated, stub(service), time.monotonic_ns, 1).log
 
@@ -130,7 +132,7 @@ def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
             log = served(rate, seconds, service)
             wait, exact = mean_wait(log, service)
             theory = load / (1 - load) / 2 * service * 1e3
-            late = sorted(ns / 1e6 for ns in log.late())
+            late = sorted(ns / 1e6 for ns in log.delays())
             ours = {share: percentile(log.latencies(), share / 100) / 1e6 for share in _SHARES}
             by_oracle = asked.result()
             ratios = {share: ours[share] / by_oracle[share] for share in _SHARES}

@@ -47,6 +47,21 @@ class PointRules:
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
 
 
+def require_time(group: str, min_seconds: float, point: Point) -> None:
+    """Raise ConfigError if a point ends before the minimum duration of its load.
+
+    Args:
+        group: Prefix of the key `min_seconds`.
+        min_seconds: Its value.
+        point: The point, with its time limit.
+    """
+    timeout = point.measure.timeout
+    if min_seconds >= timeout:
+        reason = f"is not less than measure.timeout={timeout:g}"
+        remedy = "request less, or raise measure.timeout"
+        raise ConfigError(f"{group}.min_seconds", min_seconds, reason, remedy)
+
+
 @cache
 def input_types() -> Mapping[str, type[Input]]:
     """Return the inputs by the name in `data=NAME`: those of a step, then those of other work."""

@@ -3,6 +3,7 @@
 Both sides of the pipe use this module. It needs nothing but the standard library.
 """
 
+import base64
 import contextlib
 import functools
 import json
@@ -10,6 +11,7 @@ import math
 import os
 import types
 import typing
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -219,3 +221,16 @@ def _type_error(path: str, value: Any, expected: str) -> MessageError:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]} ..."
+
+
+def pack_bytes(content: bytes) -> str:
+    """Return bytes as text that a message can hold, compressed."""
+    return base64.b64encode(zlib.compress(content, 1)).decode()
+
+
+def unpack_bytes(text: str) -> bytes:
+    """Return the bytes that `pack_bytes` packed; raises ValueError for other text."""
+    try:
+        return zlib.decompress(base64.b64decode(text, validate=True))
+    except zlib.error as error:
+        raise ValueError(f"packed bytes cannot be read: {error}") from error

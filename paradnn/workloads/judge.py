@@ -1,15 +1,16 @@
-"""Forward passes of a model that was trained, timed, and what they are worth: its accuracy on
-held-out examples (`task=judge`, docs/how-to/engines.md). An engine calibrates `precision=int8` on examples
-of the set's other part.
+"""The accuracy of a trained model next to the time of its forward pass (`task=judge`).
+
+See docs/how-to/engines.md. An engine calibrates `precision=int8` on examples of the training part.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.learning_sets import SETS, Pictures, set_file
 from paradnn.config.rules import PointRules
 from paradnn.core.errors import ConfigError, UnavailableError, require_value
 from paradnn.core.messages import WorkloadMessage, messages_of_kind
@@ -19,7 +20,6 @@ from paradnn.core.workload import Workload
 from paradnn.families import Model
 from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
-from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 from paradnn.workloads.step import measure_step
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationResult(WorkloadMessage):
-    """Accuracy over so many held-out examples."""
+    """The accuracy over a number of held-out examples."""
 
     wire_name: ClassVar[str] = "judged"
 
@@ -38,9 +38,25 @@ class EvaluationResult(WorkloadMessage):
     examples: int
 
 
+METRICS = (
+    Metric(
+        "judged_accuracy",
+        "1",
+        "higher",
+        "share of held-out examples whose class is the likeliest",
+    ),
+    Metric(
+        "judged_error",
+        "1",
+        "lower",
+        "share of held-out examples whose class is not the likeliest",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
-    """The accuracy of a model as it comes, beside what its forward pass takes."""
+    """A forward pass of a trained model is timed, and its accuracy evaluated."""
 
     name = "judge"
     key = "task"
@@ -49,27 +65,13 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     own_inputs = SETS
     message_types = (EvaluationResult,)
     phases: ClassVar[Mapping[str, str]] = {"judge": "latency"}
-    declared_metrics = (
-        Metric(
-            "judged_accuracy",
-            "1",
-            "higher",
-            "share of held-out examples whose class is the likeliest",
-        ),
-        Metric(
-            "judged_error",
-            "1",
-            "lower",
-            "share of held-out examples whose class is not the likeliest",
-        ),
-    )
+    declared_metrics = METRICS
 
     def check_model(self, model: Model) -> None:
         if not model.is_counted:
             reason = f"model={model.name} has random weights"
-            raise ConfigError(
-                "task", self.name, reason, "judge what was trained: model=own, keras_file or onnx"
-            )
+            remedy = "choose a trained model: model=own, keras_file or onnx"
+            raise ConfigError("task", self.name, reason, remedy)
 
     def check(self, point: Point) -> None:
         if not isinstance(point.data, Pictures):
@@ -82,52 +84,61 @@ class Evaluate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
         return {"learning_set": str(set_file(point.data))}
 
     def measure(self, run: PointRun) -> None:
-        import numpy as np
-
-        from paradnn.workloads.learn.training import evaluate, fitted_examples, read_arrays
+        from paradnn.worker.evaluation import evaluate, fit_examples, read_arrays
 
         examples: dict[str, Any] = {}
-        name = f"data={run.request['data']['name']}"
-        size = run.request["batch_size"]
+        data = f"data={run.request['data']['name']}"
+        batch_size = run.request["batch_size"]
 
-        def ready(workload: Any, step: Any) -> None:
-            wanted = tuple(workload.inputs[0].shape)
-            with contextlib.suppress(ValueError):  # pictures that cannot be repeated to fill it
-                examples.update(fitted_examples(read_arrays(run.request["learning_set"]), wanted))
-            if not examples or len(workload.inputs) > 1 or examples["heldout"].shape[1:] != wanted:
-                raise UnavailableError(f"{name} has no examples for the model's input of {wanted}")
+        def prepare(workload: Any, step: Any) -> None:
+            """Fit the examples to the model, and calibrate an engine with them."""
+            shape = tuple(workload.inputs[0].shape)
+            # Pictures whose pixels cannot be repeated to fill the input raise ValueError.
+            with contextlib.suppress(ValueError):
+                examples.update(fit_examples(read_arrays(run.request["learning_set"]), shape))
+            is_fitting = bool(examples) and examples["heldout"].shape[1:] == shape
+            if len(workload.inputs) > 1 or not is_fitting:
+                raise UnavailableError(f"{data} has no examples for the model's input of {shape}")
             step.calibrate(examples["training"])
 
-        def beside(_: Any, step: Any) -> Any:
-            found = step.outputs(
-                [examples["training"][np.arange(size) % len(examples["training"])]]
-            ).shape
-            if len(found) != 2 or found[1] <= (last := examples["heldout_classes"].max()):
-                raise UnavailableError(
-                    f"{name} has {last + 1} classes, the model's output is {found[1:]}"
-                )
+        def after_compiling(_: Any, step: Any) -> Callable[[Any], None]:
+            _check_classes(data, step, examples, batch_size)
 
-            def then(timed: Any) -> None:
+            def measure_accuracy(timed: Any) -> None:
                 run.note_latencies(timed)
                 with run.phases("judge"):
-                    accuracy, _ = evaluate(step.outputs, examples, size)
+                    accuracy, _ = evaluate(step.outputs, examples, batch_size)
                     run.note(work=EvaluationResult(accuracy, len(examples["heldout"])))
 
-            return then
+            return measure_accuracy
 
-        measure_step(run, beside, ready)
+        measure_step(run, after_compiling, prepare)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        found = [judged.accuracy for judged in messages_of_kind(measured.answers, EvaluationResult)]
-        if found:
-            return {"judged_accuracy": found[0], "judged_error": 1 - found[0]}
-        return {}
+        results = messages_of_kind(measured.answers, EvaluationResult)
+        if not results:
+            return {}
+        accuracy = results[0].accuracy
+        return {"judged_accuracy": accuracy, "judged_error": 1 - accuracy}
 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "judged_accuracy" not in metrics:
             return None
-        return ResultText(
-            "accuracy", [f"{metrics['judged_accuracy']:.2%} of the held-out examples"]
+        accuracy = metrics["judged_accuracy"]
+        return ResultText("accuracy", [f"{accuracy:.2%} of the held-out examples"])
+
+
+def _check_classes(data: str, step: Any, examples: Mapping[str, Any], batch_size: int) -> None:
+    """Raise UnavailableError if the model's output is not (examples, classes) of the set."""
+    import numpy as np
+
+    training = examples["training"]
+    batch = training[np.arange(batch_size) % len(training)]
+    output = step.outputs([batch]).shape
+    last_class = examples["heldout_classes"].max()
+    if len(output) != 2 or output[1] <= last_class:
+        raise UnavailableError(
+            f"{data} has {last_class + 1} classes, but the model's output is {output[1:]}"
         )
 
 

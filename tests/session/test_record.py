@@ -34,8 +34,8 @@ from paradnn.session.measured import Summarised, narrow_enough, summarise
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.record import precision_tags, priced
 from paradnn.store.runs import Claim, Record
+from paradnn.worker.arrivals import LOADGEN_SEED
 from paradnn.workloads.serve import Server
-from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.step import balance_metrics, compiling_metrics
 from tests.config.test_points import point as asked
 from tests.session.records import answered, recorded, timing

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import Any
@@ -62,14 +62,22 @@ def test_tcp_carries_whole_messages(pattern: str) -> None:
     message = make_message(300_001, 7)
     with tcp_server(given) as address, closing(TcpStep(given, address, message, PATIENCE)) as step:
         step.run(20)
-        assert pattern == "bandwidth" or bytes(step._back) == message
+        assert pattern == "bandwidth" or bytes(step._answer) == message
+
+
+def grpc_server() -> tuple[Any, str]:
+    """A server and its address: another process may take a free port before the server does."""
+    for _ in range(20):
+        with closing(listen(0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        with suppress(UnavailableError):
+            return serve_calls(address), address
+    raise RuntimeError("other processes took 20 free ports")
 
 
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_grpc_carries_whole_messages(pattern: str) -> None:
-    with closing(listen(0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server = serve_calls(address)
+    server, address = grpc_server()
     given = point(transport="grpc", pattern=pattern)
     message = make_message(5 * 2**20, 7)
     with closing(GrpcStep(given, address, message, PATIENCE)) as step:
@@ -115,11 +123,15 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_there() -> None:
             listen(port)
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} is taken"):
             serve_calls(f"127.0.0.1:{port}")
-    with pytest.raises(
-        UnavailableError,
-        match=f"the peer at 127.0.0.1:{port} cannot be reached: Connection refused",
-    ):
-        TcpStep(point(), f"127.0.0.1:{port}", bytes(1000), 1.0)
+    # A bound socket that does not listen keeps other processes from the port.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(
+            UnavailableError,
+            match=f"the peer at {address} cannot be reached: Connection refused",
+        ):
+            TcpStep(point(), address, bytes(1000), 1.0)
 
 
 COMMAND = [sys.executable, "-m", "paradnn.worker.host"]

@@ -12,19 +12,14 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
+from paradnn.config.learning_sets import Cifar10, Cifar100, Digits, set_file
 from paradnn.core.errors import DataError, UnavailableError
+from paradnn.worker.evaluation import Arrays, fit_examples, read_arrays, score
 from paradnn.worker.measure import NotFinite
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn import Epoch
-from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, set_file
-from paradnn.workloads.learn.training import (
-    Arrays,
-    Checkpoint,
-    Learner,
-    fitted_examples,
-    judge,
-    read_arrays,
-)
+from paradnn.workloads.learn.checkpoint import Checkpoint
+from paradnn.workloads.learn.training import Learner
 
 FEATURES = 8
 CLASSES = 4
@@ -98,10 +93,10 @@ def test_the_judge_agrees_with_scikit_learn() -> None:
     logits = random.standard_normal((300, 7))
     classes = random.integers(0, 7, 300)
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    known, losses = judge(logits, classes)
+    known, losses = score(logits, classes)
     assert known.mean() == accuracy_score(classes, logits.argmax(axis=1))
     assert losses.mean() == pytest.approx(log_loss(classes, shares, labels=range(7)))
-    five, _ = judge(logits, classes, 5)
+    five, _ = score(logits, classes, 5)
     assert five.mean() == top_k_accuracy_score(classes, logits, k=5, labels=range(7))
 
 
@@ -141,7 +136,7 @@ def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:
 def test_every_digit_is_trained_with_or_held_out() -> None:
     arrays = Digits().arrays()
     bunch = load_digits()
-    assert [len(arrays[name]) for name in ("training", "heldout")] == list(Digits.known[:2])
+    assert [len(arrays[name]) for name in ("training", "heldout")] == list(Digits.sizes[:2])
     assert np.array_equal(arrays["heldout"][:, :, :, 0], bunch.images[4::5])
     assert np.array_equal(arrays["heldout_classes"], bunch.target[4::5])
     assert arrays["training"].sum() + arrays["heldout"].sum() == bunch.images.sum()
@@ -161,7 +156,7 @@ def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
         )
     assert Cifar100(path=str(tmp_path)).arrays()["training_classes"].tolist() == [70, 80, 90]
     (tmp_path / "test.bin").write_bytes(b"short")
-    with pytest.raises(DataError, match=r"test\.bin: is damaged, or no binary file of CIFAR"):
+    with pytest.raises(DataError, match=r"test\.bin: is damaged or no binary file of CIFAR"):
         Cifar100(path=str(tmp_path)).arrays()
 
 
@@ -169,8 +164,8 @@ def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
     path = set_file(Digits())
     assert set_file(Digits()) == path
     arrays = read_arrays(str(path))
-    flat = fitted_examples(arrays, (64,))
-    pictures = fitted_examples(arrays, (16, 16, 3))
+    flat = fit_examples(arrays, (64,))
+    pictures = fit_examples(arrays, (16, 16, 3))
     assert flat["training"].mean() == pytest.approx(0, abs=1e-5)
     assert flat["training"].std() == pytest.approx(1, abs=1e-5)
     # Each pixel is repeated twice each way, in three equal colours.

@@ -13,15 +13,16 @@ import pytest
 from scipy import stats
 
 from paradnn.core.workload import WORKLOADS
+from paradnn.worker.arrivals import LOADGEN_SEED, arrivals
 from paradnn.worker.chance import events_factor, quantile_ranks, required_in_time_queries
 from paradnn.worker.meters import EnergyMeter
-from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
+from paradnn.worker.peak_search import find_peak
+from paradnn.workloads.serve.generator import RECORD, issue
 from paradnn.workloads.serve.load import (
     LimitMonitor,
     NotServed,
     ServedQueries,
     Service,
-    find_peak,
     measure_load,
     serve,
     serve_closed,
@@ -126,11 +127,12 @@ def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once
     def run(_: int) -> None:
         clock.now += 30 * MS
 
-    stream = serve_closed(run, clock, 10, 1.0, 0, 10**18).log
+    stream = serve_closed(run, clock, queries=10, seconds=1.0, batch=0, until=10**18).log
     assert set(stream.latencies()) == {30 * MS}
     assert len(stream) == 34  # the first after a second or more
-    assert len(serve_closed(run, clock, 10, 0.0, 0, 10**18).log) == 10
-    offline = serve_closed(run, clock, 10, 0.0, 4, 10**18).log
+    few = serve_closed(run, clock, queries=10, seconds=0.0, batch=0, until=10**18)
+    assert len(few.log) == 10
+    offline = serve_closed(run, clock, queries=10, seconds=0.0, batch=4, until=10**18).log
     assert [latency // MS for latency in offline.latencies()] == [30] * 4 + [60] * 4 + [90] * 2
 
 
@@ -231,7 +233,11 @@ def test_a_search_brackets_the_peak(
     assert found.held is (peak > 0)
     assert len(probes) <= (16 if peak else most)
     if most > 2 and peak:
-        assert found.rate < found.high <= (1.05 * found.rate if unlucky > peak else unlucky * 1.05)
+        assert (
+            found.rate
+            < found.lowest_failed
+            <= (1.05 * found.rate if unlucky > peak else unlucky * 1.05)
+        )
 
 
 @pytest.mark.parametrize("late", [0, 1, 5, 40, 300])
@@ -282,7 +288,7 @@ def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
 
 
 def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
-    fewest = LimitMonitor(*LIMIT).fewest
+    fewest = LimitMonitor(*LIMIT).min_queries
     assert fewest == required_in_time_queries(0, 0.99, 0.999)
     # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would
     # show.

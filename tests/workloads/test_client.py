@@ -66,12 +66,6 @@ def one_request(endpoint: Endpoint) -> EndpointRequest:
     return request
 
 
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
-
-
 # Requests that succeed
 
 
@@ -243,6 +237,7 @@ def test_the_deadline_of_the_point_ends_an_answer(server: OpenAIServer) -> None:
     ("name", "message"),
     [
         pytest.param("no-such-host.invalid", "the host is unknown", id="unknown-host"),
+        # Nothing listens on the discard port, for which a server needs privileges.
         pytest.param("127.0.0.1:9", "Connection refused; start the server", id="refused"),
     ],
 )
@@ -268,10 +263,14 @@ def test_a_server_that_keeps_loading_is_unavailable(server: OpenAIServer) -> Non
 
 
 def test_a_server_that_starts_late_is_waited_for_if_requested() -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/v1"
     clients: list[Client] = []
     begun = threading.Event()
+    # A bound socket that does not listen refuses connections, and keeps others from the port.
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/v1"
 
     def connect() -> None:
         begun.set()
@@ -281,7 +280,7 @@ def test_a_server_that_starts_late_is_waited_for_if_requested() -> None:
     thread.start()
     begun.wait()
     time.sleep(0.3)
-    with serving(OpenAIServer(port)):
+    with reserved, serving(OpenAIServer(port)):
         thread.join(timeout=60)
 
     assert [client.model for client in clients] == ["tiny"]

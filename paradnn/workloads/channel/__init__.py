@@ -1,6 +1,4 @@
-"""Messages between processes (`model=channel`), measured alone; docs/how-to/communication.md says what a
-step is.
-"""
+"""Messages between processes, measured alone (`model=channel`, docs/how-to/communication.md)."""
 
 from __future__ import annotations
 
@@ -25,10 +23,10 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-#: Patterns in which all processes take part alike.
+#: Patterns in which all processes take part.
 COLLECTIVES = ("all_reduce", "broadcast")
 _POINT_TO_POINT = ("latency", "bandwidth")
-#: What each transport is measured in.
+#: The patterns of each transport.
 _PATTERNS = {
     "tcp": _POINT_TO_POINT,
     "grpc": _POINT_TO_POINT,
@@ -36,63 +34,61 @@ _PATTERNS = {
     "nccl": (*_POINT_TO_POINT, *COLLECTIVES),
     "tensorflow": ("all_reduce",),
 }
-#: Transports that a framework brings.
+#: The framework of each transport that belongs to one.
 _FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow"}
-#: Where a pattern is not one of those named, the key says nothing, and stands at its default.
+#: The patterns that use a key. With any other pattern, the key is at its default.
 _USED_BY = {"window": ("bandwidth",), "processes": COLLECTIVES}
 
 
 @dataclass(frozen=True)
 class Communication(Messages):
-    """Messages of `bytes` by a transport, in a pattern, between processes of this host or of
-    several.
-    """
+    """Messages between processes of one host or of several."""
 
     instead_of_batch: ClassVar[str] = "model.bytes"
 
     name: str = option("channel", "the kind of workload", choices=("channel",))
     transport: str = option(
-        "tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS)
+        "tcp", "how messages are sent; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS)
     )
     pattern: str = option(
         "latency",
-        "a message there and back, a window of them one way, or a collective",
+        "latency: a message and its echo; bandwidth: a window of messages one way; or a collective",
         choices=_PATTERNS["gloo"],
     )
     bytes: int = option(
-        1024, "of a message; of a framework's a multiple of 4: it sends float32", low=1, high=2**40
+        1024,
+        "bytes of a message; a multiple of 4 for a framework, which sends float32",
+        low=1,
+        high=2**40,
     )
     window: int = option(
         64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536
     )
-    processes: int = option(2, "that take part in a collective", low=2, high=4096)
+    processes: int = option(2, "processes that take part in a collective", low=2, high=4096)
     port: int = option(
-        0, "first port that this host's processes listen on; 0: any that is free", low=0, high=65535
+        0, "first port on which this host's processes listen; 0: any free ports", low=0, high=65535
     )
 
     def __post_init__(self) -> None:
-        if self.pattern not in (known := _PATTERNS[self.transport]):
+        patterns = _PATTERNS[self.transport]
+        if self.pattern not in patterns:
             reason = f"model.transport={self.transport} has no such pattern"
-            raise ConfigError(
-                "model.pattern", self.pattern, reason, f"choose one of {', '.join(known)}"
-            )
+            remedy = f"choose one of {', '.join(patterns)}"
+            raise ConfigError("model.pattern", self.pattern, reason, remedy)
         if self.transport in _FRAMEWORKS and self.bytes % 4:
             reason = f"model.transport={self.transport} sends one tensor of float32"
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
-        for key, patterns in _USED_BY.items():
-            if self.pattern not in patterns:
+        for key, used_by in _USED_BY.items():
+            if self.pattern not in used_by:
                 object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
-        # TensorFlow's processes all listen, others meet at one port.
-        listening = self.processes if self.transport == "tensorflow" else 1
-        if self.port + listening - 1 > 65535:
-            raise ConfigError(
-                "model.port", self.port, f"leaves no {listening} ports", "choose a lower one"
-            )
+        # TensorFlow's processes all listen; others meet at one port.
+        ports = self.processes if self.transport == "tensorflow" else 1
+        if self.port + ports - 1 > 65535:
+            reason = f"leaves no {ports} ports"
+            raise ConfigError("model.port", self.port, reason, "choose a lower one")
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """A message is held once by each who sends or receives it; how often it is copied is the
-        transport's affair.
-        """
+        """A message moves its bytes once; further copies are part of the transport."""
         return 0, self.bytes
 
     def canonical_point(self, point: Any) -> Any:
@@ -101,7 +97,7 @@ class Communication(Messages):
             "precision",
             point.precision,
             required="float32",
-            reason="model=channel sends bytes, and float32 where a framework does",
+            reason="model=channel sends bytes, or float32 with a framework's transport",
         )
         wanted = _FRAMEWORKS.get(self.transport, point.framework.name)
         if point.framework.name not in (wanted, "tensorflow"):
@@ -111,20 +107,25 @@ class Communication(Messages):
 
     @property
     def process_count(self) -> int:
+        """Number of processes that exchange messages."""
         return self.processes if self.pattern in COLLECTIVES else 2
 
     @property
     def size(self) -> str:
-        many = {"bandwidth": f" w{self.window}", "latency": ""}.get(
-            self.pattern, f" x{self.processes}"
-        )
-        return f"{self.transport} {self.pattern}{many} {self.bytes} B"
+        if self.pattern == "latency":
+            extent = ""
+        elif self.pattern == "bandwidth":
+            extent = f" w{self.window}"
+        else:
+            extent = f" x{self.processes}"
+        return f"{self.transport} {self.pattern}{extent} {self.bytes} B"
 
 
 def bus_factor(pattern: str, processes: int) -> float:
-    """Bytes that each process' link carries for a byte of a collective: an all-reduce moves 2 (n -
-    1) / n of its bytes in and out of every process, a broadcast all of them (NVIDIA nccl-tests,
-    doc/PERFORMANCE.md).
+    """Return the bytes that each process's link carries per byte of a collective.
+
+    An all-reduce of n processes moves 2 (n - 1) / n of its bytes in and out of every process; a
+    broadcast moves all of them (NVIDIA nccl-tests, doc/PERFORMANCE.md).
     """
     if pattern == "all_reduce":
         return 2 * (processes - 1) / processes
@@ -133,7 +134,7 @@ def bus_factor(pattern: str, processes: int) -> float:
 
 @dataclass(frozen=True)
 class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
-    """Steps that are messages; what they are is the model's options."""
+    """Steps that exchange messages, as the options of the model say."""
 
     name = "channel"
     key = "model"
@@ -144,7 +145,7 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
 
     def open_devices(self, run: PointRun) -> None:
-        """No device is needed."""
+        """Open nothing: messages need no device."""
 
     def measure(self, run: PointRun) -> None:
         from paradnn.worker.measure import compile_steps
@@ -184,14 +185,12 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
             interval = (
                 f" (95% CI {metrics['transfer_low_us']:,.2f} .. {metrics['transfer_high_us']:,.2f})"
             )
+        rate = f"{metrics['sent_bytes_per_second'] / 1e6:,.1f} MB/s"
         if "bus_bytes_per_second" in metrics:
-            bus = f", bus {metrics['bus_bytes_per_second'] / 1e6:,.1f} MB/s"
-        else:
-            bus = ""
-        rate = f"{metrics['sent_bytes_per_second'] / 1e6:,.1f} MB/s{bus}"
+            rate += f", bus {metrics['bus_bytes_per_second'] / 1e6:,.1f} MB/s"
         clauses = (
             f"{metrics['transfer_us']:,.2f} us each{interval}",
-            f"{rate}, {metrics['messages_per_second']:,.0f} a second",
+            f"{rate}, {metrics['messages_per_second']:,.0f} per second",
         )
         return ResultText("messages", clauses, replaces_steps=True)
 
@@ -202,25 +201,31 @@ def _model(point: Point) -> Communication:
 
 
 def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[str, float]:
-    """What messages of `model` come to, from `step_time_ms` and its interval."""
-    found: dict[str, float] = {}
-    # Messages of a step, one after the other; a collective counts as one.
+    """Return times and rates of messages, with their intervals.
+
+    Args:
+        model: The messages.
+        known: Metrics that include `step_time_ms` and its interval.
+    """
+    metrics: dict[str, float] = {}
+    # Messages of a step, one after the other. A collective counts as one.
     messages = {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
-    for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
-        seconds, longest = (known.get(f"step_time{side}_ms") for side in (end, other))
-        if seconds is None or longest is None:
+    # A rate is low if the time is high.
+    for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        step_ms = known.get(f"step_time{end}_ms")
+        opposite_ms = known.get(f"step_time{opposite}_ms")
+        if step_ms is None or opposite_ms is None:
             continue
-        found[f"transfer{end}_us"] = 1e3 * seconds / messages
+        metrics[f"transfer{end}_us"] = 1e3 * step_ms / messages
         if model.pattern == "latency":
-            found[f"round_trip{end}_us"] = 1e3 * seconds
-        rate = 1e3 * messages / longest  # a rate is low where the time is high
-        found[f"messages_per_second{end}"] = rate
-        found[f"sent_bytes_per_second{end}"] = rate * model.bytes
+            metrics[f"round_trip{end}_us"] = 1e3 * step_ms
+        rate = 1e3 * messages / opposite_ms
+        metrics[f"messages_per_second{end}"] = rate
+        metrics[f"sent_bytes_per_second{end}"] = rate * model.bytes
         if model.pattern in COLLECTIVES:
-            found[f"bus_bytes_per_second{end}"] = (
-                rate * model.bytes * bus_factor(model.pattern, model.processes)
-            )
-    return found
+            factor = bus_factor(model.pattern, model.processes)
+            metrics[f"bus_bytes_per_second{end}"] = rate * model.bytes * factor
+    return metrics
 
 
 CHANNEL = Channel()

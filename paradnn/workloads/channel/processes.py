@@ -1,10 +1,8 @@
-"""The processes of a point whose step is communication, on this host and on others, and how they
-find each other.
+"""The processes of a point whose step is messages, on this host and on others.
 
-Over tcp and grpc one process alone decides when a step begins, and the other only answers. Of a
-framework's transports every process makes the same step at the same time, and the step ends when
-all have; before anything is timed the result of an all-reduce or a broadcast is compared with what
-it must be.
+Over tcp and grpc, one process decides when a step begins, and the other only answers. With a
+framework's transport, all processes make the same step at the same time, and the step ends when all
+have. Before anything is timed, the result of an all-reduce or a broadcast is checked.
 """
 
 import contextlib
@@ -39,75 +37,99 @@ from paradnn.worker.process_group import (
 )
 from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
 
-#: Noise is drawn once for so many bytes and then repeated.
-_NOISE = 2**20
+#: Length of the random bytes that a message repeats.
+_NOISE_BYTES = 2**20
 _FLOAT_BYTES = 4
 
 
 class _Idle(Step):
-    """Of a process that serves in threads: a step asks for nothing."""
+    """The step of a process that serves in threads."""
 
     def run(self, steps: int) -> None:
         return None
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a point, on its cores: this one, which is measured, and those that it
-    starts. They end with the `with` that it is entered by, at the latest with this one. Raises
-    UnavailableError and RankFailed.
+    """The processes of a point, on its cores: this one, which is measured, and the others.
+
+    The others end with the context, at the latest with this process.
+
+    Raises:
+        UnavailableError: A process cannot be reached, or lacks software.
+        RankFailed: A process failed.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         bind_cores(point["platform"])
         keep_freed()
-        self._means = _Means(point)
-        count = _count_of(point)
+        self._participant = _Participant(point)
+        count = _process_count(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
-        self._means.meet(elsewhere)
-        self.group = ProcessGroup(count, self._means.serve, elsewhere)
-        self._means.parted()
+        self._participant.publish_addresses(elsewhere)
+        self.group = ProcessGroup(count, self._participant.serve, elsewhere)
+        self._participant.close_socket()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # One process that fails takes the others with it: the first says why, unless memory ended
-        # here.
-        failed = isinstance(error, Exception) and not isinstance(error, MemoryError)
-        other = self.group.failure() if failed else None
+        # A process that fails takes the others with it. The first one says why, unless the memory
+        # of this process ended.
+        first = None
+        if isinstance(error, Exception) and not isinstance(error, MemoryError):
+            first = self.group.failure()
         self.group.close()
-        if other:
-            raise other from error
+        if first:
+            raise first from error
 
     def step(self) -> Any:
-        """The step of this process, or of all that take turns with it."""
-        own = self._means.step(0)
-        return own if self._means.is_served else GroupStep(own, self.group)
+        """Return the step of this process, or of all that make the same step."""
+        own = self._participant.step(0)
+        if self._participant.is_served:
+            return own
+        return GroupStep(own, self.group)
 
 
 def serve_elsewhere(
-    point: Mapping[str, Any], rank: int, addresses: Sequence[str], own: socket, channel: Connection
+    point: Mapping[str, Any],
+    rank: int,
+    addresses: Sequence[str],
+    own: socket,
+    channel: Connection,
 ) -> None:
-    """Be process `rank` of a point that another host measures, and listen on `own`. Raises
-    RankFailed.
+    """Be a process of a point that another host measures.
+
+    Args:
+        point: The request.
+        rank: Number of this process, from 0.
+        addresses: Addresses of all processes.
+        own: Socket to listen on.
+        channel: Connection to the measured process.
+
+    Raises:
+        RankFailed: The process failed.
     """
     bind_cores(point["platform"])
     keep_freed()
-    means = _Means(point)
-    means.join(addresses, own)
-    means.serve(rank, channel)
+    participant = _Participant(point)
+    participant.join(addresses, own)
+    participant.serve(rank, channel)
 
 
-def _count_of(point: Mapping[str, Any]) -> int:
-    """How many processes take part: two where a message goes from one to the other."""
+def _process_count(point: Mapping[str, Any]) -> int:
+    """Return the number of processes: two, unless all take part in a collective."""
     model = point["model"]
     if model["pattern"] in ("all_reduce", "broadcast"):
         return int(model["processes"])
     return 2
 
 
-class _Means:
-    """How the processes of a point find each other, and what each of them does. is_served: over tcp
-    and grpc process 1 listens, and this one sends to it. The processes of a framework all do the
-    same. Before those of this host are forked, and with those of other hosts, `meet` says where
-    they are; on another host each does `join`.
+class _Participant:
+    """How a process of a point finds the others, and what it does.
+
+    The measured process calls `publish_addresses` before it forks the processes of its host. Each
+    process on another host calls `join`.
+
+    Attributes:
+        is_served: Process 1 listens and this one sends to it (tcp, grpc). Otherwise all processes
+            do the same.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -117,98 +139,116 @@ class _Means:
         self._socket: socket | None = None
         self._addresses: Sequence[str] = ()
 
-    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Find ports for those of this host, of TensorFlow for each, else for one, and let all know
-        the addresses.
-        """
+    def publish_addresses(self, elsewhere: Sequence[RemoteProcess]) -> None:
+        """Choose ports for the processes of this host, and send all addresses to the others."""
         port = self._point["model"]["port"]
         host = elsewhere[0].local if elsewhere else LOOPBACK
-        if self._transport == "tensorflow":
-            here = _count_of(self._point) - len(elsewhere)
-        else:
-            here = 1
-        here = 0 if self.is_served and elsewhere else here  # the server is there
-        with contextlib.ExitStack() as held:  # until the last is chosen, so that none comes twice
-            free = [held.enter_context(listen(port and port + n, host)) for n in range(here)]
-            own = [with_port(*each.getsockname()[:2]) for each in free]
+        # Keep each socket open until the last is chosen, so that no port is chosen twice.
+        with contextlib.ExitStack() as sockets:
+            free = [
+                sockets.enter_context(listen(port and port + number, host))
+                for number in range(self._listeners(elsewhere))
+            ]
+            own = [with_port(*listening.getsockname()[:2]) for listening in free]
             if self._transport == "tcp" and free:
-                held.pop_all()
+                sockets.pop_all()
                 self._socket = free[0]
-        self._addresses = [*own, *(each.address for each in elsewhere)]
-        for each in elsewhere:
-            each.channel.send_bytes(encode(self._addresses))
+        self._addresses = [*own, *(remote.address for remote in elsewhere)]
+        for remote in elsewhere:
+            remote.channel.send_bytes(encode(self._addresses))
+
+    def _listeners(self, elsewhere: Sequence[RemoteProcess]) -> int:
+        """Return the number of processes of this host that listen."""
+        if self._transport == "tensorflow":
+            return _process_count(self._point) - len(elsewhere)
+        if self.is_served and elsewhere:
+            return 0
+        return 1
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
-        """Listen on `own`; frameworks, and gRPC, open their own: it has shown that the port is
-        free.
-        """
-        self._socket, self._addresses = (
-            own,
-            [with_port(*own.getsockname()[:2])] if self.is_served else addresses,
-        )
-        if self._transport != "tcp":
-            self.parted()
+        """Listen on `own`.
 
-    def parted(self) -> None:
-        """The other processes are started: let go of what they alone need."""
+        Frameworks and gRPC open the port themselves: `own` has shown that it is free.
+        """
+        self._socket = own
+        if self.is_served:
+            self._addresses = [with_port(*own.getsockname()[:2])]
+        else:
+            self._addresses = addresses
+        if self._transport != "tcp":
+            self.close_socket()
+
+    def close_socket(self) -> None:
+        """Close the socket that only other processes need, once they are started."""
         if self._socket:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Be process `rank`, not the one that is measured. Raises RankFailed."""
+        """Be process `rank`, which is not the measured one; raises RankFailed."""
         try:
-            if not self.is_served:
-                return serve_steps(channel, self.step(rank))
-            if self._transport == "grpc":
-                server = serve_calls(self._addresses[0])
-            else:
-                server = None
-            if not server:
-                threading.Thread(
-                    target=serve_connections, args=(self._socket, self._point), daemon=True
-                ).start()
-            serve_steps(channel, _Idle())
-            if server:
-                server.stop(None)
+            self._serve(rank, channel)
         except RankFailed:
             raise
         except UnavailableError as error:
             raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
         except Exception as error:
-            raise RankFailed(
-                "crash", f"process {rank + 1}: {type(error).__name__}: {error}"
-            ) from error
+            reason = f"process {rank + 1}: {type(error).__name__}: {error}"
+            raise RankFailed("crash", reason) from error
+
+    def _serve(self, rank: int, channel: Connection) -> None:
+        if not self.is_served:
+            serve_steps(channel, self.step(rank))
+        elif self._transport == "grpc":
+            server = serve_calls(self._addresses[0])
+            serve_steps(channel, _Idle())
+            server.stop(None)
+        else:
+            arguments = (self._socket, self._point)
+            threading.Thread(target=serve_connections, args=arguments, daemon=True).start()
+            serve_steps(channel, _Idle())
 
     def step(self, rank: int) -> Any:
-        """The step of process `rank`; that of a collective has been seen to give what it must."""
+        """Return the step of process `rank`; the result of a collective has been checked."""
         point = self._point
-        addresses = self._addresses
-        model = self._point["model"]
+        model = point["model"]
         if self.is_served:
             message = make_message(model["bytes"], point["seed"])
             kind = GrpcStep if self._transport == "grpc" else TcpStep
-            return kind(point, addresses[0], message, reply_timeout(point))
-        processes = _count_of(point)
-        pattern = model["pattern"]
-        step: Any
+            return kind(point, self._addresses[0], message, reply_timeout(point))
+        processes = _process_count(point)
+        step: _TensorFlowStep | _TorchStep
         if self._transport == "tensorflow":
-            step = _TensorFlowStep(point, rank, addresses)
+            step = _TensorFlowStep(point, rank, self._addresses)
         else:
-            step = _TorchStep(point, rank, processes, addresses[0])
-        # Every process begins with its rank + 1: their sum, or the first one's.
-        wanted = {"all_reduce": processes * (processes + 1) / 2, "broadcast": 1.0}.get(pattern)
-        if wanted is not None and not np.allclose(found := step.checked(), wanted):
-            raise RankFailed(
-                "crash",
-                f"{pattern} of 1 .. {processes} gave {float(np.ravel(found)[0])}, not {wanted}",
-            )
+            step = _TorchStep(point, rank, processes, self._addresses[0])
+        _check_collective(step, model["pattern"], processes)
         return step
 
 
+def _check_collective(step: Any, pattern: str, processes: int) -> None:
+    """Raise RankFailed if a collective gives a wrong result.
+
+    Every process contributes its rank + 1. The result is their sum, or the contribution of the
+    first one.
+    """
+    if pattern == "all_reduce":
+        expected = processes * (processes + 1) / 2
+    elif pattern == "broadcast":
+        expected = 1.0
+    else:
+        return
+    result = step.trial_result()
+    if not np.allclose(result, expected):
+        first = float(np.ravel(result)[0])
+        reason = f"{pattern} of 1 .. {processes} gave {first}, not {expected}"
+        raise RankFailed("crash", reason)
+
+
 def make_message(size: int, seed: int) -> bytes:
-    """So many bytes of noise."""
-    noise = random.Random(seed).randbytes(min(_NOISE, size))
-    return (noise * -(-size // len(noise)))[:size]
+    """Return a message of `size` random bytes, which repeat after 1 MiB."""
+    noise = random.Random(seed).randbytes(min(_NOISE_BYTES, size))
+    repeats = -(-size // len(noise))
+    return (noise * repeats)[:size]
 
 
 class _TorchStep(Step):
@@ -219,33 +259,37 @@ class _TorchStep(Step):
         from torch import distributed as dist
 
         model = point["model"]
-        here = processes // int(point.get("hosts", 1))
         backend = model["transport"]
+        local_processes = processes // int(point.get("hosts", 1))
         self._device = "cpu"
         if backend == "nccl":
-            if not torch.cuda.is_available() or torch.cuda.device_count() < here:
-                there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if gpus < local_processes:
                 raise UnavailableError(
-                    f"model.transport=nccl needs {here} GPUs, PyTorch sees {there}"
+                    f"model.transport=nccl needs {local_processes} GPUs, PyTorch sees {gpus}"
                 )
-            self._device = f"cuda:{rank % here}"
-            torch.cuda.set_device(rank % here)
+            self._device = f"cuda:{rank % local_processes}"
+            torch.cuda.set_device(rank % local_processes)
         self._torch = torch
         self._dist = dist
         self._rank = rank
         self._pattern = model["pattern"]
-        limit = datetime.timedelta(seconds=reply_timeout(point))
         dist.init_process_group(
-            backend, init_method=f"tcp://{address}", rank=rank, world_size=processes, timeout=limit
+            backend,
+            init_method=f"tcp://{address}",
+            rank=rank,
+            world_size=processes,
+            timeout=datetime.timedelta(seconds=reply_timeout(point)),
         )
-        self._values = self._answer = torch.zeros(
-            model["bytes"] // _FLOAT_BYTES, device=self._device
-        )
+        self._values = torch.zeros(model["bytes"] // _FLOAT_BYTES, device=self._device)
+        self._answer = self._values
         self._window = 1
         if self._pattern == "bandwidth":
-            self._window, self._answer = model["window"], torch.zeros(1, device=self._device)
+            self._window = model["window"]
+            self._answer = torch.zeros(1, device=self._device)
 
-    def checked(self) -> Any:
+    def trial_result(self) -> Any:
+        """Return the result of a collective over the ranks + 1."""
         self._values.fill_(self._rank + 1.0)
         self.run(1)
         result = self._values.cpu().numpy().copy()
@@ -253,7 +297,7 @@ class _TorchStep(Step):
         return result
 
     def run(self, steps: int) -> None:
-        """So many steps; each ends when this process has its result."""
+        """Run steps; each ends when this process has its result."""
         collectives = {
             "all_reduce": self._dist.all_reduce,
             "broadcast": lambda values: self._dist.broadcast(values, 0),
@@ -265,12 +309,18 @@ class _TorchStep(Step):
                 self._torch.cuda.synchronize()
 
     def _exchange(self, values: Any) -> None:
-        """A window of messages to the other process, and its answer."""
+        """Send a window of messages to the other process, and receive its answer; or the reverse."""
         dist: Any = self._dist
-        give, take = (dist.send, dist.recv) if self._rank == 0 else (dist.recv, dist.send)
+        if self._rank == 0:
+            transfer = dist.send
+            transfer_answer = dist.recv
+        else:
+            transfer = dist.recv
+            transfer_answer = dist.send
+        peer = 1 - self._rank
         for _ in range(self._window):
-            give(values, 1 - self._rank)
-        take(self._answer, 1 - self._rank)
+            transfer(values, peer)
+        transfer_answer(self._answer, peer)
 
 
 class _TensorFlowStep(Step):
@@ -279,15 +329,40 @@ class _TensorFlowStep(Step):
     def __init__(self, point: Mapping[str, Any], rank: int, addresses: Sequence[str]) -> None:
         import tensorflow as tf
 
-        kind = point["platform"]["name"]
-        if kind != "cpu":
-            raise UnavailableError(f"model.transport=tensorflow is for platform=cpu, not {kind}")
-        # Each process has its own cores, as if it were a host of that many.
-        here = len(addresses) // int(point.get("hosts", 1))
-        layout = layout_of(here, point["platform"])
-        bind(layout.cores[rank % here * layout.threads :][: layout.threads])
-        tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
-        tf.config.threading.set_inter_op_parallelism_threads(layout.threads)
+        platform = point["platform"]["name"]
+        if platform != "cpu":
+            raise UnavailableError(
+                f"model.transport=tensorflow is for platform=cpu, not {platform}"
+            )
+        self._tf = tf
+        self._count = point["model"]["bytes"] // _FLOAT_BYTES
+        self._set_threads(point, rank, len(addresses))
+        strategy = self._connect(rank, addresses)
+        self._strategy = strategy
+        self._values = self._replicated(0.0)
+
+        def reduce(values: Any) -> Any:
+            # An argument has no device, which an all-reduce needs. A value that is made in the
+            # replica has one.
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.identity(values)
+            )
+
+        self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
+
+    def _set_threads(self, point: Mapping[str, Any], rank: int, processes: int) -> None:
+        """Give each process its own cores, as if it were a host with that many."""
+        local_processes = processes // int(point.get("hosts", 1))
+        layout = layout_of(local_processes, point["platform"])
+        first = rank % local_processes * layout.threads
+        bind(layout.cores[first : first + layout.threads])
+        threading_config = self._tf.config.threading
+        threading_config.set_intra_op_parallelism_threads(layout.threads)
+        threading_config.set_inter_op_parallelism_threads(layout.threads)
+
+    def _connect(self, rank: int, addresses: Sequence[str]) -> Any:
+        """Return the strategy, when all processes are there."""
+        tf = self._tf
         # A proxy of the environment is not for these hosts.
         hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)
         os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
@@ -299,35 +374,26 @@ class _TensorFlowStep(Step):
         )
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
-        # It returns when all are there.
-        self._strategy = strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-        self._tf = tf
-        self._count = point["model"]["bytes"] // _FLOAT_BYTES
-        self._values = self._spread(0.0)
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
-        def reduce(values: Any) -> Any:
-            # An argument has no device, which an all-reduce asks for; what is made in the replica
-            # has its own.
-            return tf.distribute.get_replica_context().all_reduce(
-                tf.distribute.ReduceOp.SUM, tf.identity(values)
-            )
+    def _replicated(self, value: float) -> Any:
+        """Return a tensor with `value` x (rank + 1) in each process."""
 
-        self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
+        def replica_value(context: Any) -> Any:
+            rank = context.replica_id_in_sync_group
+            return self._tf.fill([self._count], value * (rank + 1.0))
 
-    def _spread(self, value: float) -> Any:
-        def own(context: Any) -> Any:
-            return self._tf.fill([self._count], value * (context.replica_id_in_sync_group + 1.0))
+        return self._strategy.experimental_distribute_values_from_function(replica_value)
 
-        return self._strategy.experimental_distribute_values_from_function(own)
+    def trial_result(self) -> Any:
+        """Return the result of a collective over the ranks + 1."""
+        return self._reduced(self._replicated(1.0)).numpy()
 
-    def checked(self) -> Any:
-        return self._local(self._spread(1.0)).numpy()
-
-    def _local(self, values: Any) -> Any:
-        """The sum of all processes' values."""
+    def _reduced(self, values: Any) -> Any:
+        """Return the sum of all processes' values."""
         return self._strategy.experimental_local_results(self._step(values))[0]
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            # A number that depends on the result: to copy all of it would be timed too.
-            self._local(self._values)[0].numpy()
+            # One number that depends on the result: a copy of all would be timed too.
+            self._reduced(self._values)[0].numpy()

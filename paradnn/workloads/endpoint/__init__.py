@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from paradnn.config.rules import PointRules
+from paradnn.config.rules import PointRules, require_time
 from paradnn.core.errors import ConfigError, PointEnded, UnavailableError, require_value
 from paradnn.core.layers import UNKNOWN, Costs
 from paradnn.core.messages import Answer, messages_of_kind
@@ -29,12 +29,11 @@ from paradnn.core.workload import Workload
 from paradnn.families import Family, Model
 from paradnn.forecast.workload import PhaseForecast
 from paradnn.session.run_records import RunRecords
+from paradnn.worker.arrivals import process_seed
+from paradnn.worker.peak_search import Probe, find_peak, percentile, verdict
 from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.endpoint.client import MAX_IN_FLIGHT, Client
 from paradnn.workloads.endpoint.records import EndpointRequest, Requests, window_seconds
-from paradnn.workloads.serve import check_seconds, peak_metrics, process_seed
-from paradnn.workloads.serve.load import find_peak, verdict
-from paradnn.workloads.serve.queries import Probe, percentile
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -239,7 +238,7 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         if self.rate == "peak" and not self.is_limited:
             remedy = "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"
             raise ConfigError("endpoint.rate", "peak", "needs a time limit", remedy)
-        check_seconds("endpoint", self.min_seconds, point)
+        require_time("endpoint", self.min_seconds, point)
         if self.rate is None:
             return point
         return replace(point, workload=replace(self, concurrency=type(self).concurrency))
@@ -389,6 +388,8 @@ class Endpoint(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return False
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        from paradnn.session.peak_metrics import peak_metrics
+
         messages = messages_of_kind(measured.answers, Requests)
         processes = [message.requests() for message in messages]
         answered = [

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from paradnn.core.errors import UnavailableError
+from paradnn.worker.arrivals import arrivals
 from paradnn.workloads.endpoint.failures import (
     REQUEST_ERRORS,
     ParameterOptions,
@@ -35,7 +36,6 @@ from paradnn.workloads.endpoint.failures import (
 )
 from paradnn.workloads.endpoint.records import EndpointRequest
 from paradnn.workloads.endpoint.stream import MAX_LINE_BYTES, read_answer
-from paradnn.workloads.serve.generator import arrivals
 
 #: Requests that an open loop may have in flight.
 MAX_IN_FLIGHT = 512

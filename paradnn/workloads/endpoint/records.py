@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import ClassVar
 
+from paradnn.core.channel import pack_bytes, unpack_bytes
 from paradnn.core.messages import WorkloadMessage
-from paradnn.workloads.serve.queries import Probe, packed, unpacked
+from paradnn.worker.peak_search import Probe
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Requests(WorkloadMessage):
     def requests(self) -> list[EndpointRequest]:
         """Return the requests in the order in which they were due."""
         try:
-            return [EndpointRequest(*row) for row in json.loads(unpacked(self.rows))]
+            return [EndpointRequest(*row) for row in json.loads(unpack_bytes(self.rows))]
         except TypeError as error:
             raise ValueError(f"the requests cannot be read: {error}") from error
 
@@ -92,7 +93,7 @@ class Requests(WorkloadMessage):
     ) -> Requests:
         """Return the message for `requests`, which may be in any order."""
         rows = [astuple(request) for request in sorted(requests, key=lambda entry: entry.due)]
-        return cls(packed(json.dumps(rows).encode()), model, rate, list(probes))
+        return cls(pack_bytes(json.dumps(rows).encode()), model, rate, list(probes))
 
 
 def window_seconds(requests: Sequence[EndpointRequest]) -> float:

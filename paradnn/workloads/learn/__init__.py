@@ -1,5 +1,6 @@
-"""Training until an accuracy on held-out examples is reached (`task=learn`): docs/how-to/learning.md says
-what each means.
+"""Training until an accuracy on held-out examples is reached (`task=learn`).
+
+See docs/how-to/learning.md.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.config.learning_sets import SETS, Pictures, set_file
 from paradnn.config.rules import PointRules
 from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError, require_value
@@ -23,7 +25,6 @@ from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.learn.messages import Epoch, last_epoch
 from paradnn.workloads.learn.metrics import METRICS
-from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """The accuracy on held-out examples that ends the clock; it is looked at after every epoch."""
+    """The target accuracy, which is checked after every epoch, and how to train to it."""
 
     name = "learn"
     group = "learn"
@@ -59,17 +60,22 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         "share of held-out examples whose class is the likeliest, or among the five likeliest",
         choices=("accuracy", "top5"),
     )
-    target: float = option(0.97, "the first epoch that reaches it counts", low=1e-3, high=1.0)
-    epochs: int = option(100, "give up after so many: outcome timeout", low=1, high=1_000_000)
-    epochs_after: int = option(
-        0, "train on for so many once the target is reached", low=0, high=1_000_000
+    target: float = option(
+        0.97,
+        "value of the metric to reach; the first epoch that reaches it counts",
+        low=1e-3,
+        high=1.0,
     )
+    epochs: int = option(
+        100, "maximum number of epochs to the target; then: outcome timeout", low=1, high=1_000_000
+    )
+    epochs_after: int = option(0, "further epochs after the target", low=0, high=1_000_000)
     evaluate_inside: bool = option(
-        False, "whether evaluating is part of the time and energy to the target"
+        False, "whether evaluations are part of the time and energy to the target"
     )
     schedule: str = option(
         "constant",
-        "what becomes of optimizer.learning_rate until learn.epochs: it stays, or falls to 0 (cosine, linear)",
+        "learning rate over learn.epochs: optimizer.learning_rate, or a fall to 0 (cosine, linear)",
         choices=("constant", "cosine", "linear"),
     )
     warmup_epochs: int = option(
@@ -86,12 +92,9 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
     def check(self, point: Point) -> None:
         data = point.data
-        model = point.model
         if not isinstance(data, Pictures):
-            sets = ", ".join(SETS)
-            raise ConfigError(
-                "data", data.name, "has no held-out examples to learn for", f"choose one of {sets}"
-            )
+            reason = "has no held-out examples to learn for"
+            raise ConfigError("data", data.name, reason, f"choose one of {', '.join(SETS)}")
         require_value("devices", point.devices, required=1, reason="task=learn is for one device")
         require_value(
             "measure.processes",
@@ -108,13 +111,13 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         )
         if getattr(data, "path", "") is None:
             reason = f"data={data.name} is read from files"
-            raise ConfigError("data.path", "null", reason, "name the folder that holds them")
-        data.check(model)
+            raise ConfigError("data.path", "null", reason, "set it to the folder of the files")
+        data.check(point.model)
         if self.warmup_epochs >= self.epochs:
             reason = f"leaves none of learn.epochs={self.epochs}"
             raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, "choose fewer")
-        if point.batch_size > (training := data.known.training):
-            reason = f"is more than the {training:,} training examples of data={data.name}"
+        if point.batch_size > data.sizes.training:
+            reason = f"exceeds the {data.sizes.training:,} training examples of data={data.name}"
             raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")
 
     def measure(self, run: PointRun) -> None:
@@ -131,32 +134,38 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
         return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
 
     def metric_history(self, news: Sequence[WorkloadMessage]) -> list[MetricSnapshot]:
-        moments = []
+        snapshots = []
         seconds = 0.0
         for epoch in news:
             assert isinstance(epoch, Epoch)
-            seconds += self._counted(epoch)
+            seconds += self._counted_seconds(epoch)
             metrics = {
                 "heldout_accuracy": epoch.accuracy,
                 "heldout_loss": epoch.heldout_loss,
                 "train_loss": epoch.train_loss,
                 "learning_seconds": seconds,
             }
-            moments.append(MetricSnapshot(epoch.number, round(1e3 * epoch.ended), metrics))
-        return moments
+            snapshots.append(MetricSnapshot(epoch.number, round(1e3 * epoch.ended), metrics))
+        return snapshots
 
     def is_finished(self, result: PointResult) -> bool:
-        """What was cut short, or never began, may go on another time."""
-        epochs = _epochs(result)
+        """A training that was interrupted, or that never began, may be resumed."""
         if result.outcome in ("ok", "nan"):
             return True
+        epochs = _epochs(result)
         return len(epochs) >= last_epoch(epochs, self.target, self.epochs, self.epochs_after)
 
     def name_parts(self, point: Point) -> list[str]:
-        words = [*super().name_parts(point), f"to {self.target:g}", point.optimizer.name]
-        return [*words, f"lr {point.optimizer.learning_rate:g}"] + (
-            [f"seed {point.seed}"] if point.seed else []
-        )
+        optimizer = point.optimizer
+        parts = [
+            *super().name_parts(point),
+            f"to {self.target:g}",
+            optimizer.name,
+            f"lr {optimizer.learning_rate:g}",
+        ]
+        if point.seed:
+            parts.append(f"seed {point.seed}")
+        return parts
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         epochs = next(filter(None, map(_epochs, measured.results)), None)
@@ -168,30 +177,29 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             "best_accuracy": max(accuracies),
             "evaluation_seconds": sum(epoch.evaluation_seconds for epoch in epochs),
         }
-        reached = next(
-            (place for place, value in enumerate(accuracies, 1) if value >= self.target), None
-        )
-        if reached is None:
+        if max(accuracies) < self.target:
             return metrics
-        until = epochs[:reached]
-        steps = sum(epoch.steps for epoch in until)
+        reached = next(place for place, value in enumerate(accuracies) if value >= self.target)
+        counted_epochs = epochs[: reached + 1]
+        steps = sum(epoch.steps for epoch in counted_epochs)
+        below = sum(value < self.target for value in accuracies[reached + 1 :])
         metrics |= {
-            "seconds_to_target": sum(self._counted(epoch) for epoch in until),
-            "epochs_to_target": float(reached),
+            "seconds_to_target": sum(map(self._counted_seconds, counted_epochs)),
+            "epochs_to_target": float(len(counted_epochs)),
             "steps_to_target": float(steps),
             "examples_to_target": float(steps * measured.point.batch_size),
-            "epochs_below_target": float(
-                sum(value < self.target for value in accuracies[reached:])
-            ),
+            "epochs_below_target": float(below),
         }
-        joules = [epoch.joules for epoch in until if epoch.joules is not None]
-        return metrics | (
-            {"energy_to_target_joules": sum(joules)} if len(joules) == reached else {}
-        )
+        joules = [epoch.joules for epoch in counted_epochs if epoch.joules is not None]
+        if len(joules) == len(counted_epochs):
+            metrics["energy_to_target_joules"] = sum(joules)
+        return metrics
 
-    def _counted(self, epoch: Epoch) -> float:
-        """Seconds of an epoch that count."""
-        return epoch.train_seconds + (epoch.evaluation_seconds if self.evaluate_inside else 0.0)
+    def _counted_seconds(self, epoch: Epoch) -> float:
+        """Return the seconds of an epoch that count."""
+        if self.evaluate_inside:
+            return epoch.train_seconds + epoch.evaluation_seconds
+        return epoch.train_seconds
 
     def tags(self, measured: Measured) -> dict[str, str]:
         resumed = [
@@ -200,31 +208,32 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             for epoch in _epochs(result)
             if epoch.resumed
         ]
-        return {"resumed_after_epoch": ", ".join(resumed)} if resumed else {}
+        if not resumed:
+            return {}
+        return {"resumed_after_epoch": ", ".join(resumed)}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         epochs = _epochs(measured.results[0])
-        if epochs:
-            return {
-                "epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}
-            }
-        return {}
+        if not epochs:
+            return {}
+        return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}}
 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "best_accuracy" not in metrics:
             return None
         epochs = counted(round(metrics["epochs"]), "epoch")
-        clauses = [f"best accuracy {metrics['best_accuracy']:.4f} in {epochs}"]
+        best = f"best accuracy {metrics['best_accuracy']:.4f} in {epochs}"
         below = round(metrics.get("epochs_below_target", 0))
         if below:
-            clauses[0] += f", {below} of them below the target after it was reached"
+            best += f", {below} of them below the target after it was reached"
+        clauses = [best]
         if "seconds_to_target" in metrics:
-            clauses.insert(0, _target_clause(metrics))
+            clauses = [_target_clause(metrics), best]
         return ResultText("learning", clauses, verdict="; ".join(clauses))
 
     def require_predictable(self) -> None:
-        reason = "has no forecast: how many epochs a training takes is not known before"
-        remedy = "each takes measure.timeout at most; plan task=step for its steps"
+        reason = "has no forecast: the number of epochs of a training is unknown"
+        remedy = "each point takes at most measure.timeout; plan task=step for its steps"
         raise ConfigError("task", "learn", reason, remedy)
 
 

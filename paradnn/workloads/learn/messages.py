@@ -1,4 +1,4 @@
-"""What training gave, as it crosses the pipe: an epoch, when it ends."""
+"""What a training sends from worker to driver: each epoch, when it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,19 @@ from paradnn.core.messages import WorkloadMessage
 
 @dataclass(frozen=True)
 class Epoch(WorkloadMessage):
-    """An epoch of so many steps, the first is number 1; `ended` is in Unix seconds. `train_loss` is
-    that of its last batch, `accuracy` and `heldout_loss` are over all held-out examples; `joules`
-    were taken in what counts, None where nothing counts them; `resumed`: it is the first since the
-    training was interrupted.
+    """One epoch of a training.
+
+    Attributes:
+        number: Its number, from 1.
+        steps: Number of steps.
+        ended: When it ended, in Unix seconds.
+        train_seconds: Duration of the steps.
+        evaluation_seconds: Duration of the evaluation after them.
+        train_loss: Loss of the last batch.
+        heldout_loss: Mean loss over all held-out examples.
+        accuracy: Accuracy over all held-out examples.
+        joules: Energy of what counts; None if nothing counts it.
+        resumed: Whether it is the first epoch after an interruption.
     """
 
     wire_name: ClassVar[str] = "epoch"
@@ -29,9 +38,16 @@ class Epoch(WorkloadMessage):
     resumed: bool = False
 
 
-def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) -> int:
-    """The number of the epoch that a training ends with, as far as `epochs` tell: `after` epochs
-    beyond the first whose accuracy is `target`; `most` where there is none yet.
+def last_epoch(epochs: Sequence[Epoch], target: float, max_epochs: int, epochs_after: int) -> int:
+    """Return the number of the epoch with which a training ends.
+
+    Args:
+        epochs: The epochs so far.
+        target: Accuracy to reach.
+        max_epochs: The last epoch if no epoch has reached the target.
+        epochs_after: Epochs after the first that reached it.
     """
-    reached = next((epoch.number for epoch in epochs if epoch.accuracy >= target), None)
-    return most if reached is None else reached + after
+    for epoch in epochs:
+        if epoch.accuracy >= target:
+            return epoch.number + epochs_after
+    return max_epochs

@@ -1,153 +1,32 @@
-"""Training until an accuracy is reached: epochs of real batches, each followed by an evaluation on
-what is held out.
+"""Train until a target is reached: epochs of real batches, each followed by an evaluation.
 
-The clock runs while steps do. Before it starts everything was compiled on a synthetic batch,
-through the same path as real ones, and the model is put back to where it was. A checkpoint keeps a
-training after its epochs: an .npz with the variables in the order of `Step.values` and the epochs
-so far as JSON, whole or not there.
+The clock runs during steps. Before it starts, everything is compiled on a synthetic batch through
+the same path as real ones, and the variables of the model are reset.
 """
 
-import contextlib
-import json
 import math
-import os
-import sys
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from paradnn.core.channel import MessageError, plain, read_message
-from paradnn.core.errors import PointEnded, UnavailableError
+from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Timing, Trial
+from paradnn.worker.evaluation import Arrays, evaluate, fit_examples, read_arrays
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import AttemptRecorder, NotFinite, compile_steps
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.point import PointRun
-from paradnn.worker.step import product_flops, synthetic_batch
+from paradnn.worker.step import prepare_step, product_flops, synthetic_batch
+from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.messages import Epoch, last_epoch
 
-Arrays = Mapping[str, np.ndarray]
+#: Inputs and targets.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
-
-
-def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """The set in the file `path`; UnavailableError where it cannot be read."""
-    try:
-        with np.load(path) as file:
-            return {
-                name: file[name]
-                for name in ("training", "training_classes", "heldout", "heldout_classes")
-            }
-    except (OSError, ValueError, KeyError) as error:
-        raise UnavailableError(f"the set to learn from cannot be read: {error}") from error
-
-
-def fitted_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """A set for a model whose input has `shape` without the batch axis: flat, or pictures with
-    pixels repeated. Values are standardised by the training part, of pictures each channel. Inputs
-    (examples, *shape) are float32, classes (examples,) int32.
-    """
-    training = arrays["training"].astype("float32")
-    axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
-    mean = training.mean(axes)
-    scale = training.std(axes) + 1e-12
-    found = {name: arrays[name].astype("int32") for name in ("training_classes", "heldout_classes")}
-    for name in ("training", "heldout"):
-        values = (arrays[name].astype("float32") - mean) / scale
-        if len(shape) == 1:
-            values = values.reshape(len(values), -1)
-        else:
-            times = shape[0] // values.shape[1]
-            values = np.broadcast_to(
-                values.repeat(times, axis=1).repeat(times, axis=2), (len(values), *shape)
-            )
-        found[name] = np.ascontiguousarray(values)
-    return found
-
-
-#: The share of the time that may go into writing: of an epoch that is shorter than 49 writes, the
-#: next is waited for.
-_SHARE = 0.02
-_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MessageError)
-
-
-class Checkpoint:
-    """The file at `path`; None: nothing is kept."""
-
-    def __init__(self, path: str | None, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._path = Path(path) if path else None
-        self._clock = clock
-        self._ended = -np.inf  # when the latest write did
-        self._took = 0.0
-
-    def load(self, like: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
-        """The epochs of an earlier process whose variables are `like`, and these after them; None
-        without any.
-        """
-        if self._path is None or not self._path.is_file():
-            return None
-        try:
-            # Opened here: of a file that is none NumPy leaves it open.
-            with self._path.open("rb") as opened, np.load(opened) as file:
-                values = [file[name] for name in file.files if name != "epochs"]
-                content = json.loads(file["epochs"].tobytes())
-            epochs = [
-                read_message(Epoch, entry, f"epochs[{place}]")
-                for place, entry in enumerate(content)
-            ]
-        except _DAMAGED as error:
-            said = f"no checkpoint, or a damaged one ({error}); starting from the beginning"
-            print(f"{self._path}: {said}", file=sys.stderr)
-            return None
-        fits = [(value.shape, value.dtype) for value in values] == [
-            (value.shape, value.dtype) for value in like
-        ]
-        return (epochs, values) if fits and epochs else None
-
-    def save(self, epochs: Sequence[Epoch], values: Callable[[], Sequence[np.ndarray]]) -> None:
-        """Keep the training as it is now, unless the latest write is too near; a disk that is full
-        keeps nothing.
-        """
-        begin = self._clock()
-        if self._path is None or begin - self._ended < self._took * (1 - _SHARE) / _SHARE:
-            return
-        arrays: Any = {f"value_{place}": value for place, value in enumerate(values())}
-        text = json.dumps(plain(list(epochs))).encode()
-        made = unfinished(self._path)
-        try:  # whole or not at all, even where the machine goes down
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with made.open("wb") as file:
-                np.savez(file, epochs=np.frombuffer(text, np.uint8), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(made, self._path)
-        except OSError as error:
-            print(
-                f"{self._path}: cannot be written ({error.strerror}); no more checkpoints",
-                file=sys.stderr,
-            )
-            with contextlib.suppress(OSError):
-                made.unlink()
-            self._path = None
-        self._ended = self._clock()
-        self._took = self._ended - begin
-
-
-def unfinished(path: Path) -> Path:
-    """Where a checkpoint is written before it has its name: what is left of it where the writer was
-    killed.
-    """
-    return path.with_suffix(".part")
-
-
-#: Held-out examples of one forward pass.
-_EVALUATED = 512
-#: How many likeliest classes may hold the right one.
+#: Examples of one forward pass of an evaluation.
+_EVALUATION_BATCH = 512
+#: Number of likeliest classes that may include the right one, by `learn.metric`.
 _LIKELIEST = {"accuracy": 1, "top5": 5}
 
 
@@ -158,8 +37,18 @@ class NotReached(PointEnded):
 
 
 class Learner:
-    """A step with a set to learn from; `synthetic` is a batch like any other, whose values mean
-    nothing.
+    """A step with a set to learn from.
+
+    Attributes of the step are attributes of the learner too.
+
+    Args:
+        step: The step.
+        examples: The set, as `fit_examples` returns it.
+        point: The request.
+        synthetic: A batch with meaningless values, for compiling.
+
+    Attributes:
+        steps: Number of steps of an epoch.
     """
 
     def __init__(
@@ -170,14 +59,15 @@ class Learner:
         self._point = point
         self._synthetic = synthetic
         self._settings = point["learn"]
-        self._size = min(_EVALUATED, len(examples["heldout"]))
+        self._evaluation_batch = min(_EVALUATION_BATCH, len(examples["heldout"]))
         self._checkpoint = Checkpoint(point.get("checkpoint"))
-        self._start = step.values()
+        self._initial_values = step.values()
         self.steps = len(examples["training"]) // point["batch_size"]
 
     def run(self, steps: int) -> float | None:
-        """As `Step.run`: steps on the synthetic batch, each placed on the device again, as those of
-        an epoch are.
+        """Run steps on the synthetic batch, as `Step.run` does.
+
+        The batch is placed on the device for each step, as in an epoch.
         """
         return self._step.feed(steps, lambda: self._synthetic)
 
@@ -185,64 +75,81 @@ class Learner:
         return getattr(self._step, name)
 
     def restart(self) -> None:
-        """Compile the forward pass too; then nothing of what the model has seen so far is left in
-        it.
-        """
+        """Compile the forward pass too, then reset the variables of the model."""
         self.evaluate()
-        self._step.assign(self._start)
+        self._step.assign(self._initial_values)
 
     def evaluate(self) -> tuple[float, float]:
-        """Accuracy and mean cross entropy over the held-out examples."""
+        """Return accuracy and mean cross entropy over the held-out examples."""
         return evaluate(
-            self._step.outputs, self._examples, self._size, _LIKELIEST[self._settings["metric"]]
+            self._step.outputs,
+            self._examples,
+            batch_size=self._evaluation_batch,
+            likeliest=_LIKELIEST[self._settings["metric"]],
         )
 
-    def learn(self, meter: EnergyMeter, tell: Callable[[Epoch], None]) -> None:
-        """Train to the target and as many epochs after it, from where its checkpoint is; `tell` is
-        called with each epoch as it ends. Raises NotFinite for a loss that is not, NotReached where
-        the target was not.
+    def learn(self, meter: EnergyMeter, report: Callable[[Epoch], None]) -> None:
+        """Train to the target, and the requested epochs after it, from the checkpoint on.
+
+        Args:
+            meter: Counts the energy.
+            report: Called with each epoch when it ends, and with those of the checkpoint first.
+
+        Raises:
+            NotFinite: The loss is infinite or NaN.
+            NotReached: No epoch reached the target.
         """
-        settings = self._settings
         generator = np.random.default_rng(self._point["seed"])
-        epochs, values = self._checkpoint.load(self._start) or ([], self._start)
-        self._step.assign(values)  # model and order are where an earlier process left them
+        epochs, values = self._checkpoint.load(self._initial_values) or ([], self._initial_values)
+        self._step.assign(values)
         for epoch in epochs:
+            # Advance the generator, so that the order of examples continues.
             generator.permutation(len(self._examples["training"]))
-            tell(epoch)
-        known = len(epochs)
-        while len(epochs) < last_epoch(
-            epochs, settings["target"], settings["epochs"], settings["epochs_after"]
-        ):
-            epochs.append(
-                self._epoch(len(epochs) + 1, generator, meter, resumed=len(epochs) == known > 0)
-            )
-            tell(epochs[-1])
-            if not math.isfinite(epochs[-1].train_loss):
-                raise NotFinite(
-                    f"the loss is {epochs[-1].train_loss} at the end of epoch {len(epochs)}"
-                )
+            report(epoch)
+        restored = len(epochs)
+        while len(epochs) < self._last_epoch(epochs):
+            is_resumed = restored > 0 and len(epochs) == restored
+            epoch = self._epoch(len(epochs) + 1, generator, meter, is_resumed)
+            epochs.append(epoch)
+            report(epoch)
+            if not math.isfinite(epoch.train_loss):
+                raise NotFinite(f"the loss is {epoch.train_loss} at the end of epoch {len(epochs)}")
             self._checkpoint.save(epochs, self._step.values)
+        self._check_reached(epochs)
+
+    def _last_epoch(self, epochs: Sequence[Epoch]) -> int:
+        settings = self._settings
+        return last_epoch(
+            epochs,
+            target=settings["target"],
+            max_epochs=settings["epochs"],
+            epochs_after=settings["epochs_after"],
+        )
+
+    def _check_reached(self, epochs: Sequence[Epoch]) -> None:
+        settings = self._settings
         best = max(epoch.accuracy for epoch in epochs)
         if best < settings["target"]:
-            reached = (
-                f"{settings['metric']} {best:.4f} at best in {len(epochs)} epochs (learn.epochs)"
+            raise NotReached(
+                f"{settings['metric']} {best:.4f} at best in {len(epochs)} epochs (learn.epochs), "
+                f"learn.target={settings['target']}"
             )
-            raise NotReached(f"{reached}, learn.target={settings['target']}")
 
     def _epoch(
-        self, number: int, generator: np.random.Generator, meter: EnergyMeter, resumed: bool
+        self, number: int, generator: np.random.Generator, meter: EnergyMeter, is_resumed: bool
     ) -> Epoch:
+        """Train one epoch and evaluate the model.
+
+        An epoch has all training examples in a new order, but for those that fill no batch.
+        """
         meter.start()
         start = time.perf_counter()
-        # Whole batches of all training examples in a new order; what is left over waits for another
-        # epoch.
         examples = self._examples["training"]
         classes = self._examples["training_classes"]
         order = generator.permutation(len(examples))
-        size = self._point["batch_size"]
-        batches = np.split(order[: self.steps * size], self.steps)
-        chosen = (([examples[places]], [classes[places]]) for places in batches)
-        loss = self._step.feed(self.steps, lambda: next(chosen))
+        batches = np.split(order[: self.steps * self._point["batch_size"]], self.steps)
+        arguments = (([examples[batch]], [classes[batch]]) for batch in batches)
+        loss = self._step.feed(self.steps, lambda: next(arguments))
         trained = time.perf_counter()
         joules = meter.joules()
         accuracy, heldout_loss = self.evaluate()
@@ -259,67 +166,22 @@ class Learner:
             heldout_loss=heldout_loss,
             accuracy=accuracy,
             joules=joules,
-            resumed=resumed,
+            resumed=is_resumed,
         )
 
 
-def evaluate(
-    outputs: Callable[[Sequence[Any]], Any], examples: Arrays, size: int, likeliest: int = 1
-) -> tuple[float, float]:
-    """Accuracy and mean cross entropy over the held-out examples, by a forward pass of `size` of
-    them at a time.
-    """
-    heldout = examples["heldout"]
-    classes = examples["heldout_classes"]
-    judged = []
-    for start in range(0, len(heldout), size):
-        # The last batch is filled with others, so that its shape is that of all.
-        indices = np.arange(start, start + size) % len(heldout)
-        logits = np.asarray(outputs([heldout[indices]]))[: len(heldout) - start]
-        judged.append(judge(logits, classes[start : start + size], likeliest))
-    known, losses = (np.concatenate(parts) for parts in zip(*judged, strict=True))
-    return float(known.mean()), float(losses.mean())
-
-
-def judge(
-    logits: np.ndarray, classes: np.ndarray, likeliest: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of each example whether its class is among the `likeliest` of its logits (n, classes), and
-    its cross entropy. A class that is as likely as the right one counts as likelier: who says the
-    same of all classes knows nothing.
-    """
-    logits = logits.astype("float64")
-    right = logits[np.arange(len(classes)), classes]
-    with np.errstate(invalid="ignore"):
-        above = (logits >= right[:, None]).sum(axis=1)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        losses = np.log(np.exp(shifted).sum(axis=1)) - (right - logits.max(axis=1))
-    return (above <= likeliest) & np.isfinite(right), losses
-
-
 def measure_training(run: PointRun) -> None:
-    """Build, compile, then train to the target: every epoch is a block of steps, and told as it
-    ends.
-    """
-    from paradnn.worker.step import prepare_step
+    """Build, compile, then train to the target.
 
+    Every epoch is a block of steps, and is reported when it ends.
+    """
     phases = run.phases
     arrays = read_arrays(run.request["learning_set"])
-    learn = run.request["learn"]
-    steps = len(arrays["training"]) // run.request["batch_size"]
-    schedule = {
-        "shape": learn["schedule"],
-        "rise": steps * learn["warmup_epochs"],
-        "steps": steps * learn["epochs"],
-    }
-    point = {
-        **run.request,
-        "optimizer": {**run.request["optimizer"], "schedule": schedule},
-    }  # how the rate changes
+    point = _with_schedule(run.request, examples=len(arrays["training"]))
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
     with phases("input"):
-        examples = fitted_examples(arrays, workload.inputs[0].shape)
+        examples = fit_examples(arrays, workload.inputs[0].shape)
         synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
         learner = Learner(step, examples, point, synthetic)
     with phases("compile"):
@@ -329,27 +191,52 @@ def measure_training(run: PointRun) -> None:
     run.memory.compiled()
     meter = run.meter()
     epochs: list[Epoch] = []
-    watch = AttemptRecorder(EnergyMeter(meter.source), step.compilations)
+    recorder = AttemptRecorder(EnergyMeter(meter.source), step.compilations)
 
-    def tell(epoch: Epoch) -> None:
+    def report(epoch: Epoch) -> None:
         epochs.append(epoch)
         phases.report(epoch, None)
 
     with phases("learn"):
-        watch.start()
+        recorder.start()
         try:
-            learner.learn(meter, tell)
+            learner.learn(meter, report)
         finally:
-            watch.stop()
-    spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
-    energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
-    blocks = [epoch.train_seconds for epoch in epochs]
-    first = Trial(epochs[0].steps, blocks[0])
-    # Whether they are steady is not asked: what is timed is the training as a whole, however it
-    # went.
-    why = "a training is timed as a whole"
-    timing = Timing(first.steps, [first], [], blocks, True, why, epochs[-1].train_loss)
+            recorder.stop()
+    joules = [epoch.joules for epoch in epochs if epoch.joules is not None]
+    energy = sum(joules) if len(joules) == len(epochs) else None
+    timing = recorder.judged(_timing(epochs))
     run.note_measured(
-        (watch.judged(timing), energy, watch.contention), workload, compilation, products
+        (timing, (energy, meter.source), recorder.contention), workload, compilation, products
     )
     run.note_memory()
+
+
+def _with_schedule(request: Mapping[str, Any], examples: int) -> dict[str, Any]:
+    """Return a request with the schedule of the learning rate in steps."""
+    learn = request["learn"]
+    steps = examples // request["batch_size"]
+    schedule = {
+        "shape": learn["schedule"],
+        "rise": steps * learn["warmup_epochs"],
+        "steps": steps * learn["epochs"],
+    }
+    return {**request, "optimizer": {**request["optimizer"], "schedule": schedule}}
+
+
+def _timing(epochs: Sequence[Epoch]) -> Timing:
+    """Return the epochs as timed blocks.
+
+    A training is timed as a whole, so it counts as steady whatever its epochs took.
+    """
+    blocks = [epoch.train_seconds for epoch in epochs]
+    first = Trial(epochs[0].steps, blocks[0])
+    return Timing(
+        steps_per_block=first.steps,
+        calibration=[first],
+        warmup=[],
+        blocks=blocks,
+        steady=True,
+        steady_reason="a training is timed as a whole",
+        final_loss=epochs[-1].train_loss,
+    )

@@ -1,12 +1,10 @@
-"""Inference under load (`scenario=...`): who asks, how it is served, what comes of it
-(docs/how-to/serving.md).
+"""Inference under load (`scenario=...`): the scenarios of MLPerf Inference (docs/how-to/serving.md).
 
-Definitions and defaults are MLPerf Inference's, of mlperf.conf and test_settings.h of LoadGen 6.0.
+Definitions and defaults are those of mlperf.conf and test_settings.h of LoadGen 6.0.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.config.rules import PointRules
+from paradnn.config.rules import PointRules, require_time
 from paradnn.core.errors import ConfigError, require_value
 from paradnn.core.messages import Answer, messages_of_kind
 from paradnn.core.results import ResultDescription, ResultText
@@ -24,19 +22,19 @@ from paradnn.core.workload import Workload
 from paradnn.families import Model
 from paradnn.forecast.workload import PhaseForecast
 from paradnn.session.run_records import RunRecords
+from paradnn.worker.arrivals import LOADGEN_SEED, process_seed
 from paradnn.worker.chance import required_in_time_queries
+from paradnn.worker.peak_search import percentile, verdict
 from paradnn.worker.workload import WorkerSide
-from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.serve.load import (
     OFFLINE_SLACK,
     ScheduledRuns,
     Service,
     measure_served,
     serve_closed,
-    verdict,
 )
 from paradnn.workloads.serve.metrics import METRICS
-from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
+from paradnn.workloads.serve.queries import Load, QueryLog, load_artifacts
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -44,24 +42,17 @@ if TYPE_CHECKING:
     from paradnn.worker.meters import EnergyMeter
     from paradnn.worker.point import PointRun
 
-_PERCENTILE = "percentile of the latency that the scenario is about"
-_SECONDS = "ask for at least so many seconds"
-_QUERIES = "and for at least so many queries"
-_SEED = "of the arrivals of the first process; the default is LoadGen's, others' follow from it"
+_PERCENTILE = "percentile of the latency that the scenario reports"
+_SECONDS = "minimum duration, in seconds"
+_QUERIES = "minimum number of queries"
+_SEED = "seed of the first process's arrivals (default: LoadGen's); other seeds follow from it"
 _PERCENTILES = (50, 90, 95, 99, 99.9)
-#: LoadGen's, of its early stopping in streams.
-_CONFIDENCE = 0.99
-
-
-def process_seed(seed: int, replicate: int, process: int) -> int:
-    """That of one process' arrivals: such steps, odd and far apart, that neighbouring seeds of an
-    axis share none.
-    """
-    return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32
+#: Confidence of LoadGen's early stopping in streams.
+_STREAM_CONFIDENCE = 0.99
 
 
 class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """What all scenarios have in common."""
+    """The common part of all scenarios."""
 
     key = "scenario"
     conflict_reason = "is for inference"
@@ -74,7 +65,7 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         "queries_per_second": "queries/s",
     }
     quick_defaults: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
-    #: Only a schedule asks for a rate.
+    #: Only scenario=server schedules a rate.
     objectives = (
         "cost_per_million_queries",
         "scheduled_queries_per_second",
@@ -93,93 +84,96 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             raise ConfigError("scenario", self.name, reason, "choose another model")
 
     def canonical(self, point: Point) -> Point:
-        """On one device, whose input is there, asked for no longer than its point may take."""
-        inputs = f"scenario={self.name} takes queries whose input is on the device"
+        scenario = f"scenario={self.name}"
+        require_value("devices", point.devices, required=1, reason=f"{scenario} is for one device")
         require_value(
-            "devices", point.devices, required=1, reason=f"scenario={self.name} is for one device"
+            "data",
+            point.data.name,
+            required="synthetic",
+            reason=f"{scenario} takes queries whose input is on the device",
         )
-        require_value("data", point.data.name, required="synthetic", reason=inputs)
-        check_seconds(self.name, self.min_seconds, point)
+        require_time(self.name, self.min_seconds, point)
         return point
 
     def measure(self, run: PointRun) -> None:
-        """A step as any other's, then let the scenario ask; what it gave is in the answer, however
-        it ends.
-        """
         measure_served(run, self)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """The examples of each batch that is compiled, by the queries that it serves; of a stream
-        one is all of it.
+        """Return the batches to compile: for the number of queries, the number of examples.
+
+        A query of a stream is a whole batch.
         """
         return {1: largest}
 
-    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Let it ask until the clock shows so many ns, at most; one query after the other. Raises
-        NotServed.
-        """
-        return self._closed(service, until, meter, self.min_queries, self.min_seconds)
+    def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+        """Put the load on a service; by default one query after the other.
 
-    def _closed(
+        Args:
+            service: The model.
+            until: Start no query when the clock shows this time, in ns.
+            meter: Counts the energy.
+
+        Raises:
+            NotServed: The load was not served.
+        """
+        return self._closed_load(
+            service, until, meter, queries=self.min_queries, seconds=self.min_seconds, batch=0
+        )
+
+    def _closed_load(
         self,
         service: Service,
         until: int,
         meter: EnergyMeter,
+        *,
         queries: int,
         seconds: float,
-        batch: int = 0,
+        batch: int,
     ) -> Load:
         meter.start()
-        served = serve_closed(service.run, time.monotonic_ns, queries, seconds, batch, until)
-        return service.load(None, served.told(f"scenario={self.name}", meter.joules()), [])
+        served = serve_closed(
+            service.run,
+            time.monotonic_ns,
+            queries=queries,
+            seconds=seconds,
+            batch=batch,
+            until=until,
+        )
+        served = served.explained(f"scenario={self.name}", meter.joules())
+        return service.load(None, served, [])
 
     def name_parts(self, point: Point) -> list[str]:
         return [self.mode, self.name]
 
     def are_steps_valid(self, outcome: str, last_answer: Answer | None) -> bool:
-        """A load that is too much for the steps, or cut short, costs none of them."""
-        return outcome in ("ok", "overload") or bool(
-            outcome == "timeout" and last_answer and isinstance(last_answer.work, Load)
-        )
+        """A load that is too high or cut short does not invalidate the steps before it."""
+        if outcome in ("ok", "overload"):
+            return True
+        was_under_load = last_answer is not None and isinstance(last_answer.work, Load)
+        return outcome == "timeout" and was_under_load
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        from paradnn.session.measured import quantile_metrics
-
-        given = [load for load in messages_of_kind(measured.answers, Load) if load.log()]
-        if not given or "step_time_ms" not in known:
+        loads = _served_loads(measured)
+        if not loads or "step_time_ms" not in known:
             return {}
-        logs = [load.log() for load in given]
-        each = [log.parts() for log in logs]
-        parts = {name: [one[name] for one in each] for name in each[0]}
+        logs = [load.log() for load in loads]
+        batch_fractions = [1 / count for log in logs for count in log.together]
         metrics = {
             "queries": float(sum(map(len, logs))),
             "queries_per_second": statistics.fmean(len(log) / log.seconds() for log in logs),
-            "queries_per_batch": 1
-            / statistics.fmean(1 / count for log in logs for count in log.together),
-            "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in given),
-            "latency_max_ms": max(map(max, parts["latency"])),
+            "queries_per_batch": 1 / statistics.fmean(batch_fractions),
+            "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in loads),
+            **_latency_metrics(logs),
         }
-        for name, values in parts.items():
-            metrics[f"{name}_mean_ms"] = statistics.fmean(
-                value for process in values for value in process
-            )
-            for rank in (50, 99) if name != "latency" else ():
-                metrics[f"{name}_p{rank}_ms"] = statistics.fmean(
-                    percentile(process, rank / 100) for process in values
-                )
-        for share in _PERCENTILES:
-            if all(len(log) * (100 - share) >= 100 for log in logs):
-                metrics |= quantile_metrics(
-                    f"latency_p{share:g}", share / 100, parts["latency"], percentile
-                )
-        joules = [load.joules for load in given if load.joules is not None]
-        if len(joules) == len(given):
+        joules = [load.joules for load in loads if load.joules is not None]
+        if len(joules) == len(loads):
             metrics["energy_per_query_joules"] = sum(joules) / metrics["queries"]
-        return metrics | self._own_metrics(measured, given, logs)
+        return metrics | self._own_metrics(measured, loads, logs)
 
     def _own_metrics(
-        self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]
+        self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
+        """Return the metrics of one scenario alone."""
         return {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
@@ -188,67 +182,50 @@ class Scenario(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "queries_per_batch" not in metrics:
             return None
-        words = f"{metrics['queries']:,.0f} queries, {rounded(metrics['queries_per_second'])}/s"
-        asked = metrics.get("scheduled_queries_per_second")
-        if asked:
-            words += f" of {rounded(asked)}/s asked, {metrics['in_time_fraction']:.2%} in time"
-        if "peak_queries_per_second" in metrics:
-            low, high = (metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
-            if low and high:
-                between = f", {rounded(low)} .. {rounded(high)}"
-            else:
-                between = ""
-            if metrics["processes"] == 1:
-                processes = "a single process"
-            else:
-                processes = f"{metrics['processes']:g} processes"
-            words += f", the highest rate found ({processes}{between})"
+        throughput = _throughput_clause(metrics)
+        queue = rounded(metrics["queue_mean_ms"], 3)
+        service = rounded(metrics["service_mean_ms"], 3)
         clauses = [
-            words,
-            f"{metrics['queries_per_batch']:.1f} a batch, waited {rounded(metrics['queue_mean_ms'], 3)} ms and were "
-            f"served in {rounded(metrics['service_mean_ms'], 3)} ms in the mean",
+            throughput,
+            f"{metrics['queries_per_batch']:.1f} per batch; on average they waited {queue} ms and "
+            f"were served in {service} ms",
         ]
-        early = metrics.get("latency_early_stopping_ms")
-        if early:
-            clauses.insert(0, f"{rounded(early, 3)} ms a query, by LoadGen's early stopping")
+        early_stopping = metrics.get("latency_early_stopping_ms")
+        if early_stopping:
+            latency = rounded(early_stopping, 3)
+            clauses.insert(0, f"{latency} ms per query, by LoadGen's early stopping")
         if "limit" not in tags:
             return ResultText("load", clauses)
-        held = f"limit {tags['limit']}: {tags['limit_reason']}"
-        invalid = tags.get("valid") == "false"
-        if invalid:
-            verdict = f"INVALID, {words}, limit {tags['limit']}"
-        else:
-            verdict = ""
-        return ResultText(
-            "load", [f"INVALID: {held}" if invalid else held, *clauses], verdict=verdict
-        )
+        limit = f"limit {tags['limit']}: {tags['limit_reason']}"
+        verdict_text = ""
+        if tags.get("valid") == "false":
+            limit = f"INVALID: {limit}"
+            verdict_text = f"INVALID, {throughput}, limit {tags['limit']}"
+        return ResultText("load", [limit, *clauses], verdict=verdict_text)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """At least so many seconds, and so many queries; they come in place of single steps."""
+        """Both minimums of the load take their time; the load replaces the single steps."""
         import numpy as np
 
-        asked = (points.text("scenario") == self.name)[:, None]
-        if not asked.any():
+        is_own = (points.text("scenario") == self.name)[:, None]
+        if not is_own.any():
             return {}
-        seconds, queries = (
-            points.number(f"{self.name}.min_{what}")[:, None] for what in ("seconds", "queries")
-        )
+        seconds = points.number(f"{self.name}.min_seconds")[:, None]
+        queries = points.number(f"{self.name}.min_queries")[:, None]
+        query_seconds = step
         if self.name == "server":
-            each = 1 / points.number("server.rate")[:, None]
-        else:
-            each = step
-        if self.name == "offline":
+            query_seconds = 1 / points.number("server.rate")[:, None]
+        elif self.name == "offline":
             seconds = seconds * OFFLINE_SLACK
-            each = step / points.count("batch_size")[:, None]
-        load = np.where(
-            asked, np.fmax(seconds, queries * each), known.get("load", np.zeros(step.shape))
-        )
-        return {"load": load, "latency": np.where(asked, 0.0, known["latency"])}
+            query_seconds = step / points.count("batch_size")[:, None]
+        other_loads = known.get("load", np.zeros(step.shape))
+        load = np.where(is_own, np.fmax(seconds, queries * query_seconds), other_loads)
+        return {"load": load, "latency": np.where(is_own, 0.0, known["latency"])}
 
 
 @dataclass(frozen=True)
 class SingleStream(Scenario):
-    """A query of batch_size examples as soon as the one before it is answered."""
+    """Each query of batch_size examples is issued when the one before it was answered."""
 
     name = "single_stream"
     group = "single_stream"
@@ -259,15 +236,15 @@ class SingleStream(Scenario):
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
 
     def _own_metrics(
-        self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]
+        self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        early = _early_stopping(self.percentile / 100, logs[0].parts()["latency"])
-        return {} if early is None else {"latency_early_stopping_ms": early}
+        estimate = _early_stopping(self.percentile / 100, logs[0].parts()["latency"])
+        return {} if estimate is None else {"latency_early_stopping_ms": estimate}
 
 
 @dataclass(frozen=True)
 class MultiStream(SingleStream):
-    """The same of eight examples, for the 99th percentile."""
+    """The same with eight examples per query, for the 99th percentile."""
 
     name = "multi_stream"
     group = "multi_stream"
@@ -279,31 +256,36 @@ class MultiStream(SingleStream):
 
 @dataclass(frozen=True)
 class Offline(Scenario):
-    """All examples at once, served in batches of batch_size."""
+    """All examples are issued at once, and served in batches of batch_size."""
 
     name = "offline"
     group = "offline"
     order = 22
 
     min_seconds: float = option(
-        600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0
+        600.0, "expected duration of the examples, in seconds", low=0.0, high=86_400.0
     )
-    min_queries: int = option(24_576, "and at least so many examples", low=1, high=10_000_000)
+    min_queries: int = option(24_576, "minimum number of examples", low=1, high=10_000_000)
 
     def batches(self, largest: int) -> dict[int, int]:
-        """All but the last are full, and that one is padded."""
+        """Only the largest batch is compiled; the last one is padded."""
         return {largest: largest}
 
-    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+    def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
         expected = int(OFFLINE_SLACK * self.min_seconds * service.capacity)
-        return self._closed(
-            service, until, meter, max(self.min_queries, expected), 0.0, service.batch
+        return self._closed_load(
+            service,
+            until,
+            meter,
+            queries=max(self.min_queries, expected),
+            seconds=0.0,
+            batch=service.batch,
         )
 
 
 @dataclass(frozen=True)
 class Server(Scenario):
-    """Queries of one example that come at random, whether or not the ones before them are answered."""
+    """Queries of one example arrive at random, whether or not earlier ones were answered."""
 
     name = "server"
     group = "server"
@@ -311,33 +293,31 @@ class Server(Scenario):
 
     rate: float | str = option(
         "peak",
-        "queries a second, in the mean; peak: the highest rate that holds the limit",
+        "mean queries per second; peak: search for the highest rate that meets the limit",
         low=1e-3,
         high=1e6,
         choices=("peak",),
         shown=("peak", "a number"),
     )
-    latency_ms: float = option(
-        10.0, "the limit: no query is to take longer than so many ms", low=1e-3, high=3.6e6
-    )
+    latency_ms: float = option(10.0, "latency limit of a query, in ms", low=1e-3, high=3.6e6)
     percentile: float = option(
-        99.0, "share of the queries, in percent, that are to hold the limit", low=1.0, high=99.999
+        99.0, "percentage of queries that must meet the limit", low=1.0, high=99.999
     )
-    confidence: float = option(0.99, "with which a run is to hold it", low=0.5, high=0.9999)
+    confidence: float = option(0.99, "confidence that the limit is met", low=0.5, high=0.9999)
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
     batch: int | None = option(
-        None,
-        "queries that are served at once, at most: batch_size, which says it",
-        low=1,
-        high=2**20,
+        None, "maximum queries served at once; always batch_size", low=1, high=2**20
     )
     delay_ms: float = option(
-        0.0, "wait so long for more queries, once one has come, at most", low=0.0, high=3.6e6
+        0.0,
+        "maximum time that a query waits for others to fill a batch, in ms",
+        low=0.0,
+        high=3.6e6,
     )
     precision: float = option(
         0.05,
-        "rate=peak: how near, as a share, a rate that failed must be to the one that held",
+        "rate=peak: relative difference of the rates that passed and failed at which to stop",
         low=1e-3,
         high=1.0,
     )
@@ -345,156 +325,159 @@ class Server(Scenario):
 
     def canonical(self, point: Point) -> Point:
         point = super().canonical(point)
-        if not isinstance(self.rate, str) and self.min_queries / self.rate >= point.measure.timeout:
-            reason = f"makes server.min_queries={self.min_queries} take {self.min_queries / self.rate:,.0f} s"
-            remedy = f"ask for more, or raise measure.timeout={point.measure.timeout:g}"
+        timeout = point.measure.timeout
+        if not isinstance(self.rate, str) and self.min_queries / self.rate >= timeout:
+            seconds = self.min_queries / self.rate
+            reason = f"makes server.min_queries={self.min_queries} take {seconds:,.0f} s"
+            remedy = f"request a higher rate, or raise measure.timeout={timeout:g}"
             raise ConfigError("server.rate", self.rate, reason, remedy)
         batch = point.batch_size
         if self.batch not in (None, batch):
+            reason = f"is set by batch_size={batch}"
             remedy = f"leave it out, and set batch_size={self.batch}"
-            raise ConfigError(
-                "server.batch", self.batch, f"is what batch_size={batch} says", remedy
-            )
+            raise ConfigError("server.batch", self.batch, reason, remedy)
         return replace(point, workload=replace(self, batch=batch))
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Powers of two up to the largest."""
-        return {
-            size: size
-            for size in sorted({largest, *(2**power for power in range(largest.bit_length()))})
-        }
+        """All powers of two up to the largest batch are compiled."""
+        powers = {2**power for power in range(largest.bit_length())}
+        return {size: size for size in sorted({largest, *powers})}
 
-    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+    def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
         return ScheduledRuns(vars(self), service, until, meter).load()
 
     def for_process(self, replicate: int, process: int) -> Server:
-        """With arrivals of its own: processes that served the same ones would agree in what is
-        their luck.
-        """
+        """Each process has its own arrivals; with the same ones, all would share their luck."""
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def name_parts(self, point: Point) -> list[str]:
-        words = ["server", self.rate if isinstance(self.rate, str) else f"{self.rate:g}/s"]
-        return [
-            self.mode,
-            " ".join(words + ([f"delay {self.delay_ms:g} ms"] if self.delay_ms else [])),
-        ]
+        rate = self.rate if isinstance(self.rate, str) else f"{self.rate:g}/s"
+        name = f"server {rate}"
+        if self.delay_ms:
+            name += f" delay {self.delay_ms:g} ms"
+        return [self.mode, name]
 
     def _own_metrics(
-        self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]
+        self, measured: Measured, loads: Sequence[Load], logs: Sequence[QueryLog]
     ) -> dict[str, float]:
-        """What is known where queries come by a schedule; a search that did not end well found no
-        peak.
+        """Return the metrics of scheduled queries.
+
+        A search that did not end well found no peak.
         """
-        in_time = [
-            len(log) - self._late([entry])[-1] for entry, log in zip(given, logs, strict=True)
-        ]
-        late = [ns / 1e6 for log in logs for ns in log.late()]
-        rates = [entry.rate for entry in given if entry.rate is not None]
+        from paradnn.session.peak_metrics import peak_metrics
+
+        in_time = [len(log) - self._late([load])[-1] for load, log in zip(loads, logs, strict=True)]
+        goodputs = [count / log.seconds() for count, log in zip(in_time, logs, strict=True)]
+        delays = [delay / 1e6 for log in logs for delay in log.delays()]
+        rates = [load.rate for load in loads if load.rate is not None]
         metrics = {
-            "goodput_per_second": statistics.fmean(
-                n / log.seconds() for n, log in zip(in_time, logs, strict=True)
-            ),
+            "goodput_per_second": statistics.fmean(goodputs),
             "in_time_fraction": sum(in_time) / sum(map(len, logs)),
-            "generator_late_p99_ms": percentile(late, 0.99),
-            "generator_late_max_ms": max(late),
+            "generator_late_p99_ms": percentile(delays, 0.99),
+            "generator_late_max_ms": max(delays),
         }
         if rates:
             metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
-        finished = all(answer.outcome == "ok" for answer in measured.answers) and len(rates) == len(
-            given
-        )
-        if self.rate == "peak" and finished and self._held(given):
-            metrics |= peak_metrics(rates, [entry.probes for entry in given])
+        are_all_ok = all(answer.outcome == "ok" for answer in measured.answers)
+        has_all_rates = len(rates) == len(loads)
+        if self.rate == "peak" and are_all_ok and has_all_rates and self._verdict(loads):
+            metrics |= peak_metrics(rates, [load.probes for load in loads])
         return metrics
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """Whether the limit was held, and what says so: over all processes, in their order; valid:
-        as MLPerf says it of a run, which is invalid unless its queries show that the limit is held.
+        """Return whether the limit was met, over all processes in their order, and why.
+
+        valid: as MLPerf defines it; a run is invalid unless its queries show that the limit is met.
         """
-        given = [load for load in messages_of_kind(measured.answers, Load) if load.log()]
-        if not given:
+        loads = _served_loads(measured)
+        if not loads:
             return {}
-        late = self._late(given)
-        held = self._held(given)
+        late = self._late(loads)
+        is_met = self._verdict(loads)
         reason = f"{late[-1]:,} of {len(late):,} queries took longer than {self.latency_ms:g} ms"
         allowed = f"{100 - self.percentile:.3g}% may, confidence {100 * self.confidence:g}%"
-        words = {True: "held", False: "missed", None: "not shown"}[held]
+        limits = {True: "held", False: "missed", None: "not shown"}
         return {
-            "valid": str(held is True).lower(),
-            "limit": words,
+            "valid": str(is_met is True).lower(),
+            "limit": limits[is_met],
             "limit_reason": f"{reason}, {allowed}",
         }
 
-    def _held(self, given: Sequence[Load]) -> bool | None:
-        return verdict(self._late(given), self.percentile / 100, 1 - self.confidence)
+    def _verdict(self, loads: Sequence[Load]) -> bool | None:
+        return verdict(self._late(loads), self.percentile / 100, 1 - self.confidence)
 
-    def _late(self, given: Sequence[Load]) -> list[int]:
-        """How many queries were later than the limit, up to each."""
+    def _late(self, loads: Sequence[Load]) -> list[int]:
+        """Return the number of late queries up to each query."""
         limit = int(self.latency_ms * 1e6)
-        return list(
-            accumulate(latency > limit for entry in given for latency in entry.log().latencies())
-        )
+        latencies = (latency for load in loads for latency in load.log().latencies())
+        return list(accumulate(latency > limit for latency in latencies))
 
     def require_predictable(self) -> None:
         if self.rate == "peak":
-            reason = "has no forecast: how many rates a search tries is not known before"
-            remedy = "each takes measure.timeout at most; plan a server.rate=100 for a single one"
+            reason = "has no forecast: the number of rates that a search tries is unknown"
+            remedy = "each point takes at most measure.timeout; plan a rate such as server.rate=100"
             raise ConfigError("server.rate", "peak", reason, remedy)
 
 
-def peak_metrics(held: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
-    """The highest rate that held the limit in each process, its interval, and the lowest above it
-    that did not. Each process' peak lies between what held and what surely failed: the interval
-    begins where that of the one does and ends where that of the other does; of a single process
-    they are the two rates themselves.
-    """
-    from paradnn.session.measured import mean_interval
+def _served_loads(measured: Measured) -> list[Load]:
+    """Return the loads of the processes that served queries."""
+    return [load for load in messages_of_kind(measured.answers, Load) if load.log()]
 
-    def above(*verdicts: bool | None) -> list[float]:
-        """In each process the lowest rate above the one that held, of which this was said."""
-        pairs = zip(probes, held, strict=True)
-        rates = (
-            [p.rate for p in each if p.held in verdicts and p.rate > low] for each, low in pairs
+
+def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
+    """Return means and percentiles of the latency and of its parts, in ms."""
+    from paradnn.session.measured import quantile_metrics
+
+    parts = [log.parts() for log in logs]
+    latencies = [part["latency"] for part in parts]
+    metrics = {"latency_max_ms": max(map(max, latencies))}
+    for name in parts[0]:
+        processes = [part[name] for part in parts]
+        metrics[f"{name}_mean_ms"] = statistics.fmean(
+            value for process in processes for value in process
         )
-        return [min(each, default=math.inf) for each in rates]
-
-    failed = above(False, None)
-    surely = above(False)
-    ends = held[0], surely[0]
-    if len(held) > 1:
-        ends = (
-            mean_interval(held)[0],
-            mean_interval(surely)[1] if max(surely) < math.inf else math.inf,
-        )
-    metrics = {
-        "peak_queries_per_second": statistics.geometric_mean(held),
-        "peak_queries_per_second_low": ends[0],
-        "peak_queries_per_second_high": ends[1],
-        "failed_queries_per_second": statistics.geometric_mean(failed)
-        if max(failed) < math.inf
-        else math.inf,
-    }
-    return {name: value for name, value in metrics.items() if value < math.inf}
+        if name == "latency":
+            continue
+        for rank in (50, 99):
+            ranked = [percentile(process, rank / 100) for process in processes]
+            metrics[f"{name}_p{rank}_ms"] = statistics.fmean(ranked)
+    for rank in _PERCENTILES:
+        # At least one query beyond the percentile is expected in each process.
+        if all(len(log) * (100 - rank) >= 100 for log in logs):
+            metrics |= quantile_metrics(f"latency_p{rank:g}", rank / 100, latencies, percentile)
+    return metrics
 
 
-def check_seconds(group: str, seconds: float, point: Point) -> None:
-    """ConfigError where a point may take no longer than it is to ask."""
-    if seconds >= (most := point.measure.timeout):
-        reason = f"is not less than measure.timeout={most:g}"
-        remedy = "ask for less, or raise measure.timeout"
-        raise ConfigError(f"{group}.min_seconds", seconds, reason, remedy)
+def _throughput_clause(metrics: Mapping[str, float]) -> str:
+    clause = f"{metrics['queries']:,.0f} queries, {rounded(metrics['queries_per_second'])}/s"
+    scheduled = metrics.get("scheduled_queries_per_second")
+    if scheduled:
+        in_time = metrics["in_time_fraction"]
+        clause += f" of {rounded(scheduled)}/s scheduled, {in_time:.2%} in time"
+    if "peak_queries_per_second" in metrics:
+        processes = f"{metrics['processes']:g} processes"
+        if metrics["processes"] == 1:
+            processes = "a single process"
+        low = metrics.get("peak_queries_per_second_low")
+        high = metrics.get("peak_queries_per_second_high")
+        interval = f", {rounded(low)} .. {rounded(high)}" if low and high else ""
+        clause += f", the highest rate found ({processes}{interval})"
+    return clause
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
-    """LoadGen's estimate of a percentile in streams: so high that it is no lower with 99%
-    confidence; None: too few. It discards as many of the highest latencies as may be above the
-    percentile for sure.
+    """Return LoadGen's estimate of a percentile in streams; None for too few queries.
+
+    The percentile is no higher with 99% confidence. The estimate discards the highest latencies
+    that are certainly above the percentile.
     """
     count = len(latencies)
     discarded = 0
-    while required_in_time_queries(discarded + 1, share, _CONFIDENCE) + discarded + 1 <= count:
-        discarded += 1
+    while True:
+        late = discarded + 1
+        if required_in_time_queries(late, share, _STREAM_CONFIDENCE) + late > count:
+            break
+        discarded = late
     return sorted(latencies)[count - discarded] if discarded else None
 
 

@@ -1,13 +1,8 @@
-"""Queries that come by a schedule, from a process of its own, which nothing in the process that
-serves can delay.
+"""Issue queries on a schedule, from a separate process that the serving process cannot delay.
 
-A byte on the standard input of that process starts it, and it writes two 64-bit numbers for each
-query: when it was to come and when it was issued, ns on the monotonic clock. It sleeps between
-queries: a process that spins would have a core of what is measured.
-
-The schedule is MLPerf LoadGen's, query for query, of the same seed: libstdc++'s
-std::exponential_distribution from a std::mt19937. Python's generator is the same one seeded
-otherwise, so its state is set here as C++ seeds it.
+A byte on standard input starts that process. For each query it writes two 64-bit numbers: when the
+query was due and when it was issued, in ns of the monotonic clock. It sleeps between queries: a
+process that spins would take a core from what is measured.
 """
 
 from __future__ import annotations
@@ -15,50 +10,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import math
 import os
-import random
 import select
 import struct
 import subprocess
 import sys
 import time
-from array import array
 from collections.abc import Callable, Sequence
 
+from paradnn.worker.arrivals import arrivals
 from paradnn.worker.fork_server import die_with_parent
 
-#: When a query was to come, and when it was issued.
+#: When a query was due, and when it was issued.
 RECORD = struct.Struct("<qq")
-#: `schedule_rng_seed` of mlperf.conf, 16159082839903944936, as std::mt19937 takes it: modulo 2**32.
-LOADGEN_SEED = 2023080168
-_WORD = 2**32
 _PR_SET_TIMERSLACK = 29
-#: From reading the word to begin until the first query.
+#: Time from the start byte to the first query, in ns.
 _LEAD = 2_000_000
-_READ = 1 << 16
-
-
-def arrivals(rate: float, seed: int, seconds: float, queries: int) -> array[int]:
-    """Nanoseconds at which queries come, the first at 0, at `rate` a second in the mean: so many
-    `queries` or more, the last of which comes `seconds` after the first or later.
-    """
-    state = [seed % _WORD]
-    for index in range(1, 624):
-        state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + index) % _WORD)
-    generator = random.Random()
-    generator.setstate((3, (*state, 624), None))
-    draw = generator.getrandbits
-    duration = seconds * 1e9
-    times = array("q", [0])
-    now = 0
-    while now < duration or len(times) < queries:
-        low = draw(32)
-        high = draw(32)
-        uniform = (low + float(high) * _WORD) / 2.0**64
-        now += int(-math.log(1 - min(uniform, 1 - 2**-53)) / rate * 1e9)
-        times.append(now)
-    return times
+_READ_BYTES = 1 << 16
 
 
 def issue(
@@ -68,8 +36,14 @@ def issue(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Issue a query at each of `times`, ns after `begin`; `write` takes bytes and says how many it
-    took.
+    """Issue a query at each of `times`.
+
+    Args:
+        times: When the queries are due, in ns after `begin`.
+        write: Writes bytes and returns how many it wrote. Later queries write the rest.
+        begin: Begin of the schedule, in ns of `clock`.
+        clock: Returns the time in ns.
+        sleep: Sleeps for a number of seconds.
     """
     pending = bytearray()
     for after in times:
@@ -77,7 +51,7 @@ def issue(
         while (early := due - clock()) > 0:
             sleep(early / 1e9)
         pending += RECORD.pack(due, clock())
-        del pending[: write(pending)]  # what the pipe does not take is written with a later query
+        del pending[: write(pending)]
     while pending:
         sleep(0.001)
         del pending[: write(pending)]
@@ -91,8 +65,10 @@ def _write(data: bytearray) -> int:
 
 
 def main() -> None:
-    """Make the schedule, say so, wait for the word, issue: without slack, and before others, in
-    real time where that is allowed, as queries come from elsewhere.
+    """Make the schedule, report it, wait for the start byte, and issue the queries.
+
+    Queries come from elsewhere, so they must not wait for the processes of this machine: timers
+    have no slack, and the priority is real-time if that is permitted.
     """
     rate, seed, seconds, queries = sys.argv[1:]
     die_with_parent()
@@ -110,47 +86,55 @@ def main() -> None:
         issue(times, _write, time.monotonic_ns() + _LEAD)
 
 
-class Generated(contextlib.AbstractContextManager["Generated"]):
-    """The queries of such a process, which has made its schedule; a context: it is gone after it.
-    ended: none comes.
+class QueryGenerator(contextlib.AbstractContextManager["QueryGenerator"]):
+    """A process that issues queries; it ends with the context.
+
+    Args:
+        rate: Mean queries per second.
+        seed: Seed of the schedule.
+        seconds: Minimum duration of the schedule.
+        queries: Minimum number of queries.
+
+    Attributes:
+        ended: Whether no further query comes.
     """
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
-        command = [
-            sys.executable,
-            "-c",
-            f"from {__name__} import main; main()",
-            repr(rate),
-            str(seed),
-        ]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen([*command, repr(seconds), str(queries)], **pipes)  # type: ignore[call-overload]
-        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        program = f"from {__name__} import main; main()"
+        arguments = [repr(rate), str(seed), repr(seconds), str(queries)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input = self._process.stdin.fileno()
+        self._output = self._process.stdout.fileno()
         self._rest = b""
         self.ended = False
+        # Put the process on the cores that the point was bound away from, if there are any: those
+        # of the process that forked the point.
         with contextlib.suppress(AttributeError, OSError):
-            # Cores that the point was bound away from, where there are any: those of the process
-            # that forked it.
-            os.sched_setaffinity(
-                self._process.pid, os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0)
-            )
+            free_cores = os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0)
+            os.sched_setaffinity(self._process.pid, free_cores)
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
     def begin(self) -> None:
-        """Wait for the schedule to be made; the first query comes two milliseconds later."""
+        """Wait until the schedule is made, and start it; the first query comes 2 ms later."""
         if not os.read(self._output, 1):
             raise RuntimeError(f"the load generator exited with code {self._process.wait()}")
         os.set_blocking(self._output, False)
         os.write(self._input, b"\n")
 
     def take(self) -> list[tuple[int, int]]:
-        """The queries that have come since: when each was to come, and when it was issued."""
+        """Return when each query since the last call was due and was issued, in ns."""
         data = self._rest
         with contextlib.suppress(BlockingIOError):
-            while new := os.read(self._output, _READ):
+            while new := os.read(self._output, _READ_BYTES):
                 data += new
             self.ended = True
         whole = len(data) - len(data) % RECORD.size
@@ -158,12 +142,11 @@ class Generated(contextlib.AbstractContextManager["Generated"]):
         return list(RECORD.iter_unpack(data[:whole]))
 
     def wait(self, until: int | None) -> None:
-        """Sleep until one comes, none comes any more, or the clock shows `until`."""
-        if until is None:
-            left = None
-        else:
-            left = max(0.0, (until - time.monotonic_ns()) / 1e9)
+        """Sleep until a query comes, none comes any more, or the clock shows `until` (ns)."""
+        seconds = None
+        if until is not None:
+            seconds = max(0.0, (until - time.monotonic_ns()) / 1e9)
         if not self.ended:
-            select.select([self._output], [], [], left)
-        elif left:
-            time.sleep(left)
+            select.select([self._output], [], [], seconds)
+        elif seconds:
+            time.sleep(seconds)

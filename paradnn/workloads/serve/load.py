@@ -1,11 +1,7 @@
-"""One scenario on a model: who asks, how it is served, what comes of it. What is served is a
-function of how many.
+"""Put the load of a scenario on a model, and measure how it is served.
 
-The highest rate at which a limit holds is found by bisection over probes, then a run of full length
-at what it found; a probe that is undecided at its end counts as failed. Where the full run does not
-hold the limit, which has more time to go wrong, the search goes on below it. A server has compiled
-powers of two up to its largest batch, before the first query; a batch between two is padded: a
-program of open shapes is another one than the one that is timed.
+A server compiles batches of all powers of two up to its largest batch before the first query. A
+batch between two of them is padded: a program with open shapes would not be the one that is timed.
 """
 
 from __future__ import annotations
@@ -21,38 +17,59 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paradnn.core.errors import PointEnded
-from paradnn.worker.chance import beta_share, events_factor, passes, required_in_time_queries
+from paradnn.worker.chance import required_in_time_queries
 from paradnn.worker.meters import ContentionMonitor, EnergyMeter
-from paradnn.workloads.serve.generator import Generated
-from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
+from paradnn.worker.peak_search import Probe, find_peak, percentile, verdict
+from paradnn.workloads.serve.generator import QueryGenerator
+from paradnn.workloads.serve.queries import Load, QueryLog
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.point import PointRun
 
-#: At the percentile that a scenario is about, a generator may be late by this share of the latency,
-#: or by so many ns.
-_LATE_SHARE = 0.1
-_LATE_ALWAYS = 1_000_000
-#: A query that has waited for so many times the limit, and for so many seconds, ends a run.
-_PATIENCE = 20
+#: At the percentile of the limit, a generator may be late by this fraction of the latency, or by
+#: this time in ns.
+_MAX_DELAY_FRACTION = 0.1
+_MAX_DELAY = 1_000_000
+#: A query that waits for this multiple of the limit, and for this time, ends a run.
+_PATIENCE_LIMITS = 20
 _PATIENCE_SECONDS = 10.0
-#: Offline, LoadGen asks for so much more than what the model is expected to do in the time.
+#: LoadGen's offline scenario issues this multiple of the queries that the model is expected to
+#: serve in the time.
 OFFLINE_SLACK = 1.1
-#: A probe lasts no longer than this unless its verdict needs it; starting and ending a run takes so
-#: long at most.
+#: Maximum duration of a probe, unless its verdict needs more queries; and the time to start and
+#: end a run.
 _PROBE_SECONDS = 60.0
-_AROUND_SECONDS = 5.0
-#: What is left of the time when a load is ended: for its queries to reach the driver.
-_LEFT_SECONDS = 1.0
+_OVERHEAD_SECONDS = 5.0
+#: Time that is left when a load is ended, so that its queries reach the driver.
+_RESERVE_SECONDS = 1.0
+#: Single queries that determine the time of one query alone, and the time limit for them.
+_SINGLE_RUNS = 30
+_SINGLE_SECONDS = 2.0
+
+
+class Arrivals(Protocol):
+    """A source of queries, such as `QueryGenerator`."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def take(self) -> list[tuple[int, int]]: ...
+
+    def wait(self, until: int | None) -> None: ...
 
 
 @dataclass(frozen=True)
 class ServedQueries:
-    """The queries that were served, in the order in which they were to come, and how many waited at
-    the end. outcome: "ok"; "overload" where one waited for too long, "timeout" where the time was
-    up, with queries yet to come. problem: why it was not what was asked for; joules: energy, None
-    where it is not counted.
+    """The queries of one run.
+
+    Attributes:
+        log: The served queries, in the order of the schedule.
+        waiting: Number of queries that waited at the end.
+        outcome: "ok"; "overload" if a query waited for too long; "timeout" if queries were left
+            when the time was up.
+        problem: Why the load was not the requested one; None if it was.
+        joules: Energy during the run; None if nothing counts it.
     """
 
     log: QueryLog
@@ -61,40 +78,53 @@ class ServedQueries:
     problem: str | None = None
     joules: float | None = None
 
-    def told(self, what: str, joules: float | None) -> ServedQueries:
-        """With its energy, and why `what` ended before its end."""
-        log = self.log
+    def explained(self, load: str, joules: float | None) -> ServedQueries:
+        """Return the run with its energy, and with the reason if `load` ended early."""
+        queries = len(self.log)
         seconds = self.log.seconds()
-        problem = {
-            "ok": None,
-            "timeout": f"{what}: measure.timeout left time for {len(log):,} queries in {seconds:.1f} s; raise it, or "
-            "ask for fewer seconds or queries",
-            "overload": f"{what}: queries come faster than they are served: {len(log) / (seconds or math.inf):,.1f} a "
-            f"second were, and after {seconds:.1f} s {self.waiting:,} waited",
-        }
-        return replace(self, problem=problem[self.outcome], joules=joules)
+        problem = None
+        if self.outcome == "timeout":
+            problem = (
+                f"{load}: measure.timeout left time for {queries:,} queries in {seconds:.1f} s; "
+                "raise it, or request fewer seconds or queries"
+            )
+        elif self.outcome == "overload":
+            rate = queries / (seconds or math.inf)
+            problem = (
+                f"{load}: queries arrive faster than they are served: {rate:,.1f} per second were "
+                f"served, and {self.waiting:,} waited after {seconds:.1f} s"
+            )
+        return replace(self, problem=problem, joules=joules)
 
 
 def serve(
-    arrivals: Any,
+    arrivals: Arrivals,
     run: Callable[[int], object],
     clock: Callable[[], int],
     batch: int,
+    *,
     delay: int = 0,
     patience: float = math.inf,
     until: int | None = None,
-    enough: Callable[[list[int], int], bool] | None = None,
+    is_enough: Callable[[list[int], int], bool] | None = None,
 ) -> ServedQueries:
-    """Serve what comes (`Generated`), at most `batch` at once, after a wait for more of `delay` ns
-    at most.
+    """Serve queries as they arrive.
 
-    It ends when none comes any more, one has waited for `patience` ns, the clock shows `until`,
-    after which no batch begins, or `enough(scheduled, ended)` is true, which is called with every
-    batch: when its queries were to come, and its end, ns. `run(queries)` serves so many at once and
-    returns when they are done.
+    A free server takes all waiting queries, up to a batch. It ends when no further query comes.
+
+    Args:
+        arrivals: The source of queries.
+        run: Serves a number of queries at once, and returns when they are done.
+        clock: Returns the time in ns.
+        batch: Maximum number of queries at once.
+        delay: Maximum time to wait for more queries than the oldest, in ns.
+        patience: End when a query has waited for this time, in ns.
+        until: Start no batch when the clock shows this time, in ns.
+        is_enough: Called after each batch with the scheduled times of its queries and its end, in
+            ns; the run ends if it returns True.
     """
     log = QueryLog()
-    queue = deque[tuple[int, int]]()
+    queue: deque[tuple[int, int]] = deque()
     while True:
         queue.extend(arrivals.take())
         now = clock()
@@ -116,21 +146,29 @@ def serve(
         run(len(taken))
         ended = clock()
         log.add(taken, started, ended)
-        if enough and enough([scheduled for scheduled, _ in taken], ended):
+        if is_enough and is_enough([scheduled for scheduled, _ in taken], ended):
             return ServedQueries(log)
 
 
 def serve_closed(
     run: Callable[[int], object],
     clock: Callable[[], int],
+    *,
     queries: int,
     seconds: float,
     batch: int,
     until: int,
 ) -> ServedQueries:
-    """Serve queries until there were so many and so much time has passed, of which each comes when
-    the one before it was answered; with `batch` above 0 so many at once, all of which have come at
-    the beginning.
+    """Serve queries in a closed loop, until both minimums are reached.
+
+    Args:
+        run: Serves a number of queries at once, and returns when they are done.
+        clock: Returns the time in ns.
+        queries: Minimum number of queries.
+        seconds: Minimum duration.
+        batch: 0: each query arrives when the one before it was answered. Otherwise all queries
+            arrive at the beginning, and this number is served at once.
+        until: Start no batch when the clock shows this time, in ns.
     """
     log = QueryLog()
     begin = clock()
@@ -140,12 +178,13 @@ def serve_closed(
             return ServedQueries(log, outcome="timeout")
         count = max(1, min(batch, queries - len(log)))
         run(count)
-        log.add([(begin if batch else now,) * 2] * count, now, clock())
+        arrived = begin if batch else now
+        log.add([(arrived, arrived)] * count, now, clock())
     return ServedQueries(log)
 
 
 class NotServed(PointEnded):
-    """What was asked for did not all come or was not all served; `load` is what was measured of it."""
+    """The requested load did not arrive or was not served; `load` is what was measured of it."""
 
     def __init__(self, reason: str, load: Load, outcome: str) -> None:
         super().__init__(reason)
@@ -155,8 +194,13 @@ class NotServed(PointEnded):
 
 @dataclass(frozen=True)
 class Service:
-    """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does
-    `capacity` a second at most. single_seconds: what one takes alone.
+    """A model that serves queries.
+
+    Attributes:
+        run: Serves a number of queries at once, up to `batch`.
+        batch: Maximum number of queries at once.
+        capacity: Maximum queries per second.
+        single_seconds: Time that one query takes alone.
     """
 
     run: Callable[[int], object]
@@ -165,36 +209,48 @@ class Service:
     single_seconds: float
 
     def load(self, rate: float | None, served: ServedQueries, probes: list[Probe]) -> Load:
-        """What it gave; raises NotServed with it where there was a problem."""
-        load = Load(rate, self.single_seconds, served.log.packed(), probes, served.joules)
+        """Return the result as a message; raises NotServed, which holds it, if it has a problem."""
+        load = Load(
+            rate=rate,
+            single_seconds=self.single_seconds,
+            queries=served.log.packed(),
+            probes=probes,
+            joules=served.joules,
+        )
         if served.problem:
-            raise NotServed(
-                served.problem, load, "timeout" if served.outcome == "timeout" else "overload"
-            )
+            outcome = "timeout" if served.outcome == "timeout" else "overload"
+            raise NotServed(served.problem, load, outcome)
         return load
 
 
 class QueryScenario(Protocol):
-    """What a scenario decides: how queries become batches, and when they are asked."""
+    """The part of a scenario that decides how queries become batches, and when they are issued."""
 
     def batches(self, largest: int) -> dict[int, int]:
-        """Return the examples of each compiled batch by the number of queries that it serves."""
+        """Return the batches to compile: for the number of queries, the number of examples."""
 
-    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
-        """Ask queries until the monotonic clock shows `until` ns at most; raises NotServed."""
+    def run_load(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+        """Issue queries until the monotonic clock shows `until` (ns) at most; raises NotServed."""
 
 
 def measure_load(
     scenario: QueryScenario, service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
-    """Let a scenario ask, for `seconds_left` at most. Raises NotServed."""
-    # A batch that has begun is served.
-    usable = seconds_left - _LEFT_SECONDS - service.batch / service.capacity
-    return scenario.ask(service, time.monotonic_ns() + int(usable * 1e9), meter)
+    """Put the load of a scenario on a service, for `seconds_left` at most; raises NotServed."""
+    # A batch that has started is served to its end.
+    usable = seconds_left - _RESERVE_SECONDS - service.batch / service.capacity
+    return scenario.run_load(service, time.monotonic_ns() + int(usable * 1e9), meter)
 
 
 class ScheduledRuns:
-    """Runs of `scenario=server`, each with a generator of its own."""
+    """Runs of `scenario=server`, each with its own generator.
+
+    Args:
+        settings: The options of the scenario.
+        service: The model.
+        until: Start no batch when the clock shows this time, in ns.
+        meter: Counts the energy.
+    """
 
     def __init__(
         self, settings: Mapping[str, Any], service: Service, until: int, meter: EnergyMeter
@@ -205,307 +261,268 @@ class ScheduledRuns:
         self._meter = meter
         self._limit = int(settings["latency_ms"] * 1e6)
         self._share = settings["percentile"] / 100
-        self._full = float(settings["min_seconds"]), int(settings["min_queries"])
-        self._short = min(self._full[0], _PROBE_SECONDS), 2 * self._watch().fewest
+        # Minimum seconds and queries of a run of full length and of a probe.
+        self._full = (float(settings["min_seconds"]), int(settings["min_queries"]))
+        min_queries = 2 * self._monitor().min_queries
+        self._short = (min(self._full[0], _PROBE_SECONDS), min_queries)
         self._probes: list[Probe] = []
 
     def load(self) -> Load:
-        """At the rate that is asked for, or at the highest that holds the limit. Raises NotServed."""
+        """Return the load at the requested rate, or at the highest that meets the limit.
+
+        Raises:
+            NotServed: The rate was not served, or no rate was shown to meet the limit.
+        """
+        rate = self._settings["rate"]
+        if rate != "peak":
+            return self._service.load(float(rate), self._run(float(rate), self._full), [])
+        return self._peak_load()
+
+    def _peak_load(self) -> Load:
         service = self._service
         settings = self._settings
-        if settings["rate"] != "peak":
-            rate = float(settings["rate"])
-            return service.load(rate, self._run(rate, self._full), [])
         alone = service.single_seconds
-        wanted = f"server.latency_ms={settings['latency_ms']:g}"
+        limit = f"server.latency_ms={settings['latency_ms']:g}"
         if alone * 1e9 > self._limit:
-            reason = f"{wanted}: even a single query takes longer: {alone * 1e3:.3g} ms; raise the limit, or choose a "
-            return service.load(
-                None, ServedQueries(QueryLog(), problem=f"{reason}smaller model"), []
+            problem = (
+                f"{limit}: a single query takes longer, {alone * 1e3:.3g} ms; raise the limit, "
+                "or choose a smaller model"
             )
-        found = find_peak(
-            self._probe, self._held, service.capacity, settings["precision"], self._has_time
+            return service.load(None, ServedQueries(QueryLog(), problem=problem), [])
+        search = find_peak(
+            probe=self._probe,
+            run=self._full_run,
+            capacity=service.capacity,
+            precision=settings["precision"],
+            has_time=self._has_time,
         )
-        run: ServedQueries = found.run or ServedQueries(QueryLog())
-        if not found.held and run.outcome != "timeout":
-            reason = "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
-            if self._probes:
-                lowest = min(probe.rate for probe in self._probes)
-                reason = (
-                    f"no rate was shown to hold {wanted} at p{settings['percentile']:g}, down to "
-                )
-                reason += f"{lowest:.3g}/s; one query alone takes {alone * 1e3:.3g} ms"
-                reason += f"; the last run of full length: {run.problem}" if run.problem else ""
+        run: ServedQueries = search.run or ServedQueries(QueryLog())
+        if not search.held and run.outcome != "timeout":
+            reason = self._failure_reason(limit, run.problem)
             run = replace(run, problem=f"server.rate=peak: {reason}")
-        return service.load(found.rate, run, self._probes)
+        return service.load(search.rate, run, self._probes)
+
+    def _failure_reason(self, limit: str, last_problem: str | None) -> str:
+        """Return why the search found no rate."""
+        if not self._probes:
+            return "measure.timeout leaves no time to search; raise it, or lower server.min_seconds"
+        lowest = min(probe.rate for probe in self._probes)
+        alone = self._service.single_seconds * 1e3
+        reason = (
+            f"no rate was shown to meet {limit} at p{self._settings['percentile']:g}, down to "
+            f"{lowest:.3g}/s; one query alone takes {alone:.3g} ms"
+        )
+        if last_problem:
+            reason += f"; the last run of full length: {last_problem}"
+        return reason
 
     def _has_time(self, rate: float) -> bool:
-        """Whether there is time for another probe and the run of full length, as long as they may
-        take.
-        """
+        """Whether another probe at this rate and the run of full length fit into the time."""
         needed = sum(
-            max(seconds, queries / rate) + _AROUND_SECONDS
+            max(seconds, queries / rate) + _OVERHEAD_SECONDS
             for seconds, queries in (self._short, self._full)
         )
         return time.monotonic() + needed < self._until / 1e9
 
-    def _watch(self) -> LimitMonitor:
+    def _monitor(self) -> LimitMonitor:
         return LimitMonitor(self._limit, self._share, self._settings["confidence"])
 
     def _probe(self, rate: float) -> bool:
-        return self._held(rate, self._watch())[0]
+        """Return whether a rate met the limit in a short run, which ends once this is certain."""
+        monitor = self._monitor()
+        served = self._run(rate, self._short, monitor)
+        is_met = None if served.problem else monitor.look()
+        self._add_probe(rate, served, is_met)
+        return self._probes[-1].held is True
 
-    def _held(self, rate: float, watch: LimitMonitor | None = None) -> tuple[bool, ServedQueries]:
-        """Whether a rate held, in a full run or while a watch looks, and what was served; noted as
-        a probe.
-        """
-        run = self._run(rate, self._short if watch else self._full, watch)
-        latencies = run.log.latencies()
-        late = [0, *accumulate(latency > self._limit for latency in latencies)]
+    def _full_run(self, rate: float) -> tuple[bool, ServedQueries]:
+        """Return whether a rate met the limit in a run of full length, and the run."""
+        served = self._run(rate, self._full)
         error = 1 - self._settings["confidence"]
-        if run.problem:
-            held = False
-        elif watch:
-            held = watch.look()
-        else:
-            held = verdict(late[1:], self._share, error)
-        if latencies:
-            latency = percentile(latencies, self._share) / 1e9
-        else:
-            latency = 0.0
-        self._probes.append(
-            Probe(rate, len(latencies), late[-1], run.log.seconds(), latency, held, run.problem)
+        self._add_probe(rate, served, verdict(self._late(served.log), self._share, error))
+        return self._probes[-1].held is True, served
+
+    def _late(self, log: QueryLog) -> list[int]:
+        """Return the number of late queries up to each query."""
+        return list(accumulate(latency > self._limit for latency in log.latencies()))
+
+    def _add_probe(self, rate: float, served: ServedQueries, is_met: bool | None) -> None:
+        """Add a probe; a run with a problem did not meet the limit."""
+        latencies = served.log.latencies()
+        probe = Probe(
+            rate=rate,
+            queries=len(latencies),
+            late=self._late(served.log)[-1] if latencies else 0,
+            seconds=served.log.seconds(),
+            latency=percentile(latencies, self._share) / 1e9 if latencies else 0.0,
+            held=False if served.problem else is_met,
+            reason=served.problem,
         )
-        return held is True, run
+        self._probes.append(probe)
 
     def _run(
-        self, rate: float, length: tuple[float, int], watch: LimitMonitor | None = None
+        self, rate: float, length: tuple[float, int], monitor: LimitMonitor | None = None
     ) -> ServedQueries:
-        """What was served at `rate` in so many seconds, and queries, at least; why it was not what
-        was asked for.
+        """Serve queries at a rate.
+
+        Args:
+            rate: Mean queries per second.
+            length: Minimum seconds and queries.
+            monitor: Ends the run once its verdict is certain.
         """
-        patience = max(_PATIENCE * self._limit, _PATIENCE_SECONDS * 1e9)
-        limits = (self._service.batch, int(self._settings["delay_ms"] * 1e6), patience, self._until)
-        with Generated(rate, self._settings["seed"], *length) as arrivals:
-            arrivals.begin()
+        seconds, queries = length
+        with QueryGenerator(rate, self._settings["seed"], seconds, queries) as generator:
+            generator.begin()
             self._meter.start()
-            served = serve(arrivals, self._service.run, time.monotonic_ns, *limits, watch)
-            served = served.told(f"server.rate={rate:g}", self._meter.joules())
+            served = serve(
+                generator,
+                self._service.run,
+                time.monotonic_ns,
+                batch=self._service.batch,
+                delay=int(self._settings["delay_ms"] * 1e6),
+                patience=max(_PATIENCE_LIMITS * self._limit, _PATIENCE_SECONDS * 1e9),
+                until=self._until,
+                is_enough=monitor,
+            )
+            served = served.explained(f"server.rate={rate:g}", self._meter.joules())
         if served.problem:
             return served
-        return replace(served, problem=self._late_reason(served.log, rate))
+        return replace(served, problem=self._delay_reason(served.log, rate))
 
-    def _late_reason(self, log: QueryLog, rate: float) -> str | None:
-        """Why queries did not come as scheduled; None where they did."""
+    def _delay_reason(self, log: QueryLog, rate: float) -> str | None:
+        """Return why queries did not come on schedule; None if they did."""
         if not log:
             return None
-        late = percentile(log.late(), self._share)
+        delay = percentile(log.delays(), self._share)
         latency = percentile(log.latencies(), self._share)
-        if late <= max(_LATE_ALWAYS, _LATE_SHARE * latency):
+        if delay <= max(_MAX_DELAY, _MAX_DELAY_FRACTION * latency):
             return None
         return (
-            f"server.rate={rate:g}: the load generator could not keep up: {late / 1e6:.3g} ms late at "
-            f"p{100 * self._share:g}, where the latency is {latency / 1e6:.3g} ms; leave it a core (platform.cores), "
-            "or ask for less"
+            f"server.rate={rate:g}: the load generator could not keep up: {delay / 1e6:.3g} ms "
+            f"late at p{100 * self._share:g}, where the latency is {latency / 1e6:.3g} ms; "
+            "leave it a core (platform.cores), or lower the rate"
         )
 
 
-# Whether a percentile of the latency holds a limit: told at the end of a run, or during it as soon
-# as it is sure.
-
-#: How often a probe may be looked at, each time when there are so many times as many queries as at
-#: the last look.
+#: Maximum number of looks at a probe, and the factor by which its queries grow between two looks.
 LOOKS = 10
 _GROWTH = 1.5
-#: A probe lasts so many times the limit, and so many ns, at least.
-_LIMITS = 20
-_LEAST = 2_000_000_000
-
-
-def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | None:
-    """True: `share` of the queries is in time; False: it is not; None: neither is sure. Each errs
-    with chance `error`. `cumulative` counts the late queries up to each. Counts are divided by how
-    much less they say than independent ones.
-    """
-    if not cumulative:
-        return None
-    count = len(cumulative)
-    late = cumulative[-1]
-    factor = events_factor(cumulative)
-    if passes((count - late) / factor, late / factor, share, 1 - error):
-        return True
-    # P(so many late ones or more), were just as many late as may be.
-    unlikely = (
-        late > (1 - share) * count
-        and beta_share(1 - share, late / factor, (count - late) / factor + 1) < error
-    )
-    return False if unlikely else None
+#: Minimum duration of a probe: this multiple of the limit, and this time in ns.
+_MIN_LIMITS = 20
+_MIN_DURATION = 2_000_000_000
 
 
 class LimitMonitor:
-    """Ends a probe once it is sure, with `confidence`, whether a share of all queries takes no
-    longer than `latency` ns. Every look has its part of the chance of a false verdict.
+    """Ends a probe once it is certain whether a share of all queries meets a limit.
 
-    The first look is when queries have come for so long that a queue which grows would show: where
-    twice as many come as are served the wait exceeds the limit after twice the limit, where 5% more
-    do after 20 times; or two seconds.
+    Every look has its part of the probability of a false verdict. The first look comes when a
+    growing queue would show. If twice as many queries arrive as are served, the wait exceeds the
+    limit after twice the limit; with 5% more, after 20 times the limit.
 
-    fewest: queries after which a probe can be told to hold it, if none of them is late.
+    Args:
+        latency: The limit, in ns.
+        share: Fraction of the queries that must meet it.
+        confidence: Confidence of the verdict.
+
+    Attributes:
+        min_queries: Queries after which a probe can meet the limit, if none is late.
+        is_met: The verdict; None if it is not certain.
     """
 
     def __init__(self, latency: int, share: float, confidence: float) -> None:
         self._latency = latency
         self._share = share
         self._error = (1 - confidence) / LOOKS
-        self.fewest = required_in_time_queries(0, share, 1 - self._error)
-        self._next, self._looks = float(self.fewest), 0
+        self.min_queries = required_in_time_queries(0, share, 1 - self._error)
+        self._next_look = float(self.min_queries)
+        self._looks = 0
         self._late: list[int] = []
         self._begin: int | None = None
-        self.held: bool | None = None
+        self.is_met: bool | None = None
 
     def __call__(self, scheduled: Sequence[int], ended: int) -> bool:
-        """Note a batch, ns: when its queries were to come, and its end; whether the verdict is
-        sure.
+        """Add a batch, and return whether the verdict is certain.
+
+        Args:
+            scheduled: When the queries of the batch were due, in ns.
+            ended: When the batch ended, in ns.
         """
         late = self._late[-1] if self._late else 0
         for due in scheduled:
-            late += ended - due > self._latency
+            if ended - due > self._latency:
+                late += 1
             self._late.append(late)
-        self._begin = scheduled[0] if self._begin is None else self._begin
-        if (
-            scheduled[-1] - self._begin < max(_LEAST, _LIMITS * self._latency)
-            or len(self._late) < self._next
-        ):
+        if self._begin is None:
+            self._begin = scheduled[0]
+        is_short = scheduled[-1] - self._begin < max(_MIN_DURATION, _MIN_LIMITS * self._latency)
+        if is_short or len(self._late) < self._next_look:
             return False
-        self._next = _GROWTH * len(self._late)
+        self._next_look = _GROWTH * len(self._late)
         return self.look() is not None
 
     def look(self) -> bool | None:
-        """The verdict; None where neither is sure, or where it was looked at too often."""
-        if self.held is None and self._looks < LOOKS:
+        """Return the verdict; None if it is not certain, or after too many looks."""
+        if self.is_met is None and self._looks < LOOKS:
             self._looks += 1
-            self.held = verdict(self._late, self._share, self._error)
-        return self.held
-
-
-#: A search begins at this share of what the model can do at most, and gives up at this one.
-_FIRST = 0.5
-_LOWEST = 1e-3
-#: Where nothing has held yet, and where nothing has failed yet, the next rate is so many times the
-#: last.
-_DOWN = 0.4
-_UP = 1.6
-#: Runs of full length that may fail.
-_RUNS = 4
-
-
-@dataclass
-class PeakSearch:
-    """The rate of the last run of full length, queries/s, None where there was none; that run;
-    whether the limit held; the lowest rate that failed.
-    """
-
-    rate: float | None = None
-    run: Any = None
-    held: bool = False
-    high: float = math.inf
-
-
-def find_peak(
-    probe: Callable[[float], bool],
-    run: Callable[[float], tuple[bool, Any]],
-    capacity: float,
-    precision: float,
-    has_time: Callable[[float], bool],
-) -> PeakSearch:
-    """Search from half of `capacity` (queries/s) until what held and what failed differ by a share
-    `precision`. `probe(rate)` says whether the limit held, `run(rate)` the same of a run of full
-    length, with the run. `has_time(rate)`: whether another probe leaves enough time for the run.
-    """
-    found = PeakSearch()
-    passed = [0.0]
-    for number in range(_RUNS):
-        low = max(rate for rate in passed if rate < found.high)
-        while (not low or found.high > low * (1 + precision)) and has_time(
-            rate := _next(low, found.high, capacity)
-        ):
-            if rate < _LOWEST * capacity:
-                return found
-            if probe(rate):
-                passed.append(rate)
-            else:
-                found.high = rate
-            low = max(rate for rate in passed if rate < found.high)
-        if not low or (found.run is not None and not has_time(low)):
-            return found
-        found.rate = low
-        found.held, found.run = run(low)
-        if found.held:
-            return found
-        # Probes are shorter, and will say again that it holds nearby: step down, further each time.
-        found.high = low / (1 + precision) ** 2**number
-    return found
-
-
-def _next(low: float, high: float, capacity: float) -> float:
-    """The rate to be tried next: `low` held, or is 0, `high` failed, or is infinite."""
-    if not low:
-        return high * _DOWN if high < math.inf else capacity * _FIRST
-    return math.sqrt(low * high) if high < math.inf else low * _UP
-
-
-#: Runs of a single query that say what it takes alone, and for how long they may go on.
-_SINGLE_RUNS = 30
-_SINGLE_SECONDS = 2.0
+            self.is_met = verdict(self._late, self._share, self._error)
+        return self.is_met
 
 
 def measure_served(run: PointRun, scenario: QueryScenario) -> None:
-    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however
-    it ends.
+    """Measure a step like any other, then put the load of the scenario on it.
+
+    The answer holds the load however it ends.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.step import measure_step
 
     point = run.request
-    steps = list[Any]()
     batches = scenario.batches(point["batch_size"])
-    counts = list(batches)
+    query_counts = list(batches)
+    steps: list[Any] = []
 
-    def beside(workload: Any, step: Step) -> Callable[[Any], None]:
+    def run_queries(count: int) -> None:
+        """Run the smallest compiled batch for this number of queries."""
+        steps[bisect.bisect_left(query_counts, count)].run(1)
+
+    def compile_batches(workload: Any, step: Step) -> Callable[[Any], None]:
         for size in list(batches.values())[:-1]:
-            steps.append(
-                run.framework.make_step(
-                    workload, synthetic_batch(workload, size, point["seed"]), point
-                )
-            )
-            compile_steps(steps[-1])
+            batch = synthetic_batch(workload, size, point["seed"])
+            smaller = run.framework.make_step(workload, batch, point)
+            compile_steps(smaller)
+            steps.append(smaller)
         steps.append(step)
-        return lambda _: _ask(
-            run, scenario, lambda count: steps[bisect.bisect_left(counts, count)].run(1), counts[-1]
-        )
+        return lambda _: _measure_under_load(run, scenario, run_queries, query_counts[-1])
 
-    measure_step(run, beside)
+    measure_step(run, compile_batches)
 
 
-def _ask(
-    run: PointRun, scenario: QueryScenario, serve_queries: Callable[[int], object], batch: int
+def _measure_under_load(
+    run: PointRun, scenario: QueryScenario, run_queries: Callable[[int], object], batch: int
 ) -> None:
-    watch = ContentionMonitor()
+    monitor = ContentionMonitor()
     with run.phases("load"):
-        until = time.perf_counter_ns() + int(_SINGLE_SECONDS * 1e9)
-        alone = serve_closed(
-            serve_queries, time.perf_counter_ns, _SINGLE_RUNS, 0.0, 0, until
-        ).log.latencies()
-        service = Service(
-            serve_queries, batch, batch / run.step_seconds(), statistics.median(alone) / 1e9
+        singles = serve_closed(
+            run_queries,
+            time.perf_counter_ns,
+            queries=_SINGLE_RUNS,
+            seconds=0.0,
+            batch=0,
+            until=time.perf_counter_ns() + int(_SINGLE_SECONDS * 1e9),
         )
-        watch.start()
+        service = Service(
+            run=run_queries,
+            batch=batch,
+            capacity=batch / run.step_seconds(),
+            single_seconds=statistics.median(singles.log.latencies()) / 1e9,
+        )
+        monitor.start()
         try:
             run.note(work=measure_load(scenario, service, run.seconds_left, run.meter()))
         except NotServed as unserved:
             run.note(work=unserved.load)
             raise
         finally:
-            watch.stop()
-            run.note_contention("load", watch.seen)
+            monitor.stop()
+            run.note_contention("load", monitor.seen)

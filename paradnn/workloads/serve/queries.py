@@ -1,53 +1,36 @@
-"""What a load gave: when each query was to come, was issued, began and ended; the probes before;
-what a run keeps.
-"""
+"""Served queries: their times, how the worker sends them to the driver, and the files of a run."""
 
 from __future__ import annotations
 
 import base64
 import io
-import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from paradnn.core.channel import plain
+from paradnn.core.channel import pack_bytes, plain, unpack_bytes
 from paradnn.core.messages import Answer, WorkloadMessage, messages_of_kind
+from paradnn.worker.peak_search import Probe
 
-
-def packed(content: bytes) -> str:
-    """Bytes as a text that a message holds."""
-    return base64.b64encode(zlib.compress(content, 1)).decode()
-
-
-def unpacked(text: str) -> bytes:
-    """What `packed` was given; raises ValueError for anything else."""
-    try:
-        return zlib.decompress(base64.b64decode(text, validate=True))
-    except zlib.error as error:
-        raise ValueError(f"what was sent cannot be read: {error}") from error
-
-
-#: ns on one clock, and how many queries were served in one batch.
+#: Times of a query, in ns of one clock, and the number of queries in its batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
 #: The histogram counts microseconds, up to an hour, to three digits.
-_MOST = 3_600_000_000
+_MAX_MICROSECONDS = 3_600_000_000
 _DIGITS = 3
-Number = TypeVar("Number", int, float)
-
-
-def percentile(values: Iterable[Number], share: float) -> Number:
-    """The value that LoadGen reports: of n in order the one at place n x share, from 0."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 class QueryLog:
-    """All queries that were served, in their order; each of `COLUMNS` is an attribute."""
+    """All served queries, in order; each of `COLUMNS` is an attribute.
+
+    Args:
+        content: The content of another log, as `packed` packs it.
+
+    Raises:
+        ValueError: The content is not a whole number of queries.
+    """
 
     def __init__(self, content: bytes = b"") -> None:
-        """Of what `packed` holds; raises ValueError for what is no whole number of queries."""
         self._values = array("q", content)
         if len(self._values) % len(COLUMNS):
             raise ValueError(f"{len(content)} bytes are no rows of {len(COLUMNS)} columns")
@@ -61,61 +44,59 @@ class QueryLog:
         return self._values[COLUMNS.index(name) :: len(COLUMNS)]
 
     def add(self, batch: Sequence[tuple[int, int]], started: int, ended: int) -> None:
-        """A batch of queries, (scheduled, issued) each, was served."""
+        """Add a batch.
+
+        Args:
+            batch: When each query was scheduled and issued, in ns.
+            started: When the batch started, in ns.
+            ended: When it ended, in ns.
+        """
         for scheduled, issued in batch:
             self._values.extend((scheduled, issued, started, ended, len(batch)))
 
     def latencies(self) -> list[int]:
-        """Nanoseconds from the moment at which each was to come until its end."""
+        """Return the time of each query from its schedule to its end, in ns."""
         return [
             ended - scheduled for scheduled, ended in zip(self.scheduled, self.ended, strict=True)
         ]
 
     def parts(self) -> dict[str, list[float]]:
-        """Milliseconds of every query: its latency, and what of that was waiting in the queue and
-        being served.
-        """
-        ends = {"latency": (self.scheduled, self.ended), "queue": (self.scheduled, self.started)}
-        ends["service"] = (self.started, self.ended)
+        """Return for each query its latency, and the parts in the queue and in service, in ms."""
+        spans = {
+            "latency": (self.scheduled, self.ended),
+            "queue": (self.scheduled, self.started),
+            "service": (self.started, self.ended),
+        }
         return {
-            name: [(end - begin) / 1e6 for begin, end in zip(*pair, strict=True)]
-            for name, pair in ends.items()
+            name: [(end - begin) / 1e6 for begin, end in zip(begins, ends, strict=True)]
+            for name, (begins, ends) in spans.items()
         }
 
-    def late(self) -> list[int]:
-        """Nanoseconds by which each was issued after its time."""
+    def delays(self) -> list[int]:
+        """Return the time by which each query was issued after its schedule, in ns."""
         return [issued - due for due, issued in zip(self.scheduled, self.issued, strict=True)]
 
     def seconds(self) -> float:
-        """From the first query's scheduled time until the last end."""
-        return (max(self.ended) - min(self.scheduled)) / 1e9 if self else 0.0
+        """Return the time from the first scheduled query to the last end, in s."""
+        if not self:
+            return 0.0
+        return (max(self.ended) - min(self.scheduled)) / 1e9
 
     def packed(self) -> str:
-        """As a text."""
-        return packed(self._values.tobytes())
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A look at one rate (queries/s) in the search of the highest: how many were served, how many
-    later than the limit; latency: seconds, at the percentile of the limit; held: None where neither
-    verdict was sure; reason: why the load was not what was asked for.
-    """
-
-    rate: float
-    queries: int
-    late: int
-    seconds: float
-    latency: float
-    held: bool | None
-    reason: str | None
+        """Return the log as text."""
+        return pack_bytes(self._values.tobytes())
 
 
 @dataclass(frozen=True)
 class Load(WorkloadMessage):
-    """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them; rate:
-    queries/s asked, None where no schedule asks; single_seconds: what one query takes alone;
-    joules: energy meanwhile, None: not counted.
+    """The result of a scenario in one process.
+
+    Attributes:
+        rate: Scheduled queries per second; None if no schedule issues them.
+        single_seconds: Time that one query takes alone.
+        queries: The queries, as `QueryLog.packed` packs them.
+        probes: The tried rates of a search.
+        joules: Energy during the load; None if nothing counts it.
     """
 
     wire_name: ClassVar[str] = "load"
@@ -127,39 +108,54 @@ class Load(WorkloadMessage):
     joules: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the queries cannot be read."""
+        """Raise ValueError if the queries cannot be unpacked."""
         self.log()
 
     def log(self) -> QueryLog:
-        """The queries that were served."""
-        return QueryLog(unpacked(self.queries))
+        """Return the queries that were served."""
+        return QueryLog(unpack_bytes(self.queries))
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
-    """All queries as a table, the histogram of their latency in us with its encoded form, the
-    probes.
+    """Return the files of a load: all queries as a table, the latency histogram, the probes.
+
+    The histogram counts microseconds. It is written as text and in HdrHistogram's encoded form.
     """
-    given = messages_of_kind(answers, Load)
+    loads = messages_of_kind(answers, Load)
     artifacts: dict[str, Any] = {}
-    probes = [plain(probe) for load in given for probe in load.probes]
+    probes = [plain(probe) for load in loads for probe in load.probes]
     if probes:
         artifacts["probes.json"] = {"unit": "s", "probes": probes}
-    logs = [log for load in given if (log := load.log())]
-    if not logs:
-        return artifacts
+    logs = [log for log in (load.log() for load in loads) if log]
+    if logs:
+        artifacts["queries.parquet"] = {"base64": base64.b64encode(_parquet(logs)).decode()}
+        artifacts |= _histogram_files(logs)
+    return artifacts
+
+
+def _parquet(logs: Sequence[QueryLog]) -> bytes:
+    """Return the queries of several processes as a Parquet table; `process` counts from 1."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from hdrh.histogram import HdrHistogram
 
     columns = {"process": [number for number, log in enumerate(logs, 1) for _ in range(len(log))]}
-    columns |= {name: [value for log in logs for value in getattr(log, name)] for name in COLUMNS}
+    for name in COLUMNS:
+        columns[name] = [value for log in logs for value in getattr(log, name)]
     table = io.BytesIO()
-    text = io.BytesIO()
-    counts = HdrHistogram(1, _MOST, _DIGITS)
     pq.write_table(pa.table(columns), table, compression="zstd")
-    for latency in (latency for log in logs for latency in log.latencies()):
-        counts.record_value(min(latency // 1000, _MOST))
-    counts.output_percentile_distribution(text, 1000)
-    queries = {"base64": base64.b64encode(table.getvalue()).decode()}
-    files = {"latency.hgrm": text.getvalue().decode(), "latency.hdr": counts.encode().decode()}
-    return artifacts | {"queries.parquet": queries} | files
+    return table.getvalue()
+
+
+def _histogram_files(logs: Sequence[QueryLog]) -> dict[str, str]:
+    from hdrh.histogram import HdrHistogram
+
+    histogram = HdrHistogram(1, _MAX_MICROSECONDS, _DIGITS)
+    for log in logs:
+        for latency in log.latencies():
+            histogram.record_value(min(latency // 1000, _MAX_MICROSECONDS))
+    text = io.BytesIO()
+    histogram.output_percentile_distribution(text, 1000)
+    return {
+        "latency.hgrm": text.getvalue().decode(),
+        "latency.hdr": histogram.encode().decode(),
+    }

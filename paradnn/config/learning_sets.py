@@ -1,0 +1,198 @@
+"""Sets of labelled pictures: the inputs of task=learn and task=judge.
+
+The driver writes a set as an .npz file, since the interpreter under test needs no more than NumPy.
+The file holds `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (examples,
+pixels, pixels, channels) and classes (examples,).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from paradnn.config.data import Input
+from paradnn.core.errors import ConfigError, DataError
+from paradnn.core.schema import option
+from paradnn.core.scratch import Scratch
+from paradnn.families import FAMILIES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class SetSizes(NamedTuple):
+    """Number of training examples, of held-out examples and of classes."""
+
+    training: int
+    heldout: int
+    classes: int
+
+
+class Pictures(Input, ABC):
+    """A set of labelled, square pictures.
+
+    Attributes:
+        pixels: Height and width.
+        channels: Number of channels.
+        sizes: Number of examples and classes.
+    """
+
+    pixels: ClassVar[int]
+    channels: ClassVar[int]
+    sizes: ClassVar[SetSizes]
+
+    @abstractmethod
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Return the set; raises DataError that names a missing or damaged file."""
+
+    def check(self, model: Any) -> None:
+        """Raise ConfigError if a model cannot learn from this set.
+
+        Args:
+            model: The options of the model's family.
+        """
+        if model.is_counted:
+            # Only the worker knows what a user's own model takes.
+            return
+        self._check_classes(model)
+        takes = FAMILIES[model.name].data
+        values = self.pixels**2 * self.channels
+        if takes == "vectors" and model.input_size != values:
+            reason = f"an example of data={self.name} has {values} values"
+            remedy = f"set model.input_size={values}"
+            raise ConfigError("model.input_size", model.input_size, reason, remedy)
+        if takes == "images" and model.image_size % self.pixels:
+            reason = (
+                f"data={self.name} has {self.pixels} x {self.pixels} pixels, "
+                "which are repeated to fill an image"
+            )
+            remedy = f"choose a multiple of {self.pixels}"
+            raise ConfigError("model.image_size", model.image_size, reason, remedy)
+
+    def _check_classes(self, model: Any) -> None:
+        """Raise ConfigError if a model has no classes, or fewer than the set."""
+        classes = self.sizes.classes
+        outputs = getattr(model, "output_size", None)
+        if outputs is None:
+            reason = f"model={model.name} classifies nothing"
+            raise ConfigError("data", self.name, reason, "choose another model")
+        if outputs < max(2, classes):
+            reason = f"data={self.name} has {classes} classes"
+            remedy = f"set model.output_size={classes}"
+            raise ConfigError("model.output_size", outputs, reason, remedy)
+
+
+@dataclass(frozen=True)
+class Digits(Pictures):
+    """The digits that come with scikit-learn. Every fifth is held out."""
+
+    pixels = 8
+    channels = 1
+    sizes = SetSizes(training=1438, heldout=359, classes=10)
+
+    name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        import numpy as np
+        from sklearn.datasets import load_digits
+
+        bunch: Any = load_digits()
+        pictures = bunch.images[..., None].astype("float32")
+        is_heldout = np.arange(len(bunch.target)) % 5 == 4
+        return {
+            "training": pictures[~is_heldout],
+            "training_classes": bunch.target[~is_heldout],
+            "heldout": pictures[is_heldout],
+            "heldout_classes": bunch.target[is_heldout],
+        }
+
+
+class _Cifar(Pictures):
+    """Binary files of CIFAR. A row holds the labels, then a picture, channel by channel.
+
+    Attributes:
+        labels: Number of labels of a row. The last is the finest.
+        files: Names of the files of each part.
+        path: Folder of the files.
+    """
+
+    pixels = 32
+    channels = 3
+    labels: ClassVar[int]
+    files: ClassVar[Mapping[str, Sequence[str]]]
+    path: str | None
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        import numpy as np
+
+        arrays: dict[str, np.ndarray] = {}
+        for part, names in self.files.items():
+            rows = np.concatenate([self._rows(Path(self.path or "") / name) for name in names])
+            pictures = rows[:, self.labels :].reshape(-1, self.channels, self.pixels, self.pixels)
+            arrays[part] = pictures.transpose(0, 2, 3, 1)
+            arrays[f"{part}_classes"] = rows[:, self.labels - 1]
+        return arrays
+
+    def _rows(self, path: Path) -> np.ndarray:
+        import numpy as np
+
+        row_bytes = self.labels + self.channels * self.pixels**2
+        try:
+            content = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be read ({error.strerror}); set data.path to its folder"
+            ) from None
+        if not len(content) or len(content) % row_bytes:
+            raise DataError(f"{path}: is damaged or no binary file of CIFAR; download it again")
+        return content.reshape(-1, row_bytes)
+
+
+@dataclass(frozen=True)
+class Cifar10(_Cifar):
+    """CIFAR-10 in its usual binary files."""
+
+    sizes = SetSizes(training=50_000, heldout=10_000, classes=10)
+    labels = 1
+    files: ClassVar = {
+        "training": [f"data_batch_{number}.bin" for number in range(1, 6)],
+        "heldout": ["test_batch.bin"],
+    }
+
+    name: str = option("cifar10", "CIFAR-10 from its binary files", choices=("cifar10",))
+    path: str | None = option(
+        None, "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin"
+    )
+
+
+@dataclass(frozen=True)
+class Cifar100(_Cifar):
+    """CIFAR-100 in its usual binary files, with its hundred fine classes."""
+
+    sizes = SetSizes(training=50_000, heldout=10_000, classes=100)
+    labels = 2
+    files: ClassVar = {"training": ["train.bin"], "heldout": ["test.bin"]}
+
+    name: str = option("cifar100", "CIFAR-100 from its binary files", choices=("cifar100",))
+    path: str | None = option(None, "folder of train.bin and test.bin")
+
+
+#: The sets by the name in `data=NAME`.
+SETS: dict[str, type[Pictures]] = {"digits": Digits, "cifar10": Cifar10, "cifar100": Cifar100}
+#: The folder of this process for the files, which is deleted with the process.
+_folder = cache(Scratch)
+
+
+@cache
+def set_file(data: Pictures) -> Path:
+    """Return the file of a set, written once per process; raises DataError."""
+    import numpy as np
+
+    arrays: Any = data.arrays()
+    path = _folder().path / f"{data.name}-{set_file.cache_info().misses}.npz"
+    np.savez(path, **arrays)
+    return path

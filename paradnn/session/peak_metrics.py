@@ -1,0 +1,56 @@
+"""Metrics of a search for the highest rate that meets a limit."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from paradnn.session.measured import mean_interval
+from paradnn.worker.peak_search import Probe
+
+
+def peak_metrics(peaks: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
+    """Return the highest rate that met the limit, its interval, and the lowest rate that did not.
+
+    The true peak of each process lies between the rate that met the limit and the lowest one that
+    certainly failed. The interval reaches from the low end of the interval of the former to the
+    high end of the interval of the latter. For a single process, it is the two rates themselves. An
+    end that is unknown is omitted.
+
+    Args:
+        peaks: For each process, the highest rate that met the limit, in queries per second.
+        probes: For each process, all tried rates.
+    """
+    lowest_failed = _lowest_failed(peaks, probes, verdicts=(False, None))
+    certainly_failed = _lowest_failed(peaks, probes, verdicts=(False,))
+    low = peaks[0]
+    high = certainly_failed[0]
+    if len(peaks) > 1:
+        low = mean_interval(peaks)[0]
+        high = math.inf
+        if max(certainly_failed) < math.inf:
+            high = mean_interval(certainly_failed)[1]
+    failed = math.inf
+    if max(lowest_failed) < math.inf:
+        failed = statistics.geometric_mean(lowest_failed)
+    metrics = {
+        "peak_queries_per_second": statistics.geometric_mean(peaks),
+        "peak_queries_per_second_low": low,
+        "peak_queries_per_second_high": high,
+        "failed_queries_per_second": failed,
+    }
+    return {name: value for name, value in metrics.items() if value < math.inf}
+
+
+def _lowest_failed(
+    peaks: Sequence[float],
+    probes: Sequence[Sequence[Probe]],
+    verdicts: tuple[bool | None, ...],
+) -> list[float]:
+    """Return for each process the lowest rate above its peak with one of these verdicts."""
+    lowest = []
+    for peak, tried in zip(peaks, probes, strict=True):
+        rates = [probe.rate for probe in tried if probe.held in verdicts and probe.rate > peak]
+        lowest.append(min(rates, default=math.inf))
+    return lowest

@@ -1,0 +1,114 @@
+"""The accuracy of a model on held-out examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paradnn.core.errors import UnavailableError
+
+#: The parts of a set by name, with their classes: training, training_classes, heldout,
+#: heldout_classes.
+Arrays = Mapping[str, np.ndarray]
+_NAMES = ("training", "training_classes", "heldout", "heldout_classes")
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """Return the set in a file.
+
+    Raises:
+        UnavailableError: The file cannot be read.
+    """
+    try:
+        with np.load(path) as file:
+            return {name: file[name] for name in _NAMES}
+    except (OSError, ValueError, KeyError) as error:
+        raise UnavailableError(f"the set to learn from cannot be read: {error}") from error
+
+
+def fit_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
+    """Return a set as a model takes it.
+
+    A model of vectors takes pictures flat; a model of images takes each pixel repeated. Values are
+    standardized by the training part, those of pictures per channel.
+
+    Args:
+        arrays: The set; pictures have (examples, pixels, pixels, channels).
+        shape: The model's input without the batch axis.
+
+    Returns:
+        Inputs (examples, *shape) as float32, classes (examples,) as int32.
+
+    Raises:
+        ValueError: The pixels cannot be repeated to fill the input.
+    """
+    training = arrays["training"].astype("float32")
+    axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
+    mean = training.mean(axes)
+    scale = training.std(axes) + 1e-12
+    fitted = {
+        name: arrays[name].astype("int32") for name in ("training_classes", "heldout_classes")
+    }
+    for name in ("training", "heldout"):
+        values = (arrays[name].astype("float32") - mean) / scale
+        if len(shape) == 1:
+            values = values.reshape(len(values), -1)
+        else:
+            times = shape[0] // values.shape[1]
+            repeated = values.repeat(times, axis=1).repeat(times, axis=2)
+            values = np.broadcast_to(repeated, (len(values), *shape))
+        fitted[name] = np.ascontiguousarray(values)
+    return fitted
+
+
+def evaluate(
+    outputs: Callable[[Sequence[Any]], Any],
+    examples: Arrays,
+    batch_size: int,
+    likeliest: int = 1,
+) -> tuple[float, float]:
+    """Return accuracy and mean cross entropy over the held-out examples.
+
+    Args:
+        outputs: The forward pass: from a list of inputs to logits (batch, classes).
+        examples: The set, as `fit_examples` returns it.
+        batch_size: Examples of one forward pass.
+        likeliest: The right class must be among this number of likeliest classes.
+    """
+    heldout = examples["heldout"]
+    classes = examples["heldout_classes"]
+    is_right = []
+    losses = []
+    for start in range(0, len(heldout), batch_size):
+        # The last batch is filled up with other examples, so that all have the same shape.
+        indices = np.arange(start, start + batch_size) % len(heldout)
+        logits = np.asarray(outputs([heldout[indices]]))[: len(heldout) - start]
+        batch_right, batch_losses = score(logits, classes[start : start + batch_size], likeliest)
+        is_right.append(batch_right)
+        losses.append(batch_losses)
+    return float(np.concatenate(is_right).mean()), float(np.concatenate(losses).mean())
+
+
+def score(
+    logits: np.ndarray, classes: np.ndarray, likeliest: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each example whether it is right, and its cross entropy.
+
+    A class that is as likely as the right one counts as likelier: a model that says the same of all
+    classes knows nothing.
+
+    Args:
+        logits: Logits (examples, classes).
+        classes: The right classes (examples,).
+        likeliest: The right class must be among this number of likeliest classes.
+    """
+    logits = logits.astype("float64")
+    right = logits[np.arange(len(classes)), classes]
+    with np.errstate(invalid="ignore"):
+        rank = (logits >= right[:, None]).sum(axis=1)
+        largest = logits.max(axis=1)
+        shifted = logits - largest[:, None]
+        losses = np.log(np.exp(shifted).sum(axis=1)) - (right - largest)
+    return (rank <= likeliest) & np.isfinite(right), losses
