@@ -187,7 +187,7 @@ JOINS_OWN_NAMES = {
     "analysis.published.source",
     "analysis.report.page",
     "paradnn.worker.input.pipelines",
-    "paradnn.workloads.learn.sets",
+    "paradnn.config.learning_sets",
 }
 #: Modules that call `is_inside` first.
 JOINS_CHECKED_NAMES = {"analysis.store.load"}
