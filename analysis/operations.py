@@ -273,7 +273,7 @@ def _of_many(
     times.append(
         f"without FLOPs {format_percent_interval(time_of(models, levels, 'without_flops', 'unplaced'))}"
     )
-    yield f"Of a model's profiled time, in the median (95% intervals over {levels.words}): {'; '.join(times)}."
+    yield f"Of a model's profiled time, in the median (95% intervals over {levels.description}): {'; '.join(times)}."
 
 
 def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, alone: str) -> drawing.Figure:

@@ -286,7 +286,7 @@ def summarize_families(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataF
         row["share_q75"] = known["share"].quantile(0.75)
         row["median_low"] = interval.low
         row["median_high"] = interval.high
-        row["sample"] = levels.words
+        row["sample"] = levels.description
         row["lowest_intensity"] = group["arithmetic_intensity"].min()
         row["highest_intensity"] = group["arithmetic_intensity"].max()
         rows.append(row)

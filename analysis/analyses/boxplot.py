@@ -268,7 +268,7 @@ def _statistics_of_group(group: pd.DataFrame, metric: str, unit: Unit) -> dict[s
     interval = crossed_quantile(known["value"], levels)
     row["median_low"] = interval.low if np.isfinite(interval.low) else np.nan
     row["median_high"] = interval.high if np.isfinite(interval.high) else np.nan
-    row["sample"] = levels.words
+    row["sample"] = levels.description
     row["minimum"] = values[0]
     row["maximum"] = values[-1]
     row["values"] = values

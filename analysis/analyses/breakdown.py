@@ -259,7 +259,7 @@ def _group_shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit
             "median": estimate.value,
             "low": estimate.low if math.isfinite(estimate.low) else np.nan,
             "high": estimate.high if math.isfinite(estimate.high) else np.nan,
-            "sample": levels.words,
+            "sample": levels.description,
             "q25": shares[column].quantile(0.25),
             "q75": shares[column].quantile(0.75),
             "remaining": remaining[column].median(),

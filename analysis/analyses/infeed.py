@@ -156,7 +156,7 @@ def input_waits(
         share = crossed_share(points["input_bound"], levels)
         wait = crossed_quantile(points["infeed_fraction"], levels)
         rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
-        return InputBoundSummary(group.name, runs, points, share, wait, levels.words, *rest)
+        return InputBoundSummary(group.name, runs, points, share, wait, levels.description, *rest)
 
     return analyze_groups(
         frame, judged, "not enough data", "measure with a real input pipeline, such as data=images"

@@ -290,7 +290,7 @@ def _fit(
         weights=weights,
         constant=constant,
         paragraph=Paragraph(_describe_scope(group, metric, regression), tuple(findings)),
-        sample=levels.words,
+        sample=levels.description,
         sources=tuple(measured["run_id"]),
     )
 

@@ -1,11 +1,10 @@
-"""One inference for every comparison of two sides: log ratios with crossed effects, and the
-verdicts of a page.
+"""One inference for every comparison of two sides: log ratios with crossed effects, and verdicts.
 
 The logarithm of a point's ratio has an effect of its model, of its batch size and of the values of
-its hyperparameters (`paradnn.statistics.dependence`), and each side one of the session or host
-that measured it, unless both sides share it (`paradnn.statistics.sessions`). Every number is over
-the points at which the sides are comparable; its interval has the variance of all these effects,
-with Satterthwaite's degrees of freedom. Points that one side alone ran bound it.
+its hyperparameters (`paradnn.statistics.dependence`). Each side has an effect of the session or
+host that measured it, unless both sides share it (`paradnn.statistics.sessions`). Every number is
+over the points at which the sides are comparable. Its interval has the variance of all these
+effects, with Satterthwaite's degrees of freedom. Points that only one side ran bound it.
 """
 
 from __future__ import annotations
@@ -32,17 +31,15 @@ from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.sessions import ALLOWANCE, Sampling, get_sampling
 
-#: Differences up to this are called the same, where that is shown.
+#: Largest relative difference that is called the same, where that is shown.
 MARGIN = 0.05
-
-#: Values of a hyperparameter from which they are a sample of such; fewer are taken as given.
-_VALUES = 6
-
+#: Values of a hyperparameter from which on they count as a sample; fewer are fixed.
+_MINIMUM_SAMPLE_VALUES = 6
 _TINY = 1e-300
 
 
 class Verdict(StrEnum):
-    """What is said of a family, and of a cell that was tested; tables hold the values."""
+    """The verdict on a family, or on a cell that was tested; tables hold the values."""
 
     A_BETTER = "A better"
     B_BETTER = "B better"
@@ -55,89 +52,99 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Contrast:
-    """The pairs of one family, or of all, that carry a comparison; `left` are of points left out of
-    it since their sides were measured in different sessions.
+    """The pairs of one family, or of all families, that a comparison is about.
+
+    Attributes:
+        pairs: Rows of `analysis.pairing.pair`, n of them.
+        sampling: How they were sampled.
+        unit: What is taken as a sample.
+        excluded: Number of points left out because their sides were measured in different sessions.
     """
 
     pairs: pd.DataFrame
     sampling: Sampling
     unit: Unit = "crossed"
-    left: int = 0
+    excluded: int = 0
 
     @classmethod
     def of(cls, pairs: pd.DataFrame, family: str, unit: Unit = "crossed") -> Contrast:
-        """Of rows of `pairing.pair`, of one family or of "all"."""
-        rows = pairs if family == "all" else pairs[pairs["family"] == family]
-        kept = rows[rows["comparable"]] if rows["comparable"].any() else rows
+        """Return the contrast of one family, or of "all", among the pairs of two sides."""
+        rows = pairs
+        if family != "all":
+            rows = pairs[pairs["family"] == family]
+        kept = rows
+        if rows["comparable"].any():
+            kept = rows[rows["comparable"]]
         return cls(kept, get_sampling(pairs, family), unit, len(rows) - len(kept))
 
     @cached_property
     def ratios(self) -> np.ndarray:
-        """The ratio of each point, (n,)."""
-        found: np.ndarray = self.pairs["speedup"].to_numpy(dtype="float64")
-        return found
+        """(n,) the ratio of each point."""
+        ratios: np.ndarray = self.pairs["speedup"].to_numpy(dtype="float64")
+        return ratios
 
     @cached_property
     def levels(self) -> Levels:
         """What the points share."""
-        return shared_levels(self.pairs, self.unit, axes=_VALUES)
+        return shared_levels(self.pairs, self.unit, axes=_MINIMUM_SAMPLE_VALUES)
 
     @property
     def comparable(self) -> bool:
-        """Whether the sides' sessions allow a verdict."""
+        """Whether the sessions of the sides allow a verdict."""
         return bool(len(self.pairs)) and bool(self.pairs["comparable"].all())
 
     @property
     def allowance(self) -> float:
-        """What a session may have done to the sides as a whole, as a factor; 1 where their sessions
-        can be told.
-        """
+        """What a session may have done to the sides as a whole, as a factor; 1 if comparable."""
         return 1.0 if self.comparable else ALLOWANCE
 
     @property
     def missing(self) -> int:
-        """Points that both sides tried and one alone measured."""
+        """Number of points that both sides tried and only one measured."""
         return sum(self.sampling.missing)
 
     @cached_property
     def error(self) -> Component:
-        """The variance of the mean log ratio and its degrees of freedom; NaN below MINIMUM_POINTS."""
+        """The variance of the mean log ratio; NaN below MINIMUM_POINTS."""
         if len(self.ratios) < MINIMUM_POINTS:
             return Component(np.nan, np.nan)
-        return sum_components(
-            [crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between]
-        )
+        of_points = crossed_variance(np.log(self.ratios), self.levels)
+        return sum_components([of_points, *self.sampling.between])
 
     def mean(self) -> Estimate:
-        """The geometric mean with its interval, which has no ends below MINIMUM_POINTS."""
+        """Return the geometric mean with its interval, whose ends are NaN below MINIMUM_POINTS."""
         return geometric_mean(self.ratios, self.levels, more=self.sampling.between)
 
     def share(self, above: float = 1.0) -> Estimate:
-        """The share of points with a ratio above a number: its interval over points
-        (`crossed_share`), joined by variance estimates recovery with that of the shares that
-        sessions could have made of it.
+        """Return the share of points with a ratio above a number, with its interval.
+
+        The interval over points (`crossed_share`) is combined by variance estimates recovery with
+        the range of shares that the sessions could have made of it.
         """
         logs = np.log(self.ratios)
-        found = crossed_share(self.ratios > above, self.levels, latent=logs)
+        estimate = crossed_share(self.ratios > above, self.levels, latent=logs)
         shift = sum_components(self.sampling.between).half_width
         if not shift or not len(logs):
-            return found
-        value, low, high = found
-        least, most = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
+            return estimate
+        value, low, high = estimate
+        distances = logs - math.log(above)
+        least = (distances > shift).mean()
+        most = (distances > -shift).mean()
         down = math.hypot(value - low, value - least)
         up = math.hypot(high - value, most - value)
         return Estimate(value, max(value - down, 0.0), min(value + up, 1.0))
 
     def quantile(self, share: float = 0.5) -> Estimate:
-        """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what
-        sessions add.
+        """Return a quantile of the ratios with its interval.
+
+        The interval over points (`crossed_quantile`) is widened by what sessions add. An end
+        without an order statistic is infinite.
         """
-        found = crossed_quantile(self.ratios, self.levels, share)
+        estimate = crossed_quantile(self.ratios, self.levels, share)
         shift = sum_components(self.sampling.between).half_width
         if not shift:
-            return found
-        value, low, high = found
-        # An end without an order statistic stays infinite.
+            return estimate
+        value, low, high = estimate
         if math.isfinite(low):
             low = value * math.exp(-math.hypot(math.log(value / low), shift))
         if math.isfinite(high):
@@ -145,68 +152,75 @@ class Contrast:
         return Estimate(value, low, high)
 
     def bounds(self) -> dict[str, float]:
-        """Where the share of wins, the median and the geometric mean lie whatever the points would
-        have given that ran on one side alone: of share and median for certain, of the mean were
-        none further from 1, to either side, than the ratio that is furthest (Manski, American
-        Economic Review 80, 1990).
+        """Bound share, median and mean for any results of the points that only one side ran.
+
+        The bounds of the share of wins and of the median are certain. Those of the geometric mean
+        assume that no missing ratio is further from 1, to either side, than the furthest that was
+        measured (Manski, American Economic Review 80, 1990).
+
+        Returns:
+            `share_least`, `share_most`, and the same for `median` and `mean`.
         """
-        found: dict[str, float] = {}
+        bounds: dict[str, float] = {}
         logs = np.log(self.ratios)
         furthest = np.abs(logs).max()
-        for end, extreme, observed in (("least", 0.0, -furthest), ("most", np.inf, furthest)):
-            # The middle of an even number lies between two, one of which may be unknown.
-            whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
-            place = (len(whole) - (extreme == 0)) // 2
-            found |= {
-                f"share_{end}": float((whole > 1).mean()),
-                f"median_{end}": float(whole[place]),
-            }
-            found[f"mean_{end}"] = math.exp((logs.sum() + self.missing * observed) / len(whole))
-        return found
+        for end, ratio, log in (("least", 0.0, -furthest), ("most", np.inf, furthest)):
+            ratios = np.sort(np.append(self.ratios, np.full(self.missing, ratio)))
+            # Of an even number the median lies between two ratios, one of which may be missing.
+            middle = len(ratios) // 2
+            if end == "least":
+                middle = (len(ratios) - 1) // 2
+            bounds[f"share_{end}"] = float((ratios > 1).mean())
+            bounds[f"median_{end}"] = float(ratios[middle])
+            bounds[f"mean_{end}"] = math.exp((logs.sum() + self.missing * log) / len(ratios))
+        return bounds
 
     def row(self) -> dict[str, Any]:
-        """The numbers that every comparison of sides shows of a family; `error` and `freedom` are
-        those of the mean log ratio, what `judge` needs.
+        """Return the numbers that every comparison of sides shows of a family.
 
-        Intervals are 95%. Where one side alone ran points that both tried, those of the share and
-        of the mean reach as far as these could have moved them (`bounds`): their numbers are over
-        the points that both ran.
+        Intervals are 95%. Values are over the points that both sides ran. If only one side ran some
+        points that both tried, the intervals of share and mean reach as far as these could have
+        moved them (`bounds`). `error` and `freedom`, those of the mean log ratio, are for `judge`.
         """
         count = len(self.ratios)
-        missing = self.sampling.missing
+        missing_a, missing_b = self.sampling.missing
         share = self.share()
         mean = self.mean()
-        bounds = self.bounds() if count else {}
+        bounds: dict[str, float] = {}
+        quantiles = np.full(5, np.nan)
+        if count:
+            bounds = self.bounds()
+            quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1])
         if self.missing and count:
             tried = count + self.missing
-            known = count / (count + self.missing)
+            measured = count / tried
             share = Estimate(
-                share.value, known * share.low, known * share.high + self.missing / tried
+                share.value, measured * share.low, measured * share.high + self.missing / tried
             )
-            low, high = (bounds[f"mean_{end}"] / mean.value for end in ("least", "most"))
-            mean = Estimate(mean.value, mean.low * min(low, 1.0), mean.high * max(high, 1.0))
-        if count:
-            quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1])
-        else:
-            quantiles = np.full(5, np.nan)
+            mean = Estimate(
+                mean.value,
+                mean.low * min(bounds["mean_least"] / mean.value, 1.0),
+                mean.high * max(bounds["mean_most"] / mean.value, 1.0),
+            )
+        minimum, q25, median, q75, maximum = quantiles.tolist()
         return {
             "points": count,
             "wins": int((self.ratios > 1).sum()),
-            **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
-            **dict(
-                zip(
-                    ("geometric_mean", "geometric_mean_low", "geometric_mean_high"),
-                    mean,
-                    strict=True,
-                )
-            ),
-            "sample": self.levels.words,
-            **dict(
-                zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)
-            ),
-            "missing_a": missing[0],
-            "missing_b": missing[1],
-            "left": self.left,
+            "share": share.value,
+            "share_low": share.low,
+            "share_high": share.high,
+            "geometric_mean": mean.value,
+            "geometric_mean_low": mean.low,
+            "geometric_mean_high": mean.high,
+            "sample": self.levels.description,
+            "minimum": minimum,
+            "q25": q25,
+            "median": median,
+            "q75": q75,
+            "maximum": maximum,
+            "missing_a": missing_a,
+            "missing_b": missing_b,
+            "left": self.excluded,
             "comparable": self.comparable,
             "error": math.sqrt(self.error.variance),
             "freedom": self.error.freedom,
@@ -215,46 +229,56 @@ class Contrast:
 
 
 def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
-    """`verdict` and `basis` of each row (as `Contrast.row` gives them), which together are one
-    page.
+    """Give each row a verdict; all rows together are one page.
 
-    Equivalence first: the same where both one-sided tests against +-log(1 + margin) say so
-    (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987); then A or B, by Student's t.
-    Both are held over the page by Holm's rule (`adjust_p_values`), and both must hold whatever the points
-    would have given that one side alone ran. `basis` is "points" for such a verdict; where there is
-    none it says why: "sessions", "few" points, "missing" ones, or the "page", whose other tests
-    take what this one alone would say.
+    A row is the same if both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
+    Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise A or B is better if Student's t says
+    so. Both are corrected for the page by Holm's rule (`adjust_p_values`). Both must hold whatever
+    the points would have given that only one side ran.
+
+    Args:
+        rows: Rows as `Contrast.row` returns them.
+        margin: Largest relative difference that counts as the same.
+        rate: Probability of any false verdict on the page.
+
+    Returns:
+        The rows with `verdict` and `basis`. The basis is "points" for a verdict. Otherwise it says
+        why there is none: "sessions", "few" points, "missing" points, or the "page", whose other
+        tests take away what this one alone would show.
     """
     mean = np.log(rows["geometric_mean"].to_numpy(dtype="float64"))
-    least, most = (
-        np.log(rows[name].to_numpy(dtype="float64")) if name in rows else mean
-        for name in ("mean_least", "mean_most")
-    )
+    least = most = mean
+    if "mean_least" in rows:
+        least = np.log(rows["mean_least"].to_numpy(dtype="float64"))
+        most = np.log(rows["mean_most"].to_numpy(dtype="float64"))
     error = np.maximum(rows["error"].to_numpy(), _TINY)
     freedom = rows["freedom"].to_numpy(dtype="float64")
-    apart = (rows["points"].to_numpy() > 0) & ~rows["comparable"].to_numpy(dtype=bool)
-    few = ~(rows["points"].to_numpy() >= MINIMUM_POINTS)
-    able = ~few & ~apart
+    points = rows["points"].to_numpy()
+    is_withheld = (points > 0) & ~rows["comparable"].to_numpy(dtype=bool)
+    has_few = ~(points >= MINIMUM_POINTS)
+    is_testable = ~has_few & ~is_withheld
 
-    def tests(least: np.ndarray, most: np.ndarray) -> list[np.ndarray]:
-        different = 2 * np.minimum(
-            stats.t.sf(least / error, freedom), stats.t.cdf(most / error, freedom)
-        )
+    def p_values(least: np.ndarray, most: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return p of no difference and p of a relevant difference, NaN if not testable."""
+        above = stats.t.sf(least / error, freedom)
+        below = stats.t.cdf(most / error, freedom)
+        different = np.minimum(2 * np.minimum(above, below), 1)
         same = equivalent(least, most, error, freedom, margin)
-        return [np.where(able, p, np.nan) for p in (np.minimum(different, 1), same)]
+        return np.where(is_testable, different, np.nan), np.where(is_testable, same, np.nan)
 
-    different, same = tests(least, most)
-    seen, alike = (adjust_p_values(p) <= rate for p in (different, same))
-    ahead = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
+    different, same = p_values(least, most)
+    is_different = adjust_p_values(different) <= rate
+    is_same = adjust_p_values(same) <= rate
+    leader = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
     verdict = np.select(
-        [apart, few, alike, seen],
-        [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, ahead],
+        [is_withheld, has_few, is_same, is_different],
+        [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, leader],
         Verdict.NOT_SHOWN,
     )
-    alone = (different <= rate) | (same <= rate)
-    ran = np.minimum(*tests(mean, mean)) <= rate
+    shown_alone = (different <= rate) | (same <= rate)
+    shown_without_missing = np.minimum(*p_values(mean, mean)) <= rate
     basis = np.select(
-        [apart, few, alike | seen, alone, ran],
+        [is_withheld, has_few, is_same | is_different, shown_alone, shown_without_missing],
         ["sessions", "few", "points", "page", "missing"],
         "points",
     )
@@ -262,38 +286,52 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
 
 
 def adjust_p_values(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
-    """p values adjusted for being many, NaN where there is none.
+    """Adjust p values for the number of tests.
 
-    Such that with 95% none of those below 0.05 is false (Holm, Scandinavian J. of Statistics 6,
-    1979), or with `discoveries` no more than 5% of them are expected to be (Benjamini and Hochberg,
-    J. Royal Statistical Society B 57, 1995), which holds for tests that are independent or
-    positively dependent, as those are whose sides share a machine.
+    Args:
+        p_values: (n,) p values; NaN where there is no test.
+        discoveries: False controls the familywise error rate: with 95%, no adjusted p below 0.05 is
+            false (Holm, Scandinavian J. of Statistics 6, 1979). True controls the false discovery
+            rate: of the adjusted p values below 0.05, 5% are expected to be false (Benjamini and
+            Hochberg, J. Royal Statistical Society B 57, 1995). This holds for tests that are
+            independent or positively dependent, as those are whose sides share a machine.
+
+    Returns:
+        (n,) adjusted p values, with NaN where the input has it.
     """
-    found = np.full(len(p_values), np.nan)
+    result = np.full(len(p_values), np.nan)
     known = np.flatnonzero(~np.isnan(p_values))
+    if not len(known):
+        return result
     if discoveries:
-        found[known] = (
-            stats.false_discovery_control(p_values[known], method="bh") if len(known) else []
-        )
-        return found
-    # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s a call.
+        result[known] = stats.false_discovery_control(p_values[known], method="bh")
+        return result
+    # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s per call.
     order = known[np.argsort(p_values[known])]
-    found[order] = np.minimum(
-        np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1)), 1
-    )
-    return found
+    remaining = np.arange(len(order), 0, -1)
+    result[order] = np.minimum(np.maximum.accumulate(p_values[order] * remaining), 1)
+    return result
 
 
 def equivalent(
     least: np.ndarray, most: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
 ) -> np.ndarray:
-    """p of the two one-sided tests that log ratios, which lie from `least` to `most`, are beyond
-    +-log(1 + margin): small where the sides are the same within it. NaN without an error.
+    """Test whether log ratios are within a margin by two one-sided tests.
+
+    Args:
+        least: (n,) lower bounds of the log ratios.
+        most: (n,) upper bounds of the log ratios.
+        error: (n,) standard errors.
+        freedom: (n,) degrees of freedom.
+        margin: Largest relative difference that counts as the same.
+
+    Returns:
+        (n,) p of the larger test, small if a ratio is within +-log(1 + margin). NaN without an
+        error.
     """
     bound = math.log1p(margin)
     with np.errstate(divide="ignore", invalid="ignore"):
-        worse: np.ndarray = np.maximum(
-            stats.t.sf((least + bound) / error, freedom),
-            stats.t.sf((bound - most) / error, freedom),
-        )
-    return worse
+        p_below = stats.t.sf((least + bound) / error, freedom)
+        p_above = stats.t.sf((bound - most) / error, freedom)
+    p_values: np.ndarray = np.maximum(p_below, p_above)
+    return p_values

@@ -1,10 +1,9 @@
-"""Intervals over points that share a model or a batch size: one notion for means, shares, quantiles
-and coefficients.
+"""Intervals over points that share a model or a batch size: means, shares, quantiles, coefficients.
 
-176 points that are 23 models at up to nine batch sizes are not 176 independent ones: what holds of
-a model at one batch size mostly holds at the next. A point has a crossed effect of its model
-(family and all model.*) and of its batch size; an interval says how far a number would move had
-other models and other batch sizes of the same kind been measured.
+176 points that are 23 models at up to nine batch sizes are not 176 independent points: what holds
+for a model at one batch size mostly holds at the next. So a point has a crossed effect of its model
+(its family and all of model.*) and of its batch size. An interval says how far a number would move
+if other models and other batch sizes of the same kind had been measured.
 """
 
 from __future__ import annotations
@@ -19,124 +18,157 @@ from paradnn.core.words import counted
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
-#: What is taken as a sample: models and batch sizes, models at the given batch sizes, or every
-#: point by itself.
+#: What is taken as a sample: models and batch sizes ("crossed"), models at the given batch sizes
+#: ("model"), or every point by itself ("point").
 Unit = Literal["crossed", "model", "point"]
 #: Points that an interval of a mean needs.
 MINIMUM_POINTS = 6
 
-_FEWEST_BATCHES = (
-    6  # fewer are no sample of batch sizes: an answer is then about those that were measured
-)
-_SINGULAR = 1e-10  # of the largest eigenvalue: less is no direction that the rows settle
-_NOTHING = 1e-9  # of the variance of a coefficient: less is no effect on it
-_NO_CHANGE = 1e-12  # of the sum of squared influences: less is the rounding of none
-_CLOSE = (
-    0.02  # of the largest singular value: factors that are less apart than this cannot be separated
-)
+#: Batch sizes from which on they count as a sample. An answer over fewer is about those measured.
+_MINIMUM_BATCH_SIZES = 6
+#: Share of the largest eigenvalue below which the rows do not determine a direction.
+_SINGULAR = 1e-10
+#: Share of the variance of a coefficient below which an effect on it counts as none.
+_NEGLIGIBLE_EFFECT = 1e-9
+#: Share of the sum of squared influences below which a change is rounding.
+_ROUNDING = 1e-12
+#: Share of the largest singular value below which factors cannot be separated.
+_INSEPARABLE = 0.02
+#: Range of numbers below which they are equal but for rounding.
+_EQUAL_RANGE = 1e-9
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Which rows belong together: `codes` (factors, n) numbers the levels of each factor, `point`
-    (n,) the points.
+    """Which rows share a level of a factor, such as a model.
 
-    `words` says what is taken as a sample, such as "23 models and 9 batch sizes".
+    Attributes:
+        codes: (factors, n) number of each row's level.
+        point: (n,) number of each row's point.
+        description: What is taken as a sample, such as "23 models and 9 batch sizes".
     """
 
     codes: np.ndarray
     point: np.ndarray
-    words: str
+    description: str
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many levels each factor has."""
+        """Number of levels of each factor."""
         return tuple(int(code.max()) + 1 if len(code) else 0 for code in self.codes)
 
     @property
     def independent(self) -> bool:
-        """Whether no row shares anything with another."""
+        """Whether no two rows share a level."""
         return min(self.counts) == len(self.point)
 
     @cached_property
     def factors(self) -> tuple[np.ndarray, ...]:
-        """What effects are of: one factor alone, or several and the points; what no two points
-        share is of points.
+        """Codes (n,) of the factors that have effects: one factor alone, or several and the points.
+
+        A factor whose levels no two points share is left out: its effects are those of the points.
         """
         if len(self.codes) == 1:
             return tuple(self.codes)
         points = int(self.point.max()) + 1
-        return (*(code for code in self.codes if int(code.max()) + 1 < points), self.point)
+        shared = [code for code in self.codes if int(code.max()) + 1 < points]
+        return (*shared, self.point)
 
     @cached_property
     def of_mean(self) -> Crossing:
-        """How the variance of a mean follows."""
+        """How the variance of a mean follows from residuals."""
         return Crossing.of(np.ones((len(self.point), 1)), self.factors)
 
 
 class Component(NamedTuple):
-    """A variance and its degrees of freedom; both (k,) of k numbers."""
+    """A variance and its degrees of freedom; both (k,) for k numbers."""
 
     variance: Any
     freedom: Any
 
     @property
     def half_width(self) -> Any:
-        """From a number to either end of its 95% interval, which is Student's."""
+        """Half width of the 95% interval, from Student's t."""
         return stats.t.ppf((1 + LEVEL) / 2, self.freedom) * np.sqrt(self.variance)
 
 
-def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
-    """The levels that points (rows with model.* and batch_size) share. With `axes` every
-    hyperparameter of so many values or more, each of two models or more, is a factor: it may have
-    effects.
+def sum_components(parts: Sequence[Component]) -> Component:
+    """Add variances, with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946)."""
+    variance = sum(part.variance for part in parts)
+    below = sum(part.variance**2 / part.freedom for part in parts)
+    if below > 0:
+        freedom = variance**2 / below
+    else:
+        freedom = min((part.freedom for part in parts), default=np.inf)
+    return Component(variance, freedom)
 
-    A model is everything under model.* with its family. Batch sizes are a sample from six different
-    ones on; fewer are taken as given, as are precisions, compile modes and devices: points that
-    differ in these alone share their model.
+
+def shared_levels(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
+    """Find the levels that points share.
+
+    A model is a family with everything under model.*. Batch sizes are a sample if there are six or
+    more; fewer are fixed. So are precisions, compile modes and devices: points that differ in these
+    alone share their model.
+
+    Args:
+        points: A row per point, with model.* and batch_size.
+        unit: What is taken as a sample.
+        axes: If positive, every hyperparameter with at least so many values, each of two models or
+            more, is a factor: its values may have effects.
     """
     count = len(points)
-    model = _numbered(
-        points, [str(name) for name in points if name == "family" or str(name).startswith("model.")]
-    )
-    batch = _numbered(points, [name for name in ("batch_size",) if name in points])
-    each = np.arange(count)
+    names = [str(name) for name in points]
+    model_columns = [name for name in names if name.startswith("model.")]
+    identity = [name for name in names if name == "family" or name.startswith("model.")]
+    model = _number_groups(points, identity)
+    batch = _number_groups(points, ["batch_size"] if "batch_size" in points else [])
+    point = np.arange(count)
     models = len(set(model))
     batches = len(set(batch))
     if unit == "point" or (models < 2 and batches < 2):
-        return Levels(each[None], each, counted(count, "point"))
+        return Levels(point[None], point, counted(count, "point"))
     factors = []
-    words = []
+    descriptions = []
     if models > 1:
         factors.append(model)
-        words.append(counted(models, "model"))
-    if batches > 1 and (models < 2 or (unit == "crossed" and batches >= _FEWEST_BATCHES)):
+        descriptions.append(counted(models, "model"))
+    batches_are_sample = unit == "crossed" and batches >= _MINIMUM_BATCH_SIZES
+    if batches > 1 and (models < 2 or batches_are_sample):
         factors.append(batch)
-        words.append(counted(batches, "batch size"))
+        descriptions.append(counted(batches, "batch size"))
     if unit == "crossed" and axes:
-        names = [str(name) for name in points if str(name).startswith("model.")]
-        counts = {name: points[name].nunique() for name in names}
-        factors += [
-            _numbered(points, [name]) for name in names if axes <= counts[name] <= models / 2
-        ]
-        if models > 1 and 1 < axes <= batches < _FEWEST_BATCHES:
+        for name in model_columns:
+            if axes <= points[name].nunique() <= models / 2:
+                factors.append(_number_groups(points, [name]))
+        if models > 1 and 1 < axes <= batches < _MINIMUM_BATCH_SIZES:
             factors.append(batch)
-    return Levels(np.array(factors), each, " and ".join(words))
+    return Levels(np.array(factors), point, " and ".join(descriptions))
+
+
+def _number_groups(points: pd.DataFrame, names: list[str]) -> np.ndarray:
+    """Number the distinct values (n,) of some columns together."""
+    if not names:
+        return np.zeros(len(points), dtype="int64")
+    return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
 
 
 def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
-    """The variance of the mean of n values, with effects of every factor, and its degrees of
-    freedom.
-    """
-    found = levels.of_mean.components(values - values.mean())
-    return Component(float(found.variance[0]), float(found.freedom[0]))
+    """Return the variance of the mean of values (n,) with effects of every factor."""
+    components = levels.of_mean.components(values - values.mean())
+    return Component(float(components.variance[0]), float(components.freedom[0]))
 
 
 def crossed_variances(
     design: np.ndarray, response: np.ndarray, levels: Levels, sizes: np.ndarray | None = None
 ) -> Component:
-    """Those of the least-squares coefficients of a response (n,) on a design (n, k), see
-    `Crossing`.
+    """Return the variances (k,) of least-squares coefficients with effects of every factor.
+
+    Args:
+        design: (n, k) the columns.
+        response: (n,) the values.
+        levels: What the rows share.
+        sizes: (n,) what an effect of 1 adds to a row; 1 by default.
     """
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
     return Crossing.of(design, levels.factors, sizes).components(response - fitted)
@@ -145,27 +177,43 @@ def crossed_variances(
 def geometric_mean(
     ratios: np.typing.ArrayLike, levels: Levels, more: Sequence[Component] = ()
 ) -> Estimate:
-    """The geometric mean of ratios above zero with its interval: Student's of the mean logarithm,
-    variance and degrees of freedom of `crossed_variance`.
+    """Return the geometric mean of ratios with its interval.
 
-    `more` are variances beside that of points, such as that between sessions. NaN ends below
-    MINIMUM_POINTS.
+    The interval is Student's of the mean logarithm, with the variance and the degrees of freedom of
+    `crossed_variance`.
+
+    Args:
+        ratios: (n,) numbers above zero.
+        levels: What they share.
+        more: Variances to add to that of points, such as that between sessions.
+
+    Returns:
+        The mean; its ends are NaN below MINIMUM_POINTS.
     """
     logs = np.log(np.asarray(ratios, dtype="float64"))
     mean = float(np.exp(logs.mean())) if len(logs) else np.nan
     if len(logs) < MINIMUM_POINTS:
         return Estimate(mean, np.nan, np.nan)
-    reach = float(np.exp(sum_components([crossed_variance(logs, levels), *more]).half_width))
-    return Estimate(mean, mean / reach, mean * reach)
+    component = sum_components([crossed_variance(logs, levels), *more])
+    factor = float(np.exp(component.half_width))
+    return Estimate(mean, mean / factor, mean * factor)
 
 
 def crossed_ratio(
     above: np.typing.ArrayLike, below: np.typing.ArrayLike, levels: Levels
 ) -> Estimate:
-    """sum(above) / sum(below) over points, (n,) each, `below` positive, with its interval: that of
-    the coefficient of above = ratio x below by weights 1 / below (Cochran, Sampling Techniques,
-    section 6.4), where models, batch sizes and points have ratios of their own. NaN ends below
-    MINIMUM_POINTS.
+    """Return sum(above) / sum(below) with its interval.
+
+    The ratio is the coefficient of above = ratio x below with weights 1 / below (Cochran, Sampling
+    Techniques, section 6.4). Models, batch sizes and points have ratios of their own.
+
+    Args:
+        above: (n,) numerators.
+        below: (n,) denominators, positive.
+        levels: What the points share.
+
+    Returns:
+        The ratio; its ends are NaN below MINIMUM_POINTS.
     """
     top = np.asarray(above, dtype="float64")
     bottom = np.asarray(below, dtype="float64")
@@ -173,9 +221,9 @@ def crossed_ratio(
     if len(top) < MINIMUM_POINTS or not bottom.any():
         return Estimate(ratio, np.nan, np.nan)
     root = np.sqrt(bottom)
-    response = np.divide(top, root, where=root > 0, out=0 * top)
-    reach = float(crossed_variances(root[:, None], response, levels, root).half_width[0])
-    return Estimate(ratio, ratio - reach, ratio + reach)
+    response = np.divide(top, root, where=root > 0, out=np.zeros_like(top))
+    half_width = float(crossed_variances(root[:, None], response, levels, root).half_width[0])
+    return Estimate(ratio, ratio - half_width, ratio + half_width)
 
 
 def crossed_share(
@@ -184,141 +232,166 @@ def crossed_share(
     level: float = LEVEL,
     latent: np.ndarray | None = None,
 ) -> Estimate:
-    """The share of true values (n) with Wilson's interval of the effective number of points.
+    """Return the share of true values with its interval.
 
-    n_effective = share (1 - share) / V, V of `crossed_variance`, at most n; the interval is
-    Wilson's (J. American Statistical Association 22, 1927) with Student's t of V's degrees of
-    freedom (Franco, Little, Louis and Slud, J. Survey Statistics and Methodology 7, 2019, compare
-    such). Where all points agree their scatter says nothing, and it is Clopper and Pearson's
-    (Biometrika 26, 1934): of as many points as the `latent` numbers (n,) behind the hits are worth
-    (after Korn and Graubard, Survey Methodology 24, 1998), else as the factor of fewest levels has.
-    So it is of points that share nothing. NaN for no points.
+    The interval is Wilson's (J. American Statistical Association 22, 1927) of the effective number
+    of points, n_effective = share (1 - share) / V, with V of `crossed_variance`, at most n. It uses
+    Student's t with V's degrees of freedom (Franco, Little, Louis and Slud, J. Survey Statistics
+    and Methodology 7, 2019, compare such intervals).
+
+    If all points agree, their scatter says nothing. Then the interval is Clopper and Pearson's
+    (Biometrika 26, 1934) of as many points as the latent numbers are worth (after Korn and
+    Graubard, Survey Methodology 24, 1998). Without latent numbers it is of the number of levels of
+    the smallest factor. Clopper and Pearson's is also the interval of points that share nothing.
+
+    Args:
+        hits: (n,) booleans.
+        levels: What the points share.
+        level: Coverage of the interval.
+        latent: (n,) numbers behind the hits.
+
+    Returns:
+        The share; NaN without points.
     """
     from statsmodels.stats.proportion import proportion_confint
 
-    there = np.asarray(hits, dtype="float64")
-    if len(there) == 0:
+    values = np.asarray(hits, dtype="float64")
+    if len(values) == 0:
         return Estimate(np.nan, np.nan, np.nan)
-    share = float(there.mean())
-    if levels.independent or share in (0.0, 1.0):
-        n = float(min(levels.counts))
-        if (
-            latent is not None
-            and not levels.independent
-            and len(there) > 1
-            and np.ptp(latent) > 1e-9
-        ):
-            error = crossed_variance(latent, levels).variance
-            n = max(
-                n,
-                min(float(np.var(latent, ddof=1)) / error, len(there)) if error > 0 else len(there),
-            )
-        return Estimate(share, *map(float, proportion_confint(share * n, n, 1 - level, "beta")))
-    return Estimate(share, *_wilson(share, *_effective(there, levels), level))
+    share = float(values.mean())
+    if not levels.independent and share not in (0.0, 1.0):
+        count, freedom = _effective_count(values, levels)
+        return Estimate(share, *_wilson(share, count, freedom, level))
+    count = float(min(levels.counts))
+    if latent is not None and not levels.independent:
+        count = max(count, _worth(latent, levels))
+    low, high = proportion_confint(share * count, count, 1 - level, "beta")
+    return Estimate(share, float(low), float(high))
+
+
+def _worth(latent: np.ndarray, levels: Levels) -> float:
+    """Return how many independent points dependent numbers (n,) are worth; 0 if unknown."""
+    if len(latent) < 2 or np.ptp(latent) <= _EQUAL_RANGE:
+        return 0.0
+    variance = crossed_variance(latent, levels).variance
+    if variance <= 0:
+        return float(len(latent))
+    return min(float(np.var(latent, ddof=1)) / variance, float(len(latent)))
 
 
 def quantile_interval(
     values: np.typing.ArrayLike, share: float = 0.5, level: float = LEVEL
 ) -> Estimate:
-    """The `share` quantile of a sample with the interval of its order statistics.
+    """Return a quantile of a sample with the interval of its order statistics.
 
-    An end is infinite where there is no such order statistic. The value is linearly interpolated
-    (type 7). Source: Conover, Practical Nonparametric Statistics, section 3.2. NaN for an empty
-    sample.
+    Source: Conover, Practical Nonparametric Statistics, section 3.2.
+
+    Args:
+        values: (n,) the sample.
+        share: Which quantile, from 0 to 1.
+        level: Coverage of the interval.
+
+    Returns:
+        The quantile, linearly interpolated (type 7). An end without an order statistic is infinite.
+        NaN for an empty sample.
     """
     known = np.asarray(values, dtype="float64")
     if len(known) == 0:
         return Estimate(np.nan, np.nan, np.nan)
     low, high = stats.quantile_test(known, p=share).confidence_interval(level)
-    ends = (
-        float(end) if end == end else beyond for end, beyond in ((low, -np.inf), (high, np.inf))
+    return Estimate(
+        value=float(np.quantile(known, share)),
+        low=-np.inf if np.isnan(low) else float(low),
+        high=np.inf if np.isnan(high) else float(high),
     )
-    return Estimate(float(np.quantile(known, share)), *ends)
 
 
 def crossed_quantile(
     values: np.typing.ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL
 ) -> Estimate:
-    """The `share` quantile with the interval of order statistics at the effective number of points.
+    """Return a quantile with the interval of order statistics at the effective number of points.
 
-    The ends are the values below which the shares lie that `crossed_share` of the points below the
-    quantile allows (Woodruff, J. American Statistical Association 47, 1952). An end is infinite
-    where so few points have none. Points that share nothing get `quantile_interval`.
+    The ends are the values below which those shares of the points lie that `crossed_share` allows
+    for the points below the quantile (Woodruff, J. American Statistical Association 47, 1952).
+    Points that share nothing get `quantile_interval`.
+
+    Args:
+        values: (n,) the sample.
+        levels: What the points share.
+        share: Which quantile, from 0 to 1.
+        level: Coverage of the interval.
+
+    Returns:
+        The quantile. An end is infinite if so few points have none.
     """
-    ordered = np.asarray(values, dtype="float64")
-    count = len(ordered)
+    known = np.asarray(values, dtype="float64")
+    count = len(known)
     if count == 0 or levels.independent:
-        return quantile_interval(ordered, share, level)
-    value = float(np.quantile(ordered, share))
-    n, freedom = _effective((ordered <= value).astype(float), levels)
-    known = np.isfinite(quantile_interval(np.arange(math.floor(n)), share, level)[1:])
-    least, most = _wilson(share, n, freedom, level)
-    ordered = np.sort(ordered)
-    if known[0]:
-        low = ordered[min(math.floor(least * count), count - 1)]
-    else:
-        low = -np.inf
-    if known[1]:
-        high = ordered[min(math.ceil(most * count), count - 1)]
-    else:
-        high = np.inf
-    return Estimate(value, float(low), float(high))
+        return quantile_interval(known, share, level)
+    value = float(np.quantile(known, share))
+    effective, freedom = _effective_count((known <= value).astype(float), levels)
+    _, has_low, has_high = np.isfinite(
+        quantile_interval(np.arange(math.floor(effective)), share, level)
+    )
+    least, most = _wilson(share, effective, freedom, level)
+    ordered = np.sort(known)
+    low = -np.inf
+    high = np.inf
+    if has_low:
+        low = float(ordered[min(math.floor(least * count), count - 1)])
+    if has_high:
+        high = float(ordered[min(math.ceil(most * count), count - 1)])
+    return Estimate(value, low, high)
 
 
-def _numbered(points: pd.DataFrame, names: list[str]) -> np.ndarray:
-    if not names:
-        return np.zeros(len(points), dtype="int64")
-    return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
+def _effective_count(hits: np.ndarray, levels: Levels) -> tuple[float, float]:
+    """Return how many independent points a share over dependent ones (n,) is worth.
 
-
-def sum_components(parts: Sequence[Component]) -> Component:
-    """The sum of variances with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946)."""
-    total = sum(part.variance for part in parts)
-    below = sum(part.variance**2 / part.freedom for part in parts)
-    if below > 0:
-        freedom = total**2 / below
-    else:
-        freedom = min((part.freedom for part in parts), default=np.inf)
-    return Component(total, freedom)
-
-
-def _effective(there: np.ndarray, levels: Levels) -> tuple[float, float]:
-    """How many independent points a share over dependent ones is worth, and the degrees of freedom
-    of its variance.
+    The second number is the degrees of freedom of its variance.
     """
-    share = there.mean()
-    variance, freedom = crossed_variance(there, levels)
+    share = hits.mean()
+    variance, freedom = crossed_variance(hits, levels)
     if variance <= 0 or share in (0.0, 1.0):
         return float(min(levels.counts)), min(levels.counts) - 1.0
-    return float(min(share * (1 - share) / variance, len(there))), freedom
+    return float(min(share * (1 - share) / variance, len(hits))), freedom
 
 
-def _wilson(share: float, n: float, freedom: float, level: float) -> tuple[float, float]:
-    """Wilson's interval with Student's t in place of the normal quantile."""
+def _wilson(share: float, count: float, freedom: float, level: float) -> tuple[float, float]:
+    """Return Wilson's interval with Student's t in place of the normal quantile."""
     from statsmodels.stats.proportion import proportion_confint
 
-    beyond = 2 * stats.norm.sf(stats.t.ppf((1 + level) / 2, freedom))
-    low, high = proportion_confint(share * n, n, beyond, "wilson")
+    # The level at which the normal quantile equals that of Student's t.
+    alpha = 2 * stats.norm.sf(stats.t.ppf((1 + level) / 2, freedom))
+    low, high = proportion_confint(share * count, count, alpha, "wilson")
     return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """How the variance of each of k coefficients follows from residuals, for one design and one set
-    of factors.
+    """How the variance of each of k coefficients follows from residuals.
 
-    The estimate of one factor is its delete-one-level jackknife, V_f = (G - 1) / G x sum (coefficient without the level
-    - coefficient)^2 (MacKinnon, Nielsen and Webb, J. Applied Econometrics 38, 2023). It holds some of the effects of
-    the others: of a complete grid V_models holds the scatter of single points, as V_batches does, of an incomplete one
-    effects of batch sizes too. So V = sum w_f V_f over factors and points, w such that V is unbiased where every factor
-    and every point has a random effect of any size: V_models + V_batches - V_rest of a complete grid, and near V_models
-    + V_batches - V_points (Cameron, Gelbach and Miller, J. Business and Economic Statistics 29, 2011) of one with many
-    holes. V is at least V_points. Degrees of freedom of a part are those that its V would have with effects of
-    this factor alone (Bell and McCaffrey, Survey Methodology 28, 2002; G - 1 of a mean over levels of one size), of V
-    Satterthwaite's.
+    It is for one design (n, k) and one set of factors.
 
-    `codes` (factors, n) are the levels of each row, the last one's the points; `influence` of each
-    (n, k): what a residual moves the coefficients by when its level is left out.
+    The estimate of one factor with G levels is its delete-one-level jackknife, V_f = (G - 1) / G x
+    sum (coefficient without the level - coefficient)^2 (MacKinnon, Nielsen and Webb, J. Applied
+    Econometrics 38, 2023). It contains some of the effects of the others: on a complete grid,
+    V_models contains the scatter of single points, as V_batches does; on an incomplete one also
+    effects of batch sizes. So V = sum w_f V_f over factors and points, with weights w such that V
+    is unbiased if every factor and every point has a random effect of any size. That is V_models +
+    V_batches - V_rest on a complete grid. With many holes it is near V_models + V_batches -
+    V_points (Cameron, Gelbach and Miller, J. Business and Economic Statistics 29, 2011). V is at
+    least V_points.
+
+    The degrees of freedom of a part are those that its V would have with effects of this factor
+    alone (Bell and McCaffrey, Survey Methodology 28, 2002): G - 1 for a mean over levels of one
+    size. Those of V are Satterthwaite's.
+
+    Attributes:
+        codes: (n,) levels of the rows for each factor, the last of which is the points.
+        influence: (n, k) for each factor: what a residual moves the coefficients by when its level
+            is left out.
+        weights: (factors, k) the weights w, times (G - 1) / G.
+        freedom: (factors, k) degrees of freedom of each part.
     """
 
     codes: tuple[np.ndarray, ...]
@@ -330,129 +403,163 @@ class Crossing:
     def of(
         cls, design: np.ndarray, codes: Sequence[np.ndarray], sizes: np.ndarray | None = None
     ) -> Crossing:
-        """For a design (n, k) and the levels of its rows, (n,) each; `sizes` (n,): what an effect
-        of 1 adds (1).
+        """Prepare the variances for a design.
+
+        Args:
+            design: (n, k) the columns.
+            codes: (n,) levels of the rows for each factor.
+            sizes: (n,) what an effect of 1 adds to a row; 1 by default.
         """
-        sizes = np.ones(len(design)) if sizes is None else sizes
+        if sizes is None:
+            sizes = np.ones(len(design))
         gram = design.T @ design
         inverse = np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
-        effects = [inverse @ _summed(design * sizes[:, None], code).T for code in codes]
+        effects = [inverse @ _level_sums(design * sizes[:, None], code).T for code in codes]
         influence = [_influence(design, gram, code) for code in codes]
         wanted = np.array([(effect**2).sum(axis=1) for effect in effects])
-        factors = list(zip(codes, influence, strict=True))
-        others = list(zip(codes, effects, strict=True))
-        held = np.array(
-            [[_held(design, sizes, *factor, *other) for other in others] for factor in factors]
+        contained = np.array(
+            [
+                [
+                    _contained_variance(design, sizes, code, moved, other, effect)
+                    for other, effect in zip(codes, effects, strict=True)
+                ]
+                for code, moved in zip(codes, influence, strict=True)
+            ]
         )
         scale = np.array([1 - 1 / (code.max() + 1) for code in codes])
         weights = np.zeros(wanted.shape)
         freedom = np.ones(wanted.shape)
         for k in range(design.shape[1]):
-            weights[:, k] = scale * _weights(
-                wanted[:, k], scale[:, None] * held[:, :, k], _NOTHING * inverse[k, k]
+            weights[:, k] = scale * _unbiased_weights(
+                wanted[:, k],
+                scale[:, None] * contained[:, :, k],
+                _NEGLIGIBLE_EFFECT * inverse[k, k],
             )
             for number, code in enumerate(codes):
-                freedom[number, k] = _freedom(
+                freedom[number, k] = _jackknife_freedom(
                     design, sizes, influence[number][:, k], code, effects[number]
                 )
         return cls(tuple(codes), tuple(influence), weights, freedom)
 
     def components(self, residual: np.ndarray) -> Component:
-        """The variances of the coefficients, from the residuals (n,) of the fit."""
-        moves = zip(self.codes, self.influence, strict=True)
+        """Return the variances (k,) of the coefficients from the residuals (n,) of the fit."""
         squares = np.array(
-            [(_summed(moved * residual[:, None], code) ** 2).sum(axis=0) for code, moved in moves]
+            [
+                (_level_sums(moved * residual[:, None], code) ** 2).sum(axis=0)
+                for code, moved in zip(self.codes, self.influence, strict=True)
+            ]
         )
         parts = self.weights * squares
-        total = parts.sum(axis=0)
+        variance = parts.sum(axis=0)
+        points_variance = np.zeros_like(variance)
         if len(self.codes) > 1:
-            points = squares[-1] * (1 - 1 / (self.codes[-1].max() + 1))
-        else:
-            points = np.zeros_like(total)
-        below = np.maximum((parts**2 / self.freedom).sum(axis=0), 1e-300)
-        freedom = np.where(total > points, total**2 / below, self.freedom[-1])
-        return Component(np.maximum(total, points), freedom)
+            points_variance = squares[-1] * (1 - 1 / (self.codes[-1].max() + 1))
+        below = np.maximum((parts**2 / self.freedom).sum(axis=0), _TINY)
+        freedom = np.where(variance > points_variance, variance**2 / below, self.freedom[-1])
+        return Component(np.maximum(variance, points_variance), freedom)
 
 
-def _weights(wanted: np.ndarray, held: np.ndarray, nothing: float) -> np.ndarray:
-    """w (f,) such that sum w_f held_fh = wanted_h for every component h; an alone factor without
-    effect has 1.
+def _unbiased_weights(wanted: np.ndarray, contained: np.ndarray, negligible: float) -> np.ndarray:
+    """Return weights w (f,) with sum_f w_f contained_fh = wanted_h for every component h.
+
+    A single factor without an effect has weight 1.
     """
     if len(wanted) == 1:
-        return np.where(held[0] > nothing, wanted / np.maximum(held[0], nothing), 1.0)
-    unit = np.maximum(np.maximum(held.max(axis=0), wanted), nothing)
-    found: np.ndarray = np.linalg.lstsq((held / unit).T, wanted / unit, rcond=_CLOSE)[0]
-    return found
+        ratio = wanted / np.maximum(contained[0], negligible)
+        return np.where(contained[0] > negligible, ratio, 1.0)
+    unit = np.maximum(np.maximum(contained.max(axis=0), wanted), negligible)
+    weights: np.ndarray = np.linalg.lstsq((contained / unit).T, wanted / unit, rcond=_INSEPARABLE)[
+        0
+    ]
+    return weights
 
 
-def _summed(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Sums (levels, k) of rows (n, k) by level."""
+def _level_sums(rows: np.ndarray, code: np.ndarray) -> np.ndarray:
+    """Return sums (levels, k) of rows (n, k) by level."""
     return np.column_stack([np.bincount(code, column) for column in rows.T])
 
 
 def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """What each row's residual (n, k) moves the coefficients by when its level is left out: X_g
-    (X'X - X_g'X_g)^-1.
+    """Return what each row's residual moves the coefficients by when its level is left out.
+
+    The influence (n, k) of the rows X_g of a level g is X_g (X'X - X_g'X_g)^-1.
     """
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
-    if len(starts) == len(
-        code
-    ):  # each row alone, where Sherman and Morrison's formula needs one inverse for all
-        alone = design @ np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
-        if (rest := 1 - (alone * design).sum(axis=1)).min() > 1e-6:
-            return np.asarray(alone / rest[:, None])
+    if len(starts) == len(code):
+        # Each row is a level: Sherman and Morrison's formula needs one inverse for all.
+        single = design @ np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
+        rest = 1 - (single * design).sum(axis=1)
+        if rest.min() > 1e-6:
+            return np.asarray(single / rest[:, None])
     products = design[order][:, :, None] * design[order][:, None, :]
-    left = gram - np.add.reduceat(products, starts)
-    inverses = np.linalg.pinv(left, rcond=_SINGULAR, hermitian=True)
-    moved: np.ndarray = np.einsum("nk,nkj->nj", design, inverses[code])
-    return moved
+    remaining = gram - np.add.reduceat(products, starts)
+    inverses = np.linalg.pinv(remaining, rcond=_SINGULAR, hermitian=True)
+    influence: np.ndarray = np.einsum("nk,nkj->nj", design, inverses[code])
+    return influence
 
 
-def _held(
+def _contained_variance(
     design: np.ndarray,
     sizes: np.ndarray,
     code: np.ndarray,
-    moved: np.ndarray,
+    influence: np.ndarray,
     other: np.ndarray,
     effect: np.ndarray,
 ) -> np.ndarray:
-    """How much of a unit variance of the effects of `other` the sum of squares of `code` holds,
-    (k,).
+    """Return how much of another factor's variance the sum of squares of a factor contains.
 
-    The change that a level g makes is a sum over levels l of `other` of effect_l x (c_gl - U_g
-    Q_l), with c_gl the influence of the rows in both times their `sizes`, U_g = sum of influence x
-    row over g, Q = (X'X)^-1 X'Z (`effect`).
+    The result (k,) is for a unit variance of the effects of `other`. The change that a level g
+    makes is a sum over levels l of `other` of effect_l x (c_gl - U_g Q_l). Here c_gl is the
+    influence of the rows in both, times their sizes; U_g is the sum of influence x row over g.
+
+    Args:
+        design: (n, k) the columns.
+        sizes: (n,) what an effect of 1 adds to a row.
+        code: (n,) levels of the factor.
+        influence: (n, k) influence of the rows for that factor.
+        other: (n,) levels of the other factor.
+        effect: Q = (X'X)^-1 X'Z, (k, levels of `other`).
     """
     levels = int(other.max()) + 1
     pairs, place = np.unique(code * levels + other, return_inverse=True)
-    own = pairs // levels
-    others = pairs % levels
+    pair_codes = pairs // levels
+    pair_others = pairs % levels
     square = effect @ effect.T
-    found = np.empty(design.shape[1])
-    for k, column in enumerate(moved.T):
+    contained = np.empty(design.shape[1])
+    for k, column in enumerate(influence.T):
         both = np.bincount(place, column * sizes)
-        fitted = _summed(column[:, None] * design, code)
-        cross = np.einsum("pk,kp->p", fitted[own], effect[:, others])
-        found[k] = (both**2).sum() - 2 * (both * cross).sum() + ((fitted @ square) * fitted).sum()
-    return found
+        fitted = _level_sums(column[:, None] * design, code)
+        cross = np.einsum("pk,kp->p", fitted[pair_codes], effect[:, pair_others])
+        direct = (both**2).sum() - 2 * (both * cross).sum()
+        contained[k] = direct + ((fitted @ square) * fitted).sum()
+    return contained
 
 
-def _freedom(
+def _jackknife_freedom(
     design: np.ndarray, sizes: np.ndarray, column: np.ndarray, code: np.ndarray, effect: np.ndarray
 ) -> float:
-    """Degrees of freedom of the jackknife of one factor: (trace C)^2 / trace C^2, C the covariance
-    of its changes: M M' with M = diag(own) - rows @ effect, which is diag(own^2) - one two', of two
-    columns for each of the design's.
+    """Return the degrees of freedom of the jackknife of one factor, (trace C)^2 / trace C^2.
+
+    C is the covariance of its changes, M M' with M = diag(d) - rows @ effect. That is diag(d^2) - A
+    B', where A and B have two columns for each of the design's.
+
+    Args:
+        design: (n, k) the columns.
+        sizes: (n,) what an effect of 1 adds to a row.
+        column: (n,) influence of the rows on one coefficient.
+        code: (n,) levels of the factor.
+        effect: (X'X)^-1 X'Z, (k, levels).
     """
-    own = np.bincount(code, column * sizes)
-    rows = _summed(column[:, None] * design, code)
-    pulled = own[:, None] * effect.T
-    one = np.hstack([rows, pulled - rows @ (effect @ effect.T)])
-    two = np.hstack([pulled, rows])
-    taken = (one * two).sum(axis=1)
-    within = two.T @ one
-    trace = float((own**2 - taken).sum())
-    if trace <= _NO_CHANGE * (column**2).sum():
-        return len(own) - 1.0
-    return trace**2 / float(own**2 @ (own**2 - 2 * taken) + np.trace(within @ within))
+    d = np.bincount(code, column * sizes)
+    rows = _level_sums(column[:, None] * design, code)
+    pulled = d[:, None] * effect.T
+    a = np.hstack([rows, pulled - rows @ (effect @ effect.T)])
+    b = np.hstack([pulled, rows])
+    diagonal = (a * b).sum(axis=1)
+    inner = b.T @ a
+    trace = float((d**2 - diagonal).sum())
+    if trace <= _ROUNDING * (column**2).sum():
+        return len(d) - 1.0
+    trace_of_square = float(d**2 @ (d**2 - 2 * diagonal) + np.trace(inner @ inner))
+    return trace**2 / trace_of_square

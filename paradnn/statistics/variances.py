@@ -10,52 +10,72 @@ from paradnn.statistics.lazy import np, optimize, special, stats
 
 #: p of chance below which the scatter of measurements differs between the values of a
 #: hyperparameter.
-_UNLIKE = 0.01
-_MOST_CELLS = 500  # whose runs are looked at for two levels
+_UNEQUAL_P = 0.01
+#: Cells whose runs are examined for two levels.
+_MOST_CELLS = 500
 
 
 def rarer_level(cells: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The chance that a run takes the rarer of two levels, from the logarithms of each point's
-    runs, and how far apart runs of a point lie at most; 0 where scatter is normal, or points are
-    few.
+    """Estimate how often a run takes the rarer of two levels.
 
     A process may choose one of two kernels, or lay out its memory in one of two ways. Runs of a
-    point that chose alike by chance look exact; those that did not lie in two heaps, and the share
-    of such points tells how often the others did. The p of Shapiro and Wilk's test (Biometrika 52,
-    1965) is even between 0 and 1 where scatter is normal, of whatever size, so that share is what p
-    above 1/2 lack (Storey, J. Royal Statistical Society B 64, 2002), and a standard error more,
-    since some points may have two levels and others one.
+    point that chose the same one by chance look exact. The other points have two heaps, and the
+    share of such points tells how often runs chose differently.
+
+    The p of Shapiro and Wilk's test (Biometrika 52, 1965) is uniform between 0 and 1 if the scatter
+    is normal. So the share of points with two levels is what p values above 1/2 lack (Storey, J.
+    Royal Statistical Society B 64, 2002). One standard error is added, since some points may have
+    two levels and others one.
+
+    Args:
+        cells: The logarithms of each point's runs.
+
+    Returns:
+        The chance that a run takes the rarer level, and the largest distance of two runs of a
+        point. Both are 0 if the scatter is normal or there are too few points.
     """
-    cells = [cell for cell in cells[:: max(len(cells) // _MOST_CELLS, 1)] if len(cell) > 2]
+    step = max(len(cells) // _MOST_CELLS, 1)
+    cells = [cell for cell in cells[::step] if len(cell) > 2]
     if len(cells) < MINIMUM_POINTS:
         return 0.0, 0.0
-    sizes, spans = np.array([(len(cell), np.ptp(cell)) for cell in cells]).T
-    normal = [
+    sizes = np.array([len(cell) for cell in cells])
+    spans = np.array([np.ptp(cell) for cell in cells])
+    has_high_p = [
         span == 0 or stats.shapiro(cell).pvalue > 0.5
         for span, cell in zip(spans, cells, strict=True)
     ]
 
-    def alike(rarer: float) -> float:
-        """The chance that all runs of a point take one level."""
-        return float(np.mean(rarer**sizes + (1 - rarer) ** sizes))
+    def share_on_one_level(chance: float) -> float:
+        """Return the expected share of points all of whose runs take one level."""
+        return float(np.mean(chance**sizes + (1 - chance) ** sizes))
 
-    seen = np.clip(2 * np.mean(normal) - 1 / math.sqrt(len(cells)), alike(0.5), 1.0)
-    return float(optimize.brentq(lambda rarer: alike(rarer) - seen, 0.0, 0.5)), float(spans.max())
+    observed = 2 * np.mean(has_high_p) - 1 / math.sqrt(len(cells))
+    observed = np.clip(observed, share_on_one_level(0.5), 1.0)
+    chance = optimize.brentq(lambda rarer: share_on_one_level(rarer) - observed, 0.0, 0.5)
+    return float(chance), float(spans.max())
 
 
 def moderate_variances(
     variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()
 ) -> Component:
-    """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards
-    what they share.
+    """Shrink variances of similar measurements towards what they have in common.
 
-    They are taken as s0^2 F(d, d0), s0 and d0 from the mean and the variance of their logarithms;
-    each becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at most all there are
-    (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3). So a
-    point whose few values agree by chance is not taken for exact, and one among many like it needs
-    fewer. Few variances may look alike that are not, so their variance is taken as larger by a
-    standard error. Where they differ by the values (n,) of one of the `axes`, those of a value are
-    alike. As they are below MINIMUM_POINTS, and where none scatters.
+    The variances are modelled as s0^2 F(d, d0), with s0 and d0 from the mean and the variance of
+    their logarithms. Each becomes (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at
+    most all there are (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004,
+    article 3). So a point whose few values agree by chance is not taken for exact, and a point
+    among many similar ones needs fewer values. A few variances may look similar by chance, so the
+    variance of their logarithms is raised by a standard error.
+
+    Args:
+        variances: (n,) sample variances.
+        degrees: (n,) their degrees of freedom.
+        axes: (n,) values of hyperparameters. If the variances differ by the values of one, those of
+            each value are shrunk among themselves.
+
+    Returns:
+        The variances and their degrees of freedom. They are unchanged if fewer than MINIMUM_POINTS
+        are positive.
     """
     known = (variances > 0) & (degrees > 0)
     if known.sum() < MINIMUM_POINTS:
@@ -64,24 +84,25 @@ def moderate_variances(
     logs = np.log(variances[known]) - special.digamma(half) + np.log(half)
     for axis in axes:
         parts = [axis == value for value in np.unique(axis)]
-        logs_of = [logs[part[known]] for part in parts]
-        if (
-            len(parts) > 1
-            and min(map(len, logs_of)) >= MINIMUM_POINTS
-            and stats.f_oneway(*logs_of).pvalue < _UNLIKE
-        ):
-            found = np.empty((2, len(variances)))
+        part_logs = [logs[part[known]] for part in parts]
+        if len(parts) < 2 or min(map(len, part_logs)) < MINIMUM_POINTS:
+            continue
+        if stats.f_oneway(*part_logs).pvalue < _UNEQUAL_P:
+            moderated = np.empty((2, len(variances)))
             for part in parts:
-                found[:, part] = moderate_variances(variances[part], degrees[part])
-            return Component(*found)
-    chance = special.polygamma(1, half).mean()
-    most = float(2 * half.sum())
-    error = math.sqrt((special.polygamma(3, half).mean() + 2 * chance**2) / len(logs))
-    excess = max(logs.var(ddof=1) - chance, 0.0) + error
-    prior = 2 * optimize.brentq(lambda each: special.polygamma(1, each) - excess, 1e-3, most / 2)
+                moderated[:, part] = moderate_variances(variances[part], degrees[part])
+            return Component(*moderated)
+    expected = special.polygamma(1, half).mean()
+    all_degrees = float(2 * half.sum())
+    error = math.sqrt((special.polygamma(3, half).mean() + 2 * expected**2) / len(logs))
+    excess = max(logs.var(ddof=1) - expected, 0.0) + error
+    prior = 2 * optimize.brentq(
+        lambda half_degrees: special.polygamma(1, half_degrees) - excess, 1e-3, all_degrees / 2
+    )
     common = math.exp(logs.mean() + special.digamma(prior / 2) - math.log(prior / 2))
-    drawn = (prior * common + degrees * np.nan_to_num(variances)) / (prior + degrees)
-    able = degrees > 0
+    shrunk = (prior * common + degrees * np.nan_to_num(variances)) / (prior + degrees)
+    has_degrees = degrees > 0
     return Component(
-        np.where(able, drawn, variances), np.where(able, np.minimum(prior + degrees, most), degrees)
+        np.where(has_degrees, shrunk, variances),
+        np.where(has_degrees, np.minimum(prior + degrees, all_degrees), degrees),
     )
