@@ -162,7 +162,9 @@ def test_what_is_taken_as_a_sample() -> None:
     assert shared_levels(grid).description == "23 models and 9 batch sizes"
     assert shared_levels(grid, "model").description == "23 models"
     assert shared_levels(grid, "point").description == "207 points"
-    assert shared_levels(points(23, 5)).description == "23 models", "five batch sizes are taken as given"
+    assert shared_levels(points(23, 5)).description == "23 models", (
+        "five batch sizes are taken as given"
+    )
     assert shared_levels(points(1, 9)).description == "9 batch sizes"
     assert shared_levels(grid.assign(precision="x")).counts == (23, 9)
 
