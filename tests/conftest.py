@@ -117,11 +117,11 @@ class Store:
             database.execute(sql)
 
     def runs(self, kind: str = "point") -> list[dict[str, str]]:
-        """Status and tags of every run of a kind that is not deleted."""
+        """Status and tags of every run of a kind that is not deleted, in the order of their start."""
         found: dict[str, dict[str, str]] = {}
         rows = self.query(
             "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t USING (run_uuid) "
-            "WHERE r.lifecycle_stage = 'active'"
+            "WHERE r.lifecycle_stage = 'active' ORDER BY r.start_time, r.rowid"
         )
         for run_id, status, key, value in rows:
             found.setdefault(run_id, {"run_id": run_id, "status": status})[key] = value

@@ -6,8 +6,10 @@ as the package's own user. The password of the database goes through the environ
 an argument that `ps` shows.
 """
 
+import contextlib
 import os
 import pwd
+import random
 import secrets
 import shutil
 import signal
@@ -32,9 +34,12 @@ START_SECONDS = 180.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free port below the ephemeral range, so that no outgoing connection takes it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def is_well(uri: str) -> bool:
