@@ -1,11 +1,11 @@
-"""`python -m paradnn.ceilings`: measure what this machine can do at most, and record it.
+"""`python -m paradnn.ceilings`: measure and record the peak rates of this machine.
 
   python -m paradnn.ceilings                                       of this machine's CPU
-  python -m paradnn.ceilings platform=gpu framework=jax            of another device, by another framework
+  python -m paradnn.ceilings platform=gpu framework=jax            of another device, with another framework
 
-The configuration and its keys are those of `python -m paradnn.train`; what counts is platform and
-framework. A sweep measures ceilings itself where the store has none, so this is for looking, and to
-re-measure them.
+Configuration and keys are those of `python -m paradnn.train`; only platform and framework matter.
+A sweep measures missing ceilings itself, so use this command to inspect them or to measure them
+again.
 """
 
 import sys
@@ -17,7 +17,7 @@ from paradnn.cli.program import program
 
 
 def _measure_ceilings(config: DictConfig) -> int:
-    """Measure what the composed configuration names, and print them."""
+    """Measure the ceilings of the composed configuration, and print them."""
     from paradnn.cli.console import si
     from paradnn.config.reading import read_point
     from paradnn.config.settings import read_settings
@@ -32,7 +32,7 @@ def _measure_ceilings(config: DictConfig) -> int:
             "experiment",
             settings.sweep.name,
             "is a sweep",
-            "give each platform a command of its own",
+            "run one command per platform",
         )
     ceilings, where = measure_ceilings(read_point(content), settings)
     if ceilings is None:
@@ -40,7 +40,7 @@ def _measure_ceilings(config: DictConfig) -> int:
     for precision, rate in ceilings.flops_per_second.items():
         share = ceilings.emulated(precision)
         if share:
-            note = f"  ({share:.2f} of float32's: emulated, not accelerated)"
+            note = f"  ({share:.2f} of float32: emulated, not accelerated)"
         else:
             note = ""
         print(f"matmul, {precision:9} {si(rate)}FLOP/s{note}")
@@ -52,9 +52,7 @@ def _measure_ceilings(config: DictConfig) -> int:
 
 @program
 def main() -> int:
-    """`python -m paradnn.ceilings platform=cpu`: the same configuration and the same keys as
-    paradnn.train.
-    """
+    """Run `python -m paradnn.ceilings platform=cpu` and return its exit code."""
     return run_command(_measure_ceilings, __doc__)
 
 

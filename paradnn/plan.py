@@ -1,10 +1,10 @@
-"""`python -m paradnn.plan`: how long a sweep would take. Measures nothing.
+"""`python -m paradnn.plan`: predict how long a sweep takes, without measuring anything.
 
-  python -m paradnn.plan -m experiment=paper_fc                    the whole sweep, by what the store holds already
-  python -m paradnn.plan -m experiment=paper_fc plan.hosts=1,4     on so many hosts
+  python -m paradnn.plan -m experiment=paper_fc                    the whole sweep, given the runs in the store
+  python -m paradnn.plan -m experiment=paper_fc plan.hosts=1,4     on one and on four hosts
   python -m paradnn.plan -m experiment=quick plan.out=points.csv   every point as a row of a file
 
-It takes the overrides of `python -m paradnn.train` beside its own.
+It takes the overrides of `python -m paradnn.train` in addition to its own options.
 """
 
 import sys
@@ -27,17 +27,19 @@ _SWEEPER = "hydra/sweeper=plan"
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The keys of `plan`."""
+    """The keys of the group `plan`."""
 
     hosts: tuple[int, ...] = option(
         (1, 2, 4, 8), "numbers of hosts to forecast for", low=1, high=MOST_HOSTS
     )
-    out: str | None = option(None, "a CSV file with a row a point")
+    out: str | None = option(None, "a CSV file with a row per point")
 
 
 def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
-    """The options of the plan itself, and the overrides that a measurement would take; raises
-    ConfigError.
+    """Split the arguments into options of the plan and overrides of the measurement.
+
+    Raises:
+        ConfigError: If an option is invalid, or plan.out is not a file in an existing folder.
     """
     given: dict[str, Any] = {}
     rest = []
@@ -56,21 +58,23 @@ def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
     if options.out is not None:
         try:
             path = Path(options.out).expanduser()
-            possible = bool(options.out) and not path.is_dir() and path.absolute().parent.is_dir()
+            is_writable = (
+                bool(options.out) and not path.is_dir() and path.absolute().parent.is_dir()
+            )
         except (
             OSError,
             ValueError,
             RuntimeError,
-        ):  # too long, a zero byte, the home of a user who is not there
-            possible = False
-        if not possible:
-            what = "is not a file in an existing folder"
-            raise ConfigError("plan.out", options.out, what, "give the path of a CSV file")
+        ):  # too long, a zero byte, or the home of an unknown user
+            is_writable = False
+        if not is_writable:
+            problem = "is not a file in an existing folder"
+            raise ConfigError("plan.out", options.out, problem, "give the path of a CSV file")
     return options, rest
 
 
 def _plan(config: DictConfig, options: PlanOptions) -> int:
-    """Forecast what measuring the configuration's points would take, and print it."""
+    """Predict how long measuring the configured points takes, and print it."""
     from paradnn.config.tasks import read_task
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
@@ -93,7 +97,7 @@ def _plan(config: DictConfig, options: PlanOptions) -> int:
 
 @program
 def main() -> int:
-    """`python -m paradnn.plan -m experiment=paper_fc`: the process' exit code."""
+    """Run `python -m paradnn.plan` and return its exit code."""
     from paradnn.cli.overrides import split_overrides
 
     options, rest = split_options(split_overrides(sys.argv[1:]))

@@ -1,9 +1,9 @@
-"""`python -m paradnn.sync FOLDER`: log results that were kept as files into the tracking store.
+"""`python -m paradnn.sync FOLDER`: record results that were kept as files in the tracking store.
 
-It may be given again at any time, also after an interruption: a file whose run the store holds
-already is passed over. A point of which the store holds another measurement is named and not
-logged, unless `--repeats` asks for it. Damaged files are named too, the others are logged; the exit
-code is then 1. Files are kept.
+The command can be repeated at any time, also after an interruption: files whose run the store has
+are skipped. A point of which the store has another measurement is listed but not recorded, unless
+`--repeats` is given. Damaged files are listed, the others are recorded, and the exit code is 1.
+No file is removed.
 """
 
 import sys
@@ -19,24 +19,28 @@ from paradnn.store.journal import folder_of
 from paradnn.store.mlflow_store import Uploaded
 from paradnn.store.tracker import sync, sync_command
 
-_LISTED = 10
+_MAX_LISTED = 10
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """Return the parser of the command line."""
     parser = Parser("python -m paradnn.sync", __doc__)
     parser.add_argument(
         "folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s"
     )
     parser.add_store("--uri")
-    text = "log measurements of points that the store holds already too, as repetitions of them"
+    text = "also record measurements of points that the store has, as repetitions"
     parser.add_argument("--repeats", action="store_true", help=text)
     return parser
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 when no file is damaged, 1 when some are, 2 for bad input."""
+    """Run the command.
+
+    Returns:
+        0, 1 if a file is damaged, 2 for invalid input, or 130 after an interruption.
+    """
     given = make_parser().parse_args(arguments)
     settings = Tracking(uri=given.uri, experiment=given.experiment)
     try:
@@ -56,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
-    """Why files were not logged, and how to log them."""
+    """Print why files were not recorded, and how to record them."""
     points = [each for each in withheld if each[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         print(
@@ -64,14 +68,14 @@ def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
         )
     if not points:
         return
-    what = f"{counted(len(points), 'point')} not logged"
-    print(f"{what}: the store holds a measurement of the same point in the same environment:")
-    for path, each in points[:_LISTED]:
+    count = counted(len(points), "point")
+    print(f"{count} not logged: the store has a measurement of the same point and environment:")
+    for path, each in points[:_MAX_LISTED]:
         say(f"  {each.record.name}: run {each.run_id}, {path.name} here")
-    if len(points) > _LISTED:
-        print(f"  and {len(points) - _LISTED:,} more")
+    if len(points) > _MAX_LISTED:
+        print(f"  and {len(points) - _MAX_LISTED:,} more")
     print(f"The files are kept. To log them as repetitions: {command} --repeats")
-    print("To measure a point again on purpose, give it replicate=1, or resume=false")
+    print("To measure a point again on purpose, set replicate=1 or resume=false")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""`python -m paradnn.ui`: the MLflow UI of the store, opened by links whose columns show what was
-measured.
+"""`python -m paradnn.ui`: open the MLflow UI of the store, with links to prepared views.
 
-`make ui` is the same; PORT=5001 chooses another port.
+`make ui` does the same; PORT=5001 selects another port.
 """
 
 import os
@@ -16,12 +15,12 @@ from paradnn.store.address import StoreAddress, address_of, settle
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.mlflow_store import VIEWS, link, view_tags
 
-#: Traces and evaluations, which nothing here uses, would start eight more processes.
+#: ParaDnn uses no traces or evaluations, whose jobs would start eight more processes.
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """Return the parser of the command line."""
     parser = Parser("python -m paradnn.ui", __doc__)
     parser.add_store()
     parser.add_argument(
@@ -35,10 +34,12 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Give the experiment its views, print their links, and become MLflow's server; 2 for what a
-    user can mend.
+    """Create the views of the experiment, print their links, and become MLflow's server.
 
-    Of a store behind a server the links alone are printed.
+    For a store behind a server only the links are printed.
+
+    Returns:
+        0, or 2 for invalid input.
     """
     given = make_parser().parse_args(arguments)
     address = address_of(given.store)
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{about['shows']}:\n  {link(server, experiment_id, view)}")
     if not served:
         settle(address)
-        print("starting the server takes some 20 s; Ctrl-C ends it", flush=True)
+        print("starting the server takes about 20 s; Ctrl-C ends it", flush=True)
         command = [
             sys.executable,
             "-m",
@@ -75,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prepare_views(address: StoreAddress, experiment: str) -> str:
-    """Give an experiment the views that it lacks, or has of another version; its id. StoreError
-    where there is none.
+    """Create the views that an experiment lacks or has in another version, and return its id.
+
+    Raises:
+        StoreError: If the experiment does not exist.
     """
     with store_errors(f"cannot open {address.public}"):
         client = client_of(address)
@@ -93,7 +96,7 @@ def prepare_views(address: StoreAddress, experiment: str) -> str:
 def _require_database(address: StoreAddress) -> None:
     if address.is_bundle:
         raise StoreError(
-            f"{address.public} can only be read: python -m analysis import logs it into a store"
+            f"{address.public} is read-only: record it in a store with python -m analysis import"
         )
     if not address.is_sql or (address.database and not address.database.is_file()):
         remedy = "measure first, with python -m paradnn.train, or give --store"
@@ -108,8 +111,8 @@ def _require_free(host: str, port: int) -> None:
     except (OSError, OverflowError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         other = port % 65535 + 1
-        remedy = f"name another, as in make ui PORT={other}, or python -m paradnn.ui --port {other}"
-        raise ConfigError("--port", port, f"cannot be listened on ({problem})", remedy) from None
+        remedy = f"choose another: make ui PORT={other}, or python -m paradnn.ui --port {other}"
+        raise ConfigError("--port", port, f"is not available ({problem})", remedy) from None
 
 
 if __name__ == "__main__":

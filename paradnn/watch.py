@@ -1,9 +1,7 @@
-"""`python -m paradnn.watch`: a sweep in progress, here or on a cluster, as the tracking store knows
-it.
+"""`python -m paradnn.watch`: show a sweep in progress, from the tracking store alone.
 
-It reads the store alone, so it may run on any host that reaches the store, also when the terminal
-of the sweep is gone. Ctrl-C ends it; the sweep goes on. `--once` prints what is known now, as does
-a pipe.
+It works on any host that reaches the store, even if the terminal of the sweep is gone. Ctrl-C
+ends the view; the sweep continues. `--once`, or a pipe, prints the current state and exits.
 """
 
 import contextlib
@@ -29,23 +27,28 @@ from paradnn.store.claims import Entry, Owner, RunIndex
 from paradnn.store.reader import Reader, open_reader
 from paradnn.store.runs import OWNER, Query, Row, Values
 
-#: What is read of each point.
-_READ: Mapping[Values, Collection[str]] = {
+#: Columns to read per point.
+_COLUMNS: Mapping[Values, Collection[str]] = {
     "params": (),
     "tags": ("outcome", OWNER, "reason"),
     "metrics": ("examples_per_second",),
 }
-_ROWS = 8  # of a table
-_SHARE = 10  # looking takes at most one part in so many of the time
-_COLOURS = {"ok": "green", "unavailable": "yellow"}
+_MAX_ROWS = 8  # per section of the table
+_IDLE_FACTOR = 10  # pause at least this many times the duration of a read
+_COLORS = {"ok": "green", "unavailable": "yellow"}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A sweep as the store shows it at Unix second `now`; `planned` points, None where the sweep
-    does not say.
+    """A sweep as the store shows it at Unix second `now`.
 
-    `is_abandoned`: no process measures it or would end it.
+    Attributes:
+        sweep: Its parent run.
+        planned: Number of planned points; None if the sweep does not record it.
+        done: Points with an outcome, in the order in which they ended.
+        running: Points that a live process measures.
+        is_abandoned: Whether no process measures it or will end it.
+        now: Time of the state in Unix seconds.
     """
 
     sweep: Row
@@ -57,40 +60,44 @@ class Progress:
 
     @property
     def begun(self) -> float:
-        """When the sweep began, in Unix seconds."""
+        """Start of the sweep in Unix seconds."""
         return (self.sweep.run.start_ms or 0) / 1e3
 
     @property
     def is_running(self) -> bool:
-        """Whether the sweep has not ended, as far as the store knows."""
+        """Whether the store has no end of the sweep."""
         return self.sweep.run.status == "RUNNING"
 
     @property
     def left(self) -> float | None:
-        """Seconds until its end at the mean rate so far; None while nothing is known of it."""
+        """Expected seconds until the end at the mean rate so far; None if unknown."""
         if self.planned is None or not self.done or not self.is_running:
             return None
         return (self.now - self.begun) * max(self.planned - len(self.done), 0) / len(self.done)
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """Return the parser of the command line."""
     parser = Parser("python -m paradnn.watch", __doc__)
     parser.add_store()
     parser.add_argument(
         "--sweep",
         metavar="ID",
-        help="the sweep_id of a sweep (default: the newest that is running)",
+        help="the sweep_id of a sweep (default: the newest running one)",
     )
-    parser.add_argument("--once", action="store_true", help="print what is known now, and exit")
-    text = "seconds between looks (default: %(default)g)"
+    parser.add_argument("--once", action="store_true", help="print the current state and exit")
+    text = "seconds between updates (default: %(default)g)"
     parser.add_argument("--interval", type=number("--interval"), default=5.0, help=text)
     return parser
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Show a sweep until it ends or Ctrl-C; 0, or 2 for wrong input and a store without a sweep."""
+    """Show a sweep until it ends or Ctrl-C is pressed.
+
+    Returns:
+        0, or 2 for invalid input or a store without a sweep.
+    """
     given = make_parser().parse_args(arguments)
     console = standard_output()
     experiment = given.experiment
@@ -103,23 +110,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         with Live(
             console=console, auto_refresh=False, vertical_overflow="crop"
-        ) as live:  # its last picture stays
+        ) as live:  # keeps its last display
             while True:
                 begin = time.monotonic()
                 progress = progress_of(reader, experiment, sweep)
                 live.update(view(progress), refresh=True)
                 if not progress.is_running:
                     break
-                time.sleep(max(given.interval, _SHARE * (time.monotonic() - begin)))
+                time.sleep(max(given.interval, _IDLE_FACTOR * (time.monotonic() - begin)))
     return 0
 
 
 def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> Row:
-    """The parent run of the sweep that is meant: the newest one that runs, if none is named."""
+    """Return the parent run of the named sweep, by default of the newest running one.
+
+    Raises:
+        StoreError: If the store has no such experiment or no running sweep.
+        ConfigError: If the named sweep does not exist.
+    """
     if experiment not in reader.experiments():
-        held = ", ".join(reader.experiments())
+        names = ", ".join(reader.experiments())
         raise StoreError(
-            f"{where} has no experiment {experiment}, it has {held}: measure first, with paradnn train -m"
+            f"{where} has no experiment {experiment}, it has {names}: measure first, with paradnn train -m"
         )
     sweeps = sorted(
         reader.read(_query(experiment, {"kind": ("sweep",)})), key=lambda row: row.run.start_ms or 0
@@ -160,10 +172,10 @@ def _query(
 
 
 def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
-    """How a sweep stands now, given its parent run as it was at any time."""
+    """Return the current state of a sweep, given its parent run as it was at any time."""
     sweep = next(iter(reader.read(_query(experiment, {}, sweep.run.run_id))), sweep)
     tags = {"sweep_id": (sweep.tags["sweep_id"],), "kind": ("point",)}
-    points = reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_READ))
+    points = reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_COLUMNS))
     done = sorted(
         (row for row in points if "outcome" in row.tags), key=lambda row: row.run.end_ms or 0
     )
@@ -180,14 +192,14 @@ def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
 
 
 def _abandoned(reader: Reader, experiment: str) -> set[str]:
-    """The runs that no process will finish."""
+    """Return the ids of runs that no process will finish."""
     return {
         entry.run_id for entry in RunIndex(reader, experiment).running() if entry.is_abandoned()
     }
 
 
 def view(progress: Progress) -> RenderableType:
-    """All of it: the whole sweep, the points that run, and the newest."""
+    """Return the display: the whole sweep, the running points, and the newest results."""
     done = progress.done
     running = progress.running
     planned = progress.planned
@@ -201,28 +213,28 @@ def view(progress: Progress) -> RenderableType:
     title = f"{progress.sweep.run.run_name}: sweep {progress.sweep.tags['sweep_id']}, began {_clock(progress.begun)}"
     table = Table("point", "outcome", "examples/s", box=None, pad_edge=False, header_style="bold")
     table.columns[1].no_wrap = True
-    for row in running[:_ROWS]:
+    for row in running[:_MAX_ROWS]:
         owner = Owner.read(Entry(row.run.run_id, "RUNNING", row.tags).owner)
         where = f"on {owner.host}, process {owner.pid}" if owner else ""
         passed = f"{_span(progress.now - (row.run.start_ms or 0) / 1e3)} {where}"
         table.add_row(_line(row.run.run_name or ""), Text("running", "cyan"), _line(passed))
-    if len(running) > _ROWS:
-        table.add_row(f"and {len(running) - _ROWS:,} more", "running")
-    for row in done[: -_ROWS - 1 : -1]:  # with their speed, or why they have none
+    if len(running) > _MAX_ROWS:
+        table.add_row(f"and {len(running) - _MAX_ROWS:,} more", "running")
+    for row in done[: -_MAX_ROWS - 1 : -1]:
         outcome = row.tags["outcome"]
         speed = row.metrics.get("examples_per_second")
         if speed is None:
-            said = _line(row.tags.get("reason", ""))
+            result = _line(row.tags.get("reason", ""))
         else:
-            said = Text(rounded(speed), justify="right")
-        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
+            result = Text(rounded(speed), justify="right")
+        table.add_row(row.run.run_name, Text(outcome, _COLORS.get(outcome, "red")), result)
     heads = [Text(title, style="bold"), Text(": ".join(filter(None, (points, ", ".join(state)))))]
     shown = Group(*heads, Text(_expectation(progress)))
     return Group(shown, Text(), table) if table.rows else shown
 
 
 def _expectation(progress: Progress) -> str:
-    """When it ends or how it ended, as a sentence."""
+    """Say when the sweep is expected to end, or how it ended."""
     if not progress.is_running:
         status = progress.sweep.run.status or ""
         end = (progress.sweep.run.end_ms or 0) / 1e3
@@ -231,7 +243,7 @@ def _expectation(progress: Progress) -> str:
         )
         return f"{how} {_clock(end)}, after {_span(end - progress.begun)}"
     if progress.is_abandoned:
-        return "its driver is gone: the same command goes on where it stopped"
+        return "its driver is gone: repeat the command to continue it"
     passed = f"running for {_span(progress.now - progress.begun)}"
     if not progress.done:
         return f"{passed}, no point has ended yet"
@@ -242,23 +254,24 @@ def _expectation(progress: Progress) -> str:
 
 
 def _line(text: str) -> Text:
-    """A text that is cut where it has no room."""
+    """Return a text that is truncated to the available width."""
     return Text(text, overflow="ellipsis", no_wrap=True)
 
 
-_LAST = 2.5e11  # Unix seconds, in the year 9999: no clock shows later times, which a damaged store may hold
+#: Unix seconds in the year 9999; a damaged store may have later times, which no clock can show.
+_MAX_TIME = 2.5e11
 
 
 def _clock(seconds: float) -> str:
-    """A time of day here, with the date where it is not today."""
-    then = datetime.fromtimestamp(min(max(seconds, 0), _LAST))
+    """Format a local time of day, with the date if it is not today."""
+    then = datetime.fromtimestamp(min(max(seconds, 0), _MAX_TIME))
     return then.strftime(
         "%H:%M:%S" if then.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S"
     )
 
 
 def _span(seconds: float) -> str:
-    return str(timedelta(seconds=round(min(max(seconds, 0), _LAST))))
+    return str(timedelta(seconds=round(min(max(seconds, 0), _MAX_TIME))))
 
 
 if __name__ == "__main__":

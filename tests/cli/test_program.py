@@ -189,7 +189,7 @@ def test_a_taken_port_is_told_with_another(store: Store) -> None:
         done = run(["paradnn.ui", "--port", str(port)], store)
         assert done.returncode == 2
         assert done.stderr.startswith(
-            f"error: --port={port}: cannot be listened on (Address already in use); name "
+            f"error: --port={port}: is not available (Address already in use); choose "
         )
         assert f"make ui PORT={port % 65535 + 1}" in done.stderr
 

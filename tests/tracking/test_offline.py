@@ -78,7 +78,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
         write_document(folder / f"{name}.json", document)
     third = run(["paradnn.sync", str(folder)], store)
     assert "1 logged, 3 logged before, 1 not logged, 0 refused" in third.stdout
-    assert "1 point not logged: the store holds a measurement of the same point" in third.stdout
+    assert "1 point not logged: the store has a measurement of the same point" in third.stdout
     assert "point-other.json here" in third.stdout
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
     [command] = [
