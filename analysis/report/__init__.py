@@ -1,11 +1,12 @@
-"""The report: one HTML page of everything that the chosen runs can carry, and of what they cannot.
+"""The report: one HTML page with all results that the chosen runs allow.
 
     python -m analysis report --out report.html
 
-`populations` groups the runs by environment and protocol, `outline` names the analyses for each
-group with their options, `sections` calls them, `comparisons` sets populations against each other,
-`findings` picks the headline, `page` writes the HTML. No analysis happens here: a section holds a
-result, and names the command that gives the same.
+The page also lists the analyses that the runs do not allow, with the reason. `populations` groups
+the runs by environment and protocol. `outline` names the analyses of each group and their options.
+`sections` calls the analyses. `comparisons` compares populations pairwise. `findings` selects the
+headlines, and `page` writes the HTML. The package does no analysis of its own: a section holds a
+result and names the command that produces the same result.
 """
 
 from analysis.report.build import make_report

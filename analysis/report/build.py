@@ -1,6 +1,4 @@
-"""From a frame to the page: every population, every two of them, the claims, and what none of them
-could carry.
-"""
+"""Build the page of a frame: populations, their comparisons, claims, and missing measurements."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -15,9 +13,9 @@ import pandas as pd
 from analysis.analyses.claims import ClaimsOptions, ClaimsResult, answered, check_claims
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, with_costs
-from analysis.registry import Analysis, SectionSpec
-from analysis.report.comparisons import compare_populations
-from analysis.report.findings import find
+from analysis.registry import SectionSpec
+from analysis.report.comparisons import SystemComparison, compare_populations
+from analysis.report.findings import key_findings
 from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
 from analysis.report.results import chart, results, systems
@@ -27,7 +25,8 @@ from analysis.store.quality import drop_implausible_intervals
 from paradnn.core.words import counted, without_secrets
 from paradnn.store.address import address_of
 
-_POPULATIONS = 8  # shown in full
+#: Populations that the page shows in full.
+_MAX_POPULATIONS = 8
 
 
 def make_report(
@@ -37,10 +36,17 @@ def make_report(
     prices: PriceList | None = None,
     made: str = "",
 ) -> str:
-    """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
+    """Make the page of some runs.
 
-    `prices` are those of an hour, over what runs recorded; `made` is the date that the page names
-    (now, unless given).
+    Args:
+        frame: The runs that the selection chose, as `analysis.store.load.load` returns them.
+        selection: The selection.
+        pool: Whether heterogeneous runs of a device are one population.
+        prices: Prices per hour, which override those that the runs recorded.
+        made: Date that the page names; empty for now.
+
+    Returns:
+        The HTML of the page.
     """
     prices = prices or PriceList()
     frame, _ = drop_implausible_intervals(with_costs(legible(frame), prices))
@@ -48,102 +54,115 @@ def make_report(
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
-    shown = populations[:_POPULATIONS]
-    asked = ((one, outline("system", one.rows)) for one in shown)
-    chapters = [
-        PopulationReport(one, context.sections(each, one.rows, one.selection, one.key, one.name))
-        for one, each in asked
-    ]
-    for one in populations[_POPULATIONS:]:
-        command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
-        reason = f"left out to keep the page small: {command}"
-        context.missing.append(Missing("Further populations", one.name, reason))
-    if pool:
-        comparisons = []
-    else:
+    shown = populations[:_MAX_POPULATIONS]
+    reports = [_report_population(population, context) for population in shown]
+    for population in populations[_MAX_POPULATIONS:]:
+        command = _report_command(population.selection)
+        reason = f"omitted to keep the page small: {command}"
+        context.missing.append(Missing("Further populations", population.name, reason))
+    comparisons: list[SystemComparison] = []
+    if not pool:
         comparisons = compare_populations(shown, frame, selection, context)
-
-    def of_all(*asked: tuple[Analysis[Any, Any], SectionSpec]) -> list[Any]:
-        return context.sections(asked, frame, selection, "all", "all runs")
-
-    choices = of_all(*outline("all", frame, prices.given))
-    claims = of_all(
-        (
-            replace(check_claims, function=_measured),
-            SectionSpec(ClaimsOptions(), check_claims.title),
-        )
+    choices = context.sections(
+        outline("all", frame, prices.given), frame, selection, "all", "all runs"
     )
-    answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
+    claims_analysis = replace(check_claims, function=_answered_claims)
+    claims_spec = SectionSpec(ClaimsOptions(), check_claims.title)
+    claims = context.sections([(claims_analysis, claims_spec)], frame, selection, "all", "all runs")
+    findings = key_findings(reports, comparisons, choices)
     return render(
         "page.html",
         made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        answers=[(topic, [*own]) for topic, own in answers],
-        chapters=chapters,
+        answers=[
+            (topic, list(group)) for topic, group in groupby(findings, lambda entry: entry.topic)
+        ],
+        chapters=reports,
         choices=choices,
         comparisons=comparisons,
         claims=claims,
-        missing=_grouped(context.missing),
-        command=_command(selection, pool, prices),
-        **_described(shown, selection, context),
+        missing=_group_missing(context.missing),
+        command=_report_command(selection, pool=pool, prices=prices),
+        **_describe_runs(shown, selection, context),
     )
 
 
-def _described(
+def _report_population(population: Population, context: Context) -> PopulationReport:
+    sections = context.sections(
+        outline("system", population.rows),
+        population.rows,
+        population.selection,
+        population.key,
+        population.name,
+    )
+    return PopulationReport(population, sections)
+
+
+def _describe_runs(
     shown: Sequence[Population], selection: Selection, context: Context
 ) -> dict[str, Any]:
-    """What the page says of the systems, of what they measured, and of where the runs are."""
+    """What the page says about the systems, their results, and the location of the runs."""
     stores = [address_of(uri) for uri in context.store] or [address_of()]
-    store = next((each for each in stores if not each.is_bundle), stores[0])
-    whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
+    store = next((address for address in stores if not address.is_bundle), stores[0])
+    export = shlex.join(
+        ["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)]
+    )
+    store_names = [
+        address.public.rpartition("/")[2] if address.is_bundle else address.public
+        for address in stores
+    ]
+    ui_command = ""
+    if not store.is_bundle:
+        ui_command = f"python -m paradnn.ui --store {shlex.quote(store.public)}"
     return {
-        "names": [one.name for one in shown],
-        "runs": counted(sum(len(one.rows) for one in shown), "run"),
-        "families": list(dict.fromkeys(name for one in shown for name in families(one.rows))),
-        "chart": chart(shown),
-        "results": results(shown, whole),
-        "systems": systems(shown, context.store[0] if context.store else None),
-        "store": ", ".join(
-            each.public.rpartition("/")[2] if each.is_bundle else each.public for each in stores
+        "names": [population.name for population in shown],
+        "runs": counted(sum(len(population.rows) for population in shown), "run"),
+        "families": list(
+            dict.fromkeys(name for population in shown for name in families(population.rows))
         ),
+        "chart": chart(shown),
+        "results": results(shown, export),
+        "systems": systems(shown, context.store[0] if context.store else None),
+        "store": ", ".join(store_names),
         "ui": ui_address(store.uri),
-        "ui_command": ""
-        if store.is_bundle
-        else f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+        "ui_command": ui_command,
     }
 
 
-def _measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
+def _answered_claims(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     """The claims that have data."""
     result = check_claims.function(runs, options)
-    return answered(
-        tuple(one for one in result.verdicts if one.measured), result.sources, result.pooled
-    )
+    verdicts = tuple(verdict for verdict in result.verdicts if verdict.measured)
+    return answered(verdicts, result.sources, result.pooled)
 
 
-def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
-    """(title, of, reason) of each analysis that could not be made; those with the same reason
-    together.
-    """
+def _group_missing(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
+    """Title, runs and reason of each analysis that could not be made, grouped by reason."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for title, of, reason in missing:
-        groups.setdefault((title, reason), []).append(of)
-    return [(title, "; ".join(of), reason) for (title, reason), of in groups.items()]
+    for title, runs, reason in missing:
+        groups.setdefault((title, reason), []).append(runs)
+    return [(title, "; ".join(runs), reason) for (title, reason), runs in groups.items()]
 
 
 def ui_address(uri: str) -> str:
-    """The address of the MLflow UI of a tracking server, without user, password and query; empty
-    for other stores.
+    """The address of a tracking server's MLflow UI, without user, password and query.
+
+    It is empty for other stores.
     """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return ""
-    return urlunsplit(
-        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", "")
-    )
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 
 
-def _command(selection: Selection, pool: bool, prices: PriceList) -> str:
-    """The command line that makes the same page."""
-    words = [*command_line(selection), *(["--pool"] if pool else [])]
-    words += [word for given in prices.given for word in ("--price", given)]
-    return shlex.join(["python", "-m", "analysis", "report", *words])
+def _report_command(
+    selection: Selection, *, pool: bool = False, prices: PriceList | None = None
+) -> str:
+    """The command line that makes a page of a selection."""
+    words = ["python", "-m", "analysis", "report", *command_line(selection)]
+    if pool:
+        words.append("--pool")
+    if prices is not None:
+        for price in prices.given:
+            words += ["--price", price]
+    return shlex.join(words)

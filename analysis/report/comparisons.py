@@ -1,9 +1,7 @@
-"""Populations of a store against each other, where they measured the same points, and the verdict
-on them.
-"""
+"""Comparisons of populations that measured the same points, and the verdicts on them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -26,22 +24,38 @@ from paradnn.statistics.sessions import REMEDY, SessionOverlap, get_sampling
 
 FASTER = "Which is faster"
 COSTS = "What it costs"
-_TRIED = 12  # pairs of populations that are tried
-_SHOWN = 6  # comparisons that are in the page
-_TELLING = ("software.name", "host", "environment_id", "protocol_id")
-_SAID = ("device", "platform.name")  # what the names of systems say
-_IDENTITY = ("device", "environment_id", "protocol_id", "schema_version", "task")
-#: Why sessions allow no verdict.
-_REASONS = {
-    SessionOverlap.ALONE: "one was measured in {}, the other in {} of their own, and what a session does to all of its runs "
-    "cannot be told from the difference",
-    SessionOverlap.APART: "one was measured before the other, and a drift cannot be told from the difference",
-    SessionOverlap.UNKNOWN: "when they were measured is not recorded, so their sessions cannot be told apart",
+#: Pairs of populations that are tried, and comparisons that the page shows.
+_MAX_TRIED = 12
+_MAX_COMPARISONS = 6
+#: Columns that may choose a population, by readability.
+_CHOOSING_COLUMNS = ("software.name", "host", "environment_id", "protocol_id")
+_IDENTITY_COLUMNS = ("device", "environment_id", "protocol_id", "schema_version", "task")
+#: Columns that the names of systems already state.
+_NAMED_COLUMNS = ("device", "platform.name")
+#: Why sessions allow no verdict. The gaps are the sessions of either side.
+_NO_VERDICT_REASONS = {
+    SessionOverlap.ALONE: (
+        "one was measured in {}, the other in {} of its own, and the effect of a session on all of "
+        "its runs cannot be separated from the difference"
+    ),
+    SessionOverlap.APART: (
+        "one was measured before the other, and drift cannot be separated from the difference"
+    ),
+    SessionOverlap.UNKNOWN: (
+        "the time of measurement is not recorded, so their sessions are unknown"
+    ),
 }
 
 
 class SystemComparison(NamedTuple):
-    """Two populations with points in common, what was found of them, and the sections that show it."""
+    """Two populations with points in common.
+
+    Attributes:
+        a: The first population.
+        b: The second population.
+        result: The comparison of their points.
+        sections: The sections that show it.
+    """
 
     a: Population
     b: Population
@@ -55,188 +69,284 @@ class SystemComparison(NamedTuple):
 
     @property
     def rows(self) -> list[dict[Any, Any]]:
-        """The families of which both have points."""
+        """The comparison of each family that both populations have points of."""
         return [row for row in self.result.families.to_dict("records") if row["points"]]
 
 
 def compare_populations(
     populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
 ) -> list[SystemComparison]:
-    """The comparisons of any two populations that pair; why others do not, and how many were not
-    tried, is missing.
+    """Compare every two populations that have points in common.
+
+    Args:
+        populations: The populations.
+        frame: The runs of all of them.
+        selection: Chooses these runs from the store.
+        context: Makes the sections. Its `missing` gains the pairs without a comparison.
     """
     comparisons: list[SystemComparison] = []
-    couples = list(combinations([one for one in populations if is_ok(one.rows).any()], 2))
-    for number, pair in enumerate(couples):
-        if number >= _TRIED or len(comparisons) >= _SHOWN:
-            left = f"{len(couples) - number} pairs of populations were not tried, to keep the page small: compare A B"
-            context.missing.append(Missing("Comparisons", "further populations", left))
+    measured = [population for population in populations if is_ok(population.rows).any()]
+    pairs = list(combinations(measured, 2))
+    for number, (first, second) in enumerate(pairs):
+        if number >= _MAX_TRIED or len(comparisons) >= _MAX_COMPARISONS:
+            reason = (
+                f"{len(pairs) - number} pairs of populations were not tried, to keep the page "
+                "small: compare A B"
+            )
+            context.missing.append(Missing("Comparisons", "further populations", reason))
             break
-        # On one device the later over the earlier; else as the populations stand.
-        begun = [one.rows["start_time"].min() for one in pair]
-        a, b = pair[::-1] if pair[0].device == pair[1].device and begun[0] < begun[1] else pair
-        comparisons += _compare(a, b, f"c{number + 1}", frame, selection, context)
+        a, b = _order_pair(first, second)
+        comparison = _compare_pair(a, b, f"c{number + 1}", frame, selection, context)
+        if comparison is not None:
+            comparisons.append(comparison)
     return comparisons
 
 
+def _order_pair(first: Population, second: Population) -> tuple[Population, Population]:
+    """On one device the later population over the earlier one; else in their order."""
+    is_earlier = first.rows["start_time"].min() < second.rows["start_time"].min()
+    if first.device == second.device and is_earlier:
+        return second, first
+    return first, second
+
+
 def side_of(population: Population, other: Population, frame: pd.DataFrame) -> str:
-    """The condition, as `compare` takes it, that chooses a population: the most readable one, else
-    its identity.
+    """The condition, as `compare` takes it, that chooses a population.
+
+    It is the most readable condition that chooses exactly these runs, else their identity.
+
+    Args:
+        population: The population.
+        other: The other side.
+        frame: The runs of both.
     """
     versions = [str(name) for name in frame.columns if str(name).startswith("version.")]
-    for column in ("device", *versions, *_TELLING):
+    for column in ("device", *versions, *_CHOOSING_COLUMNS):
         value = population.value(column)
         if value is None or value == other.value(column):
             continue
-        if int(frame[column].astype("str").eq(value).fillna(False).sum()) == len(population.rows):
-            return f"{column}={value.replace(' & ', ' ? ')}"  # " & " divides conditions, and ? stands for any letter
-    values = {column: population.value(column) for column in _IDENTITY}
-    return " & ".join(
-        f"{name}={value.replace(' & ', ' ? ')}"
-        for name, value in values.items()
-        if value is not None
-    )
+        chosen = frame[column].astype("str").eq(value).fillna(False).sum()
+        if int(chosen) == len(population.rows):
+            return f"{column}={_escape_side(value)}"
+    conditions = []
+    for column in _IDENTITY_COLUMNS:
+        value = population.value(column)
+        if value is not None:
+            conditions.append(f"{column}={_escape_side(value)}")
+    return " & ".join(conditions)
 
 
-def _compare(
+def _escape_side(value: str) -> str:
+    """Replace " & ", which separates conditions; ? matches any character."""
+    return value.replace(" & ", " ? ")
+
+
+def _compare_pair(
     a: Population,
     b: Population,
     key: str,
     frame: pd.DataFrame,
     selection: Selection,
     context: Context,
-) -> Iterator[SystemComparison]:
-    """Cell by cell, then against the size of the models, then operation by operation where both
-    were profiled.
+) -> SystemComparison | None:
+    """Compare two populations by cell and by size of the model, and by operation if both were
+    profiled.
     """
-    of = f"{a.name} over {b.name}"
-    sides = (side_of(a, b, frame), side_of(b, a, frame))
-    common = tuple(name for name in families(a.rows) if name in families(b.rows))
+    title = f"{a.name} over {b.name}"
+    a_families = families(a.rows)
+    b_families = families(b.rows)
+    common = tuple(name for name in a_families if name in b_families)
     if not common:
-        context.missing.append(Missing("Comparison", of, "they have no model family in common"))
-        return
-    if len(common) == len(families(a.rows)) == len(families(b.rows)):
-        narrowed = ()
-    else:
-        narrowed = common
+        reason = "they have no model family in common"
+        context.missing.append(Missing("Comparison", title, reason))
+        return None
+    if len(common) == len(a_families) == len(b_families):
+        # Both have the same families, so no choice is needed.
+        common = ()
+    side_a = side_of(a, b, frame)
+    side_b = side_of(b, a, frame)
 
-    def made(one: Any, options: Any, title: str, reading: str, name: str = "") -> Section | None:
-        return context.section(
-            one, SectionSpec(options, title, reading, narrowed, name), frame, selection, key, of
-        )
+    def make_section(analysis: Any, spec: SectionSpec) -> Section | None:
+        return context.section(analysis, spec, frame, selection, key, title)
 
-    reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
-    first = made(
-        compare, CompareOptions(a=sides[0], b=sides[1]), "Comparison, cell by cell", reading
+    by_cell = make_section(
+        compare,
+        SectionSpec(
+            CompareOptions(a=side_a, b=side_b),
+            "Comparison, cell by cell",
+            "Each mark is a point that both measured; the bar is the geometric mean with its 95% "
+            "interval.",
+            common,
+        ),
     )
-    if first is None:
-        return
-    options = SpeedupOptions(a=sides[:1], b=sides[1:])
-    reading = f"Points above 1 are faster on {a.name}."
-    more = [made(speedup, options, "What the speedup depends on", reading)]
-    if a.profiled().any() and b.profiled().any():
-        reading = "Speedup of the FLOP rate of each operation type."
-        more.append(
-            made(
-                speedup,
+    if by_cell is None:
+        return None
+    options = SpeedupOptions(a=(side_a,), b=(side_b,))
+    sections = [by_cell]
+    by_size = make_section(
+        speedup,
+        SectionSpec(
+            options,
+            "What the speedup depends on",
+            f"Points above 1 are faster on {a.name}.",
+            common,
+        ),
+    )
+    if by_size is not None:
+        sections.append(by_size)
+    if a.is_profiled().any() and b.is_profiled().any():
+        by_operation = make_section(
+            speedup,
+            SectionSpec(
                 replace(options, operations=True),
                 "Operation by operation",
-                reading,
+                "Speedup of the FLOP rate of each operation type.",
+                common,
                 "operations",
-            )
+            ),
         )
-    assert isinstance(first.result, Compared)
-    yield SystemComparison(a, b, first.result, tuple(each for each in (first, *more) if each))
+        if by_operation is not None:
+            sections.append(by_operation)
+    assert isinstance(by_cell.result, Compared)
+    return SystemComparison(a, b, by_cell.result, tuple(sections))
 
 
-def compared(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """A sentence for each family that both measured, and what else sets the two apart."""
-    anchor, (a, b) = comparison.sections[0].anchor, (comparison.a.name, comparison.b.name)
+def comparison_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
+    """A finding per family that both measured, and one on what else distinguishes the two."""
+    anchor = comparison.sections[0].anchor
     for row in comparison.rows:
-        yield KeyFinding(FASTER, _sentence(row, a, b, comparison), anchor)
-    differ = comparison.result.cells.attrs.get("differ", {})
-    # What one side alone records, the section of the comparison lists.
-    known = {
-        name: values
-        for name, values in differ.items()
-        if name not in _SAID and "(none)" not in values
-    }
-    said = [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]
-    if said:
-        yield KeyFinding(
-            FASTER,
-            f"{a} and {b} also differ in {', '.join(said)}: the ratios include that.",
-            anchor,
+        yield KeyFinding(FASTER, _verdict_sentence(row, comparison), anchor)
+    differences = comparison.result.cells.attrs.get("differ", {})
+    # The section of the comparison lists what only one side records.
+    parts = [
+        f"{label(name)} ({one} / {other})"
+        for name, (one, other) in differences.items()
+        if name not in _NAMED_COLUMNS and "(none)" not in (one, other)
+    ]
+    if parts:
+        sentence = (
+            f"{comparison.a.name} and {comparison.b.name} also differ in {', '.join(parts)}: "
+            "the ratios include that."
         )
+        yield KeyFinding(FASTER, sentence, anchor)
 
 
-def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, float, str]:
-    """A geometric mean from the side that is ahead: whether that is the first, mean, low end, both
-    in words.
+@dataclass(frozen=True)
+class _Ratio:
+    """A geometric mean of ratios, from the side that is ahead.
+
+    Attributes:
+        is_a_ahead: Whether the first side is ahead.
+        mean: The geometric mean, 1 or more.
+        low: Lower end of its 95% interval.
+        interval: The interval as text.
     """
-    mean, low, high = (row[f"geometric_mean{end}"] * factor for end in ("", "_low", "_high"))
-    ahead = mean >= 1
-    mean, low, high = (mean, low, high) if ahead else (1 / mean, 1 / high, 1 / low)
-    known = abs(low) < float("inf") and abs(high) < float("inf")
-    return (
-        ahead,
-        mean,
-        low,
-        "95% CI {1} to {2}".format(*format_distinct(mean, low, high)) if known else "no interval",
-    )
+
+    is_a_ahead: bool
+    mean: float
+    low: float
+    interval: str
 
 
-def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparison) -> str:
-    ahead, mean, _, interval = _told(row)
-    faster, slower = (a, b) if ahead else (b, a)
-    wins = row["wins"] if ahead else row["points"] - row["wins"]
-    models = f"{row['family']} models"
+def _read_ratio(row: Mapping[Any, Any], factor: float = 1.0) -> _Ratio:
+    """The ratio of a row of families, times a factor."""
+    mean = row["geometric_mean"] * factor
+    low = row["geometric_mean_low"] * factor
+    high = row["geometric_mean_high"] * factor
+    is_a_ahead = bool(mean >= 1)
+    if not is_a_ahead:
+        mean = 1 / mean
+        low, high = 1 / high, 1 / low
+    interval = "no interval"
+    if abs(low) < float("inf") and abs(high) < float("inf"):
+        _, low_text, high_text = format_distinct(mean, low, high)
+        interval = f"95% CI {low_text} to {high_text}"
+    return _Ratio(is_a_ahead, mean, low, interval)
+
+
+def _verdict_sentence(row: Mapping[Any, Any], comparison: SystemComparison) -> str:
+    """The verdict on a family, with the ratio that it rests on."""
+    a = comparison.a.name
+    b = comparison.b.name
     verdict = row["verdict"]
-    words = (
-        f"{faster} runs {format_distinct(1, mean)[1]} times as fast as {slower} ({interval}) in the geometric mean over "
-        f"{counted(row['points'], 'point')} that both measured"
-    ) + f", and is ahead in {wins}" * (verdict != Verdict.SAME)
-    alone = row["missing_a"] + row["missing_b"]
-    if alone:
-        words += (
-            f"; the interval allows for {counted(alone, 'point')} that ran on one of them alone"
-        )
+    ratio = _read_ratio(row)
+    faster = a if ratio.is_a_ahead else b
+    evidence = _describe_ratio(row, ratio, a, b)
+    models = f"{row['family']} models"
     if verdict == Verdict.WITHHELD:
-        design = get_sampling(comparison.result.cells, str(row["family"])).design
-        reason = _REASONS.get(design.overlap, "their sessions do not allow one")
-        why = reason.format(*(counted(count, "session") for count in design.sessions))
-        return f"No verdict on {models} between {a} and {b}: {why}; {REMEDY}. As measured, {words}."
-    begin = {
-        Verdict.A_BETTER: f"{faster} is faster on {models}",
-        Verdict.B_BETTER: f"{faster} is faster on {models}",
-        Verdict.SAME: f"{a} and {b} are equally fast on {models}, within {comparison.result.asked.margin:.0%}",
-        Verdict.NOT_SHOWN: f"No difference between {a} and {b} is shown on {models}",
-    }.get(verdict, f"Not enough data on {models} for {a} and {b}")
-    return f"{begin}: {words}."
+        reason = _no_verdict_reason(comparison, str(row["family"]))
+        return (
+            f"No verdict on {models} between {a} and {b}: {reason}; {REMEDY}. "
+            f"As measured, {evidence}."
+        )
+    if verdict in (Verdict.A_BETTER, Verdict.B_BETTER):
+        statement = f"{faster} is faster on {models}"
+    elif verdict == Verdict.SAME:
+        margin = comparison.result.asked.margin
+        statement = f"{a} and {b} are equally fast on {models}, within {margin:.0%}"
+    elif verdict == Verdict.NOT_SHOWN:
+        statement = f"No difference between {a} and {b} is shown on {models}"
+    else:
+        statement = f"Not enough data on {models} for {a} and {b}"
+    return f"{statement}: {evidence}."
 
 
-def hourly(rows: pd.DataFrame) -> float | None:
-    """What an hour costs, where all runs that say so agree."""
-    known = rows[PRICE].dropna().unique()
-    return float(known[0]) if len(known) == 1 else None
+def _describe_ratio(row: Mapping[Any, Any], ratio: _Ratio, a: str, b: str) -> str:
+    faster, slower = (a, b) if ratio.is_a_ahead else (b, a)
+    text = (
+        f"{faster} runs {format_distinct(1, ratio.mean)[1]} times as fast as {slower} "
+        f"({ratio.interval}) in the geometric mean over {counted(row['points'], 'point')} "
+        "that both measured"
+    )
+    if row["verdict"] != Verdict.SAME:
+        wins = row["wins"] if ratio.is_a_ahead else row["points"] - row["wins"]
+        text += f", and is ahead in {wins}"
+    only_one_side = row["missing_a"] + row["missing_b"]
+    if only_one_side:
+        text += (
+            f"; the interval allows for {counted(only_one_side, 'point')} "
+            "that ran on one of them alone"
+        )
+    return text
 
 
-def relative_costs(comparison: SystemComparison) -> Iterator[KeyFinding]:
-    """Which system is cheaper for the same work, family by family: the ratio of their speeds times
-    that of prices.
+def _no_verdict_reason(comparison: SystemComparison, family: str) -> str:
+    design = get_sampling(comparison.result.cells, family).design
+    reason = _NO_VERDICT_REASONS.get(design.overlap, "their sessions do not allow one")
+    return reason.format(*(counted(count, "session") for count in design.sessions))
+
+
+def price_per_hour(rows: pd.DataFrame) -> float | None:
+    """The price of an hour; None unless all runs that state one agree."""
+    prices = rows[PRICE].dropna().unique()
+    if len(prices) == 1:
+        return float(prices[0])
+    return None
+
+
+def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
+    """Which system is cheaper for the same work, per family.
+
+    The ratio of costs is the ratio of speeds times that of prices.
     """
     a = comparison.a
     b = comparison.b
-    first = hourly(a.rows)
-    second = hourly(b.rows)
-    for row in comparison.rows if first is not None and second is not None else ():
-        ahead, mean, low, interval = _told(row, second / first)  # type: ignore[operator]
-        cheap, dear = (a.name, b.name) if ahead else (b.name, a.name)
-        words = f"the same work on {row['family']} models costs {mean:.3g} times as much on {dear} ({interval})"
-        shown = low > 1 and row["verdict"] not in (Verdict.WITHHELD, Verdict.NOT_ENOUGH)
-        unsure = f"Which of {a.name} and {b.name} is cheaper is not shown: as measured, {words}."
-        yield KeyFinding(
-            COSTS,
-            f"{cheap} is cheaper: {words}." if shown else unsure,
-            comparison.sections[0].anchor,
+    a_price = price_per_hour(a.rows)
+    b_price = price_per_hour(b.rows)
+    if a_price is None or b_price is None:
+        return
+    for row in comparison.rows:
+        ratio = _read_ratio(row, b_price / a_price)
+        cheaper, dearer = (a.name, b.name) if ratio.is_a_ahead else (b.name, a.name)
+        evidence = (
+            f"the same work on {row['family']} models costs {ratio.mean:.3g} times as much on "
+            f"{dearer} ({ratio.interval})"
         )
+        has_verdict = row["verdict"] not in (Verdict.WITHHELD, Verdict.NOT_ENOUGH)
+        if ratio.low > 1 and has_verdict:
+            sentence = f"{cheaper} is cheaper: {evidence}."
+        else:
+            sentence = (
+                f"Which of {a.name} and {b.name} is cheaper is not shown: as measured, {evidence}."
+            )
+        yield KeyFinding(COSTS, sentence, comparison.sections[0].anchor)

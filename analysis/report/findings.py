@@ -1,9 +1,9 @@
-"""What a page says first: what it costs, what is fastest, what limits it, what to change next, how
-far to trust it.
+"""The findings at the top of a page.
 
-A question is a function of a population that answers in sentences, each with a command to go on
-with or none; of several systems the verdict on them comes before. A sentence points at the section
-that it is of.
+The findings state costs, the fastest configurations, bottlenecks, the next changes to try, and the
+reliability of the numbers. A question is a function of a population that yields answers. An answer
+is a sentence and the command that shows more; the command may be empty. If there are several
+systems, the verdict on them comes first. A finding links to its section.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from analysis.report.comparisons import (
     COSTS,
     FASTER,
     SystemComparison,
-    compared,
-    hourly,
-    relative_costs,
+    comparison_findings,
+    cost_findings,
+    price_per_hour,
 )
 from analysis.report.populations import Population, common_overrides
-from analysis.report.results import AT_BATCH, are_busy, model_name
+from analysis.report.results import AT_BATCH, have_contended_ceilings, model_name
 from analysis.report.sections import KeyFinding, PopulationReport, Section
 from analysis.store.frame import families, is_ok, select_rows
 from analysis.store.lazy_step_inputs import step_inputs
@@ -41,14 +41,25 @@ NEXT = "What to change next"
 DEPENDS = "What it depends on"
 MEMORY_ENDS = "Where memory ends"
 TRUST = "How far to trust it"
-_BESIDE = "Compared with published platforms"
-_CHOOSE = "What to choose"
-#: In the order of the page.
-TOPICS = (COSTS, FASTER, FASTEST, _BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, _CHOOSE)
+_PUBLISHED_PLATFORMS = "Compared with published platforms"
+_CHOICE = "What to choose"
+#: The topics in the order of the page.
+TOPICS = (
+    COSTS,
+    FASTER,
+    FASTEST,
+    _PUBLISHED_PLATFORMS,
+    LIMITS,
+    NEXT,
+    DEPENDS,
+    MEMORY_ENDS,
+    TRUST,
+    _CHOICE,
+)
 
-#: Settings of a model that one can change, with the value that others are set against where it was
-#: measured.
-_LEVERS = {
+#: Settings that a user can change, with the value that is the baseline if it was measured. With
+#: None, the smallest measured value is the baseline.
+_SETTINGS = {
     "batch_size": None,
     "precision": "float32",
     "compile": "graph",
@@ -57,14 +68,27 @@ _LEVERS = {
     "framework.name": "tensorflow",
     "software.name": "current",
 }
-#: Columns, beside those of the model, that say what is run, or how.
-_SETTINGS = (*_LEVERS, "mode", "optimizer.name", "data.name", "scenario", "hosts", "transport")
-_GAIN = 1.05  # times the throughput, from which on a change is worth a word
-_BUSY = " (which was measured beside other work, and is too low)"
-_FAR = 0.5  # of the roof, below which neither arithmetic nor memory is what limits
-#: What is paid for, by metric. A run counts as the first of which it has a cost: what serves
+#: Columns besides those of the model that identify what runs, or how.
+_IDENTIFYING_COLUMNS = (
+    *_SETTINGS,
+    "mode",
+    "optimizer.name",
+    "data.name",
+    "scenario",
+    "hosts",
+    "transport",
+)
+#: Defaults that a proposed command omits.
+_COMMAND_DEFAULTS = {"precision": "float32", "compile": "graph", "mode": "train"}
+#: Least factor of throughput for which a change is proposed.
+_MIN_GAIN = 1.05
+#: Below this share of the roof neither arithmetic nor memory is the limit.
+_FAR_FROM_ROOF = 0.5
+#: A property of more than this share of the points is one of the population.
+_MAJORITY = 0.5
+#: What the work costs, by metric. A run counts for the first metric that it has: a run that serves
 #: queries has steps too.
-_KINDS = {
+_COST_SENTENCES = {
     "cost_to_target": "A training to its target costs",
     "cost_of_learning": "A training costs",
     "cost_per_million_queries": "A million queries cost",
@@ -72,298 +96,402 @@ _KINDS = {
     "cost_per_million_examples": "A million examples cost",
 }
 
+#: Sentences, each with the command that shows more. The command may be an empty string.
 Answers = Iterator[tuple[str, str]]
 
 
-def find(
-    chapters: Sequence[PopulationReport],
+def key_findings(
+    reports: Sequence[PopulationReport],
     comparisons: Sequence[SystemComparison],
     choices: Sequence[Section],
 ) -> list[KeyFinding]:
-    """Everything that is said first, in the order of the page."""
+    """The findings at the top of the page, in its order.
 
-    def named(one: Population) -> str:  # what a sentence about one of several begins with
-        return f"{one.name}: " if len(chapters) > 1 else ""
+    Args:
+        reports: The populations with their sections.
+        comparisons: Comparisons of populations.
+        choices: Sections about latency and cost.
+    """
+    findings: list[KeyFinding] = []
+    priced = [report for report in reports if report.population.rows[PRICE].notna().any()]
+    if priced:
+        for comparison in comparisons:
+            findings += cost_findings(comparison)
+    name_systems = len(reports) > 1
 
     def ask(
-        topic: str, tell: Callable[[Population], Answers], of: Sequence[PopulationReport] = chapters
+        topic: str,
+        question: Callable[[Population], Answers],
+        asked: Sequence[PopulationReport] = reports,
     ) -> list[KeyFinding]:
-        told = (
-            (chapter.population, answer) for chapter in of for answer in tell(chapter.population)
-        )
-        return [
-            KeyFinding(topic, named(one) + words, one.key, command)
-            for one, (words, command) in told
-        ]
+        return list(_ask(topic, question, asked, name_systems=name_systems))
 
-    priced = [chapter for chapter in chapters if chapter.population.rows[PRICE].notna().any()]
-    every = [
-        finding for comparison in comparisons if priced for finding in relative_costs(comparison)
+    findings += ask(COSTS, _costs, priced)
+    findings += [finding._replace(anchor="results") for finding in ask(FASTEST, _fastest)]
+    findings += ask(LIMITS, _distance_to_roof)[:1]
+    findings += _section_headlines(reports, name_systems=name_systems)
+    findings += ask(NEXT, _next_change)[:1]
+    findings += _comparison_findings(reports, comparisons)
+    findings += ask(MEMORY_ENDS, _memory_limit)
+    findings += ask(TRUST, _trust)
+    for section in choices:
+        highlight = section.result.headline()
+        if highlight is not None:
+            findings.append(KeyFinding(highlight.topic, highlight.words, section.anchor))
+    return sorted(findings, key=_topic_rank)
+
+
+def _topic_rank(finding: KeyFinding) -> int:
+    if finding.topic in TOPICS:
+        return TOPICS.index(finding.topic)
+    return len(TOPICS)
+
+
+def _ask(
+    topic: str,
+    question: Callable[[Population], Answers],
+    reports: Sequence[PopulationReport],
+    *,
+    name_systems: bool,
+) -> Iterator[KeyFinding]:
+    """Ask a question about each population."""
+    for report in reports:
+        population = report.population
+        for sentence, command in question(population):
+            text = _prefix(population, name_systems=name_systems) + sentence
+            yield KeyFinding(topic, text, population.key, command)
+
+
+def _prefix(population: Population, *, name_systems: bool) -> str:
+    """The beginning of a sentence about one of several systems."""
+    return f"{population.name}: " if name_systems else ""
+
+
+def _comparison_findings(
+    reports: Sequence[PopulationReport], comparisons: Sequence[SystemComparison]
+) -> list[KeyFinding]:
+    findings = [
+        finding for comparison in comparisons for finding in comparison_findings(comparison)
     ]
-    every += ask(COSTS, _own_costs, priced)
-    every += [one._replace(anchor="results") for one in ask(FASTEST, _fastest)]
-    every += [
-        *ask(LIMITS, _below_the_roof)[:1],
-        *_headlines(chapters, named),
-        *ask(NEXT, _change)[:1],
-    ]
-    every += (
-        between := [finding for comparison in comparisons for finding in compared(comparison)]
+    if findings or len(reports) < 2:
+        return findings
+    names = ", ".join(report.population.name for report in reports)
+    sentence = (
+        f"No point was measured on two of {names}: none can be preferred. Measure the same sweep "
+        "on both, into the same store, or compare settings by turns with python -m paradnn.compare."
     )
-    if not between and len(chapters) > 1:
-        words = (
-            f"No point was measured on two of {', '.join(one.population.name for one in chapters)}: none can be "
-            "preferred. Measure the same sweep on both, into the same store, or compare settings by turns with "
-            "python -m paradnn.compare."
-        )
-        every.append(KeyFinding(FASTER, words, chapters[0].population.key))
-    every += [*ask(MEMORY_ENDS, _memory), *ask(TRUST, _trust)]
-    told = ((section, section.result.headline()) for section in choices)
-    every += [
-        KeyFinding(found.topic, found.words, section.anchor) for section, found in told if found
-    ]
-    return sorted(
-        every, key=lambda one: TOPICS.index(one.topic) if one.topic in TOPICS else len(TOPICS)
-    )
+    return [KeyFinding(FASTER, sentence, reports[0].population.key)]
 
 
-def _own_costs(population: Population) -> Answers:
+def _costs(population: Population) -> Answers:
     """What each kind of work costs, from the cheapest model to the dearest."""
-    rows = select_rows(
-        population.rows,
-        is_ok(population.rows) & ~population.rows["family"].isin(message_families()),
-    )
-    price = hourly(rows)
+    is_model = ~population.rows["family"].isin(message_families())
+    rows = select_rows(population.rows, is_ok(population.rows) & is_model)
     currency = population.value("price_currency") or ""
+    price = price_per_hour(rows)
+    basis = ""
     if price is not None:
-        hour = f", at a price of {format_number(price, currency, digits=3)} an hour"
-    else:
-        hour = ""
-    for metric, what in _KINDS.items():
+        basis = f", at a price of {format_number(price, currency, digits=3)} an hour"
+    for metric, beginning in _COST_SENTENCES.items():
         if metric not in rows or not rows[metric].notna().any():
             continue
-        mine = rows[rows[metric].notna()]
+        priced = rows[rows[metric].notna()]
         rows = rows[rows[metric].isna()]
-        for mode, part in mine.groupby("mode", sort=False) if "mode" in mine else [("", mine)]:
-            values = part[metric].astype("float64")
-            ends = part.loc[[*dict.fromkeys((values.idxmin(), values.idxmax()))]].to_dict("records")
-            each = [
-                f"{format_number(float(row[metric]), currency, digits=3)} ({model_name(row, AT_BATCH)})"
-                for row in ends
-            ]
-            extent = each[0] if len(each) == 1 else f"from {each[0]} to {each[1]}"
-            yield f"{what} {extent}{' in inference' if mode == 'inference' else ''}{hour}.", ""
+        parts: Any = [("", priced)]
+        if "mode" in priced:
+            parts = priced.groupby("mode", sort=False)
+        for mode, part in parts:
+            extent = _cost_range(part, metric, currency)
+            condition = " in inference" if mode == "inference" else ""
+            yield f"{beginning} {extent}{condition}{basis}.", ""
+
+
+def _cost_range(rows: pd.DataFrame, metric: str, currency: str) -> str:
+    """The lowest and the highest cost with their models."""
+    values = rows[metric].astype("float64")
+    extremes = list(dict.fromkeys((values.idxmin(), values.idxmax())))
+    texts = [
+        f"{format_number(float(row[metric]), currency, digits=3)} ({model_name(row, AT_BATCH)})"
+        for row in rows.loc[extremes].to_dict("records")
+    ]
+    if len(texts) == 1:
+        return texts[0]
+    return f"from {texts[0]} to {texts[1]}"
 
 
 def _fastest(population: Population) -> Answers:
-    """The point with the highest throughput, and the one with the highest FLOP rate, with its share
-    of the peak.
-    """
+    """The point with the highest throughput, and that with the highest FLOP rate."""
     points = population.points
-    if not len(points):
+    if points.empty:
         return
-
-    def most_of(column: str) -> tuple[dict[Any, Any], str]:
-        row = points.iloc[int(points[column].astype("float64").fillna(0).argmax())].to_dict()
-        mode = row.get("mode", "train")
-        return row, model_name(row, AT_BATCH) + (
-            "" if mode == "train" or pd.isna(mode) else f" ({mode})"
+    row = _maximum(points, "examples_per_second")
+    value = row["examples_per_second"]
+    low = row["examples_per_second_low"]
+    interval = "no interval"
+    if not pd.isna(low):
+        interval = (
+            f"95% interval {rounded(low, 3)} to {rounded(row['examples_per_second_high'], 3)}"
         )
+    rank = _describe_rank(points, low)
+    yield f"{_name_with_mode(row)}: {rounded(value, 3)} examples/s ({interval}){rank}.", ""
+    if "flops_per_second" not in points or not points["flops_per_second"].notna().any():
+        return
+    row = _maximum(points, "flops_per_second")
+    rate = format_number(row["flops_per_second"], "FLOP/s", digits=3)
+    sentence = f"Most arithmetic: {_name_with_mode(row)}, {rate}"
+    share = row.get("flops_utilization")
+    if pd.notna(share):
+        sentence += (
+            f", {format_number(share, share=True, digits=3)} of this machine's measured peak"
+        )
+        if have_contended_ceilings(points):
+            sentence += " (which was measured under contention, and is too low)"
+    yield f"{sentence}.", ""
 
-    row, called = most_of("examples_per_second")
-    value, low, high = (row[f"examples_per_second{end}"] for end in ("", "_low", "_high"))
-    if low == low:
-        interval = f"95% interval {rounded(low, 3)} to {rounded(high, 3)}"
-    else:
-        interval = "no interval"
+
+def _maximum(points: pd.DataFrame, column: str) -> dict[Any, Any]:
+    """The row with the highest value of a column."""
+    position = int(points[column].astype("float64").fillna(0).argmax())
+    return points.iloc[position].to_dict()
+
+
+def _name_with_mode(row: dict[Any, Any]) -> str:
+    name = model_name(row, AT_BATCH)
+    mode = row.get("mode", "train")
+    if mode == "train" or pd.isna(mode):
+        return name
+    return f"{name} ({mode})"
+
+
+def _describe_rank(points: pd.DataFrame, low: float) -> str:
+    """Whether other points may be as fast as the fastest one, whose interval begins at `low`."""
+    text = ""
     if len(points) > 1:
-        most = f", the most of {counted(len(points), 'point')}"
-    else:
-        most = ""
-    most += ", of which others may be as fast" if most and low != low else ""
-    reach = points["examples_per_second_high"].fillna(points["examples_per_second"])
-    rivals = int((reach >= low).sum()) - 1 if low == low else 0
+        text = f", the most of {counted(len(points), 'point')}"
+    if pd.isna(low):
+        return f"{text}, of which others may be as fast" if text else ""
+    upper = points["examples_per_second_high"].fillna(points["examples_per_second"])
+    rivals = int((upper >= low).sum()) - 1
     if rivals:
-        most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"
-    yield f"{called}: {rounded(value, 3)} examples/s ({interval}){most}.", ""
-    if "flops_per_second" in points and points["flops_per_second"].notna().any():
-        row, called = most_of("flops_per_second")
-        words = f"Most arithmetic: {called}, {format_number(row['flops_per_second'], 'FLOP/s', digits=3)}"
-        if pd.notna(share := row.get("flops_utilization")):
-            words += (
-                f", {format_number(share, share=True, digits=3)} of this machine's measured peak"
-            )
-            words += _BUSY if are_busy(points) else ""
-        yield f"{words}.", ""
+        text += (
+            f"; {counted(rivals, 'other')} may be as fast, "
+            "and the highest of several such is high by chance"
+        )
+    return text
 
 
-def _below_the_roof(population: Population) -> Answers:
-    """Where most models are far below their roof, that neither arithmetic nor memory is what limits
-    them.
-    """
+def _distance_to_roof(population: Population) -> Answers:
+    """State that neither arithmetic nor memory is the limit, if most points are below the roof."""
     points = population.points
     shares = points.get("roofline_fraction", pd.Series(dtype=float)).astype("float64")
-    if shares.notna().any() and shares.median() < _FAR:
-        disturbed = _flagged(points, "contended", True) > _FAR * len(points)
-        what = "other work on the machine and small operations"
-        if disturbed:
-            what = what
-        else:
-            what = "small operations, or waiting for input,"
-        share = format_number(shares.median(), share=True)
-        words = f"Mostly neither arithmetic nor memory: the median point reaches {share} of what the machine's measured"
-        yield f"{words} peaks allow; {what} take the rest.", ""
+    if not (shares.notna().any() and shares.median() < _FAR_FROM_ROOF):
+        return
+    if _count_flagged(points, "contended", value=True) > _MAJORITY * len(points):
+        cause = "other work on the machine and small operations"
+    else:
+        cause = "small operations, or waiting for input,"
+    share = format_number(shares.median(), share=True)
+    yield (
+        (
+            f"Mostly neither arithmetic nor memory: the median point reaches {share} of what the "
+            f"machine's measured peaks allow; {cause} take the rest."
+        ),
+        "",
+    )
 
 
-def _headlines(
-    chapters: Sequence[PopulationReport], named: Callable[[Population], str]
+def _section_headlines(
+    reports: Sequence[PopulationReport], *, name_systems: bool
 ) -> Iterator[KeyFinding]:
-    """What analyses say first: each of one system, what it depends on of two."""
+    """Yield the headlines of the sections, with the names of the systems if there are several."""
     counts: Counter[str] = Counter()
-    for one, section in (
-        (each.population, section) for each in chapters for section in each.sections
-    ):
-        found = section.result.headline()
-        if found is not None and counts[section.name] < (2 if found.topic == DEPENDS else 1):
+    for report in reports:
+        population = report.population
+        for section in report.sections:
+            highlight = section.result.headline()
+            if highlight is None:
+                continue
+            limit = 2 if highlight.topic == DEPENDS else 1
+            if counts[section.name] >= limit:
+                continue
             counts[section.name] += 1
-            words = named(one) + found.words
-            if section.name == "roofline" and are_busy(one.rows):
-                words += " The peaks were measured beside other work and are too low."
-            yield KeyFinding(found.topic, words[0].upper() + words[1:], section.anchor)
+            sentence = _prefix(population, name_systems=name_systems) + highlight.words
+            if section.name == "roofline" and have_contended_ceilings(population.rows):
+                sentence += " The peaks were measured under contention and are too low."
+            sentence = sentence[0].upper() + sentence[1:]
+            yield KeyFinding(highlight.topic, sentence, section.anchor)
 
 
-def _change(population: Population) -> Answers:
-    """The setting that brought most, and what to measure next: beyond its largest value, else what
-    was not varied.
+def _next_change(population: Population) -> Answers:
+    """The setting that gained most, and what to measure next.
+
+    That is beyond the setting's largest value, else a setting that was not varied.
     """
     points = population.points
-    if population.published or not len(points):
+    if population.is_published or points.empty:
         return
-    pairs = {
-        name: found for name, usual in _LEVERS.items() if len(found := _lever(points, name, usual))
+    comparisons = {}
+    for name, baseline in _SETTINGS.items():
+        pairs = _compare_setting(points, name, baseline)
+        if len(pairs):
+            comparisons[name] = pairs
+    gains = {
+        name: float(np.exp(np.log(pairs["gain"]).mean())) for name, pairs in comparisons.items()
     }
-    gains = {name: float(np.exp(np.log(found["gain"]).mean())) for name, found in pairs.items()}
-    column = max(gains, key=lambda name: gains[name], default="")
-    if column and gains[column] >= _GAIN:
-        words = _gain(column, pairs[column])
-        largest = points[column].max() if column == "batch_size" else None
-        if largest is None or (pairs[column]["best"] == largest).mean() <= _FAR:
-            yield f"{words}.", ""
-            return
-        own = points[points["family"].eq(points["family"].mode()[0])]
-        yield (
-            f"{words}. The largest was the fastest: measure larger ones.",
-            _command(population, own, _larger(largest)),
-        )
-        return
-    # No setting brought anything, or none was varied: of the model that is farthest from its roof.
-    known = "roofline_fraction" in points and points["roofline_fraction"].notna().any()
-    least = (
-        points["roofline_fraction" if known else "examples_per_second"]
-        .astype("float64")
-        .fillna(np.inf)
-        .argmin()
-    )
-    row = points.iloc[[int(least)]]
-    if column:
-        batch = None
+    best = max(gains, key=lambda name: gains[name], default="")
+    if best and gains[best] >= _MIN_GAIN:
+        yield _propose_setting(population, best, comparisons[best])
     else:
-        batch = row.get("batch_size", pd.Series([None])).iloc[0]
-    what = "another precision"
-    more = "precision=float32,bfloat16"
-    if pd.notna(batch):
-        what = "larger batches"
-        more = _larger(batch)
-    if column:
-        words = "No other setting was faster"
-    else:
-        words = "Nothing but the models was varied"
-    words += (
-        f": try {what}, first where most can be gained, on {model_name(row.iloc[0].to_dict())}."
-    )
-    yield words, _command(population, row, more)
+        yield _propose_experiment(population, was_varied=bool(best))
 
 
-def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataFrame:
-    """What a setting brings where it was varied: of each group of points that differ in it alone
-    the best value over the reference, columns best, reference, gain, unsure (their intervals are
-    not apart). Numbers are set against the smallest, names against `reference`.
+def _propose_setting(population: Population, column: str, pairs: pd.DataFrame) -> tuple[str, str]:
+    """State the gain of a setting, and propose larger values if the largest was the fastest."""
+    points = population.points
+    sentence = _describe_gain(column, pairs)
+    if column != "batch_size":
+        return f"{sentence}.", ""
+    largest = points[column].max()
+    if (pairs["best"] == largest).mean() <= _MAJORITY:
+        return f"{sentence}.", ""
+    main_family = points[points["family"].eq(points["family"].mode()[0])]
+    command = _train_command(population, main_family, _larger_batches(largest))
+    return f"{sentence}. The largest was the fastest: measure larger ones.", command
+
+
+def _propose_experiment(population: Population, *, was_varied: bool) -> tuple[str, str]:
+    """Propose another setting for the model that is farthest from its roof.
+
+    Args:
+        population: The population.
+        was_varied: Whether some setting was varied, without a gain.
+    """
+    points = population.points
+    column = "examples_per_second"
+    if "roofline_fraction" in points and points["roofline_fraction"].notna().any():
+        column = "roofline_fraction"
+    position = int(points[column].astype("float64").fillna(np.inf).argmin())
+    row = points.iloc[[position]]
+    batch_size = None
+    if not was_varied and "batch_size" in row:
+        batch_size = row["batch_size"].iloc[0]
+    if batch_size is not None and pd.notna(batch_size):
+        proposal = "larger batches"
+        override = _larger_batches(batch_size)
+    else:
+        proposal = "another precision"
+        override = "precision=float32,bfloat16"
+    finding = "No other setting was faster" if was_varied else "Nothing but the models was varied"
+    name = model_name(row.iloc[0].to_dict())
+    sentence = f"{finding}: try {proposal}, first where most can be gained, on {name}."
+    return sentence, _train_command(population, row, override)
+
+
+def _compare_setting(points: pd.DataFrame, column: str, baseline: str | None) -> pd.DataFrame:
+    """Compare the values of a setting among points that differ in nothing else.
+
+    Args:
+        points: The points.
+        column: The setting.
+        baseline: Baseline value; None for the smallest one.
+
+    Returns:
+        A row per group of such points: best (the fastest value), reference (the baseline, or
+        another value if it was not measured), gain (their ratio of throughput), and unsure
+        (whether their intervals overlap).
     """
     if column not in points or points[column].nunique() < 2:
         return points.head(0)
-    same = [
+    fixed = [
         name
         for name in map(str, points.columns)
-        if name.startswith(("model.", "generate.")) or name in _SETTINGS
+        if name != column
+        and (name.startswith(("model.", "generate.")) or name in _IDENTIFYING_COLUMNS)
+        and points[name].nunique(dropna=False) > 1
     ]
-    same = [name for name in same if name != column and points[name].nunique(dropna=False) > 1]
-    names = {
-        "rate": "examples_per_second",
-        "low": "examples_per_second_low",
-        "high": "examples_per_second_high",
-    }
-    table = pd.DataFrame({name: points[of] for name, of in names.items()})
-    group = points.groupby(["family", *same], dropna=False, sort=False).ngroup()
-    table = table.assign(value=points[column], group=group)
-    table["last"] = table["value"].ne(reference) if reference else table["value"]
+    table = pd.DataFrame(
+        {
+            "rate": points["examples_per_second"],
+            "low": points["examples_per_second_low"],
+            "high": points["examples_per_second_high"],
+            "value": points[column],
+            "group": points.groupby(["family", *fixed], dropna=False, sort=False).ngroup(),
+        }
+    )
+    if baseline:
+        table["order"] = table["value"].ne(baseline)
+    else:
+        table["order"] = table["value"]
     table = table.dropna(subset="value").sort_values("rate", ascending=False, kind="stable")
     table = table.drop_duplicates(["group", "value"])
     table = table[table.groupby("group")["value"].transform("size") > 1]
     best = table.drop_duplicates("group").set_index("group")
-    start = (
-        table.sort_values("last", kind="stable")
-        .drop_duplicates("group")
-        .set_index("group")
-        .loc[best.index]
-    )
-    unsure = ~(best["low"] > start["high"]) & bool(points[names["low"]].notna().any())
-    gain = best["rate"] / start["rate"]
+    by_order = table.sort_values("order", kind="stable").drop_duplicates("group")
+    reference = by_order.set_index("group").loc[best.index]
+    has_intervals = bool(points["examples_per_second_low"].notna().any())
     return pd.DataFrame(
-        {"best": best["value"], "reference": start["value"], "gain": gain, "unsure": unsure}
+        {
+            "best": best["value"],
+            "reference": reference["value"],
+            "gain": best["rate"] / reference["rate"],
+            "unsure": ~(best["low"] > reference["high"]) & has_intervals,
+        }
     )
 
 
-def _gain(column: str, every: pd.DataFrame) -> str:
+def _describe_gain(column: str, pairs: pd.DataFrame) -> str:
     """Such as "Batch size 512 instead of 64: 1.4 to 5.2 times the throughput on each of the 3
-    models ...".
+    models measured with both".
     """
-    pairs = every[every["gain"] > 1]
-    what = label(column)
-    count = len(every)
-    best, before = (_listed(pairs[name]) for name in ("best", "reference"))
-    gain = " to ".join(
-        dict.fromkeys(f"{value:.3g}" for value in (pairs["gain"].min(), pairs["gain"].max()))
-    )
-    whose = "each" if len(pairs) == count else str(len(pairs))
+    gained = pairs[pairs["gain"] > 1]
+    name = label(column)
+    best = _format_values(gained["best"])
+    reference = _format_values(gained["reference"])
+    factors = [f"{value:.3g}" for value in (gained["gain"].min(), gained["gain"].max())]
+    gain = " to ".join(dict.fromkeys(factors))
     noun = "model" if column == "batch_size" else "point"
-    if count > 1:
-        on = f"{whose} of the {count} {noun}s"
+    if len(pairs) == 1:
+        where = f"the one {noun}"
+    elif len(gained) == len(pairs):
+        where = f"each of the {len(pairs)} {noun}s"
     else:
-        on = f"the one {noun}"
-    unsure = int(pairs["unsure"].sum())
-    words = f"{what[0].upper()}{what[1:]} {best} instead of {before}: {gain} times the throughput on {on}"
-    return f"{words} measured with both" + (
-        f"; unsure on {unsure}, whose intervals are not apart" if unsure else ""
+        where = f"{len(gained)} of the {len(pairs)} {noun}s"
+    sentence = (
+        f"{name[0].upper()}{name[1:]} {best} instead of {reference}: {gain} times the throughput "
+        f"on {where} measured with both"
     )
+    unsure = int(gained["unsure"].sum())
+    if unsure:
+        sentence += f"; unsure on {unsure}, whose intervals overlap"
+    return sentence
 
 
-def _listed(values: pd.Series) -> str:
-    """The distinct values: one, or the first and the last."""
-    found = sorted(values.unique())
-    ends = [f"{value:,}" if pd.api.types.is_number(value) else str(value) for value in found]
-    if len(found) == 1:
-        return ends[0]
-    if len(found) > 2:
-        return f"{ends[0]} to {ends[-1]}"
-    return " or ".join(ends)
+def _format_values(values: pd.Series) -> str:
+    """The distinct values: one, two, or the first and the last."""
+    distinct = sorted(values.unique())
+    texts = [f"{value:,}" if pd.api.types.is_number(value) else str(value) for value in distinct]
+    if len(texts) == 1:
+        return texts[0]
+    if len(texts) > 2:
+        return f"{texts[0]} to {texts[-1]}"
+    return " or ".join(texts)
 
 
-def _larger(batch: Any) -> str:
-    return f"batch_size={2 * int(batch)},{4 * int(batch)}"
+def _larger_batches(batch_size: Any) -> str:
+    return f"batch_size={2 * int(batch_size)},{4 * int(batch_size)}"
 
 
-def _command(population: Population, rows: pd.DataFrame, more: str) -> str:
-    """A sweep of the models of these rows, which are of one family, with other settings."""
+def _train_command(population: Population, rows: pd.DataFrame, override: str) -> str:
+    """The command that sweeps the models of some rows with another setting.
+
+    Args:
+        population: The population, whose platform and protocol the sweep shares.
+        rows: Rows of one family.
+        override: Override of the setting.
+
+    Returns:
+        The command; empty if this version does not know the family.
+    """
     family = str(rows["family"].iloc[0])
     if family not in FAMILIES:
         return ""
@@ -372,108 +500,120 @@ def _command(population: Population, rows: pd.DataFrame, more: str) -> str:
         name = f"model.{entry.name}"
         if entry.name != "name" and name in rows and rows[name].notna().all():
             values = sorted(rows[name].unique())
-            chosen = dict.fromkeys((values[0], values[len(values) // 2], values[-1]))
-            words.append(f"{name}={','.join(map(str, chosen))}")
-    for name, usual in (("precision", "float32"), ("compile", "graph"), ("mode", "train")):
+            sample = dict.fromkeys((values[0], values[len(values) // 2], values[-1]))
+            words.append(f"{name}={','.join(map(str, sample))}")
+    for name, default in _COMMAND_DEFAULTS.items():
         value = population.value(name)
-        if not more.startswith(f"{name}=") and value not in (None, usual):
+        if not override.startswith(f"{name}=") and value not in (None, default):
             words.append(f"{name}={value}")
     return shlex.join(
-        ["python", "-m", "paradnn.train", "-m", *words, more, *common_overrides(population)]
+        ["python", "-m", "paradnn.train", "-m", *words, override, *common_overrides(population)]
     )
 
 
-def _memory(population: Population) -> Answers:
-    """Where memory ends: of each family the smallest point that did not fit, and the largest that
-    ran.
-    """
+def _memory_limit(population: Population) -> Answers:
+    """Per family the smallest point that did not fit, and the largest that ran."""
     rows = population.rows
     ok = is_ok(rows)
-    full = rows["outcome"].isin(MEMORY_OUTCOMES)
-    if full.any():
-        size = rows["batch_size"].astype("float64").fillna(1)
-        held = rows.get("parameters", pd.Series(np.nan, rows.index)).astype(
-            "float64"
-        )  # what failed may have none
-        size *= held.fillna(step_inputs.analytic_costs(rows[held.isna()])["parameters"]).fillna(1)
-        ordered = rows.loc[size.sort_values(kind="stable").index]
+    is_out_of_memory = rows["outcome"].isin(MEMORY_OUTCOMES)
+    if is_out_of_memory.any():
+        ordered = rows.loc[_relative_size(rows).sort_values(kind="stable").index]
         parts = []
-        for family in families(rows[full]):
-            mine = ordered["family"].eq(family)
-            failed, ran = (
-                ordered[which[ordered.index] & mine].to_dict("records") for which in (full, ok)
-            )
-            words = f"the smallest {model_name(failed[0], AT_BATCH)}"
-            parts.append(
-                words + (f", the largest that ran {model_name(ran[-1], AT_BATCH)}" if ran else "")
-            )
-        yield (
-            f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}.",
-            "",
-        )
+        for family in families(rows[is_out_of_memory]):
+            is_family = ordered["family"].eq(family)
+            failed = ordered[is_out_of_memory[ordered.index] & is_family].iloc[0].to_dict()
+            part = f"the smallest {model_name(failed, AT_BATCH)}"
+            ran = ordered[ok[ordered.index] & is_family]
+            if len(ran):
+                part += f", the largest that ran {model_name(ran.iloc[-1].to_dict(), AT_BATCH)}"
+            parts.append(part)
+        count = counted(int(is_out_of_memory.sum()), "point")
+        yield f"{count} of {len(rows):,} did not fit: {'; '.join(parts)}.", ""
     elif "peak_memory_bytes" in rows and rows.loc[ok, "peak_memory_bytes"].notna().any():
         most = float(rows.loc[ok, "peak_memory_bytes"].max())
         yield f"Every point fitted; the largest took {most / 2**30:.3g} GiB.", ""
 
 
+def _relative_size(rows: pd.DataFrame) -> pd.Series:
+    """Batch size times parameters of each run; a run that failed may lack the parameters."""
+    recorded = rows.get("parameters", pd.Series(np.nan, rows.index)).astype("float64")
+    analytic = step_inputs.analytic_costs(rows[recorded.isna()])["parameters"]
+    parameters = recorded.fillna(analytic).fillna(1)
+    return rows["batch_size"].astype("float64").fillna(1) * parameters
+
+
 def _trust(population: Population) -> Answers:
-    """What of the measured points is not to be relied on, how wide their intervals are, and what to
-    do.
-    """
+    """Which measured points are doubtful, how wide their intervals are, and what to do."""
     rows = select_rows(population.rows, is_ok(population.rows))
-    points = population.points
-    if not len(rows):
+    if rows.empty:
         return
-    if population.published:
+    if population.is_published:
         yield "Published figures, one for each point, without an interval.", ""
         return
-    counts = {
-        "beside other work on the machine": _flagged(rows, "contended", True),
-        "not steady": _flagged(rows, "steady", False),
-        "with a failed self-check": int(rows["checks"].str.startswith("failed").sum())
-        if "checks" in rows
-        else 0,
-    }
-    doubtful = [f"{count} {what}" for what, count in counts.items() if count]
-    watched = all(name in rows and rows[name].notna().all() for name in ("steady", "contended"))
-    if watched:
-        fine = ", all steady, none beside other work on the machine."
-    else:
-        fine = "."
-    words = [
-        counted(len(rows), "measured point")
-        + (f", of them {', '.join(doubtful)}." if doubtful else fine)
-    ]
-    low, high = (
-        points.get(f"examples_per_second_{end}", pd.Series(dtype=float)) for end in ("low", "high")
-    )
-    half = ((high - low) / 2 / points.get("examples_per_second", low)).astype("float64").dropna()
-    if len(half):
-        ends = [format_number(value, share=True) for value in (half.median(), half.max())]
-        words.append(f"Their 95% intervals reach ±{ends[0]} in the median, ±{ends[1]} at most.")
-    lacking = len(points) - len(half)
-    if lacking:
-        words.append(
-            f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval."
-        )
+    doubts = _doubts(rows)
+    sentences = [_describe_doubts(rows, doubts), *_describe_intervals(population.points)]
     if "reference_speed" in rows and rows["reference_speed"].notna().any():
         speed = format_number(rows["reference_speed"].median(), share=True)
-        words.append(f"The machine was {speed} as fast as for its ceilings, in the median.")
-    if are_busy(rows):
-        words.append(
-            "The measured peaks are too low, since other work ran beside them: utilisations are too high."
+        sentences.append(f"The machine was {speed} as fast as for its ceilings, in the median.")
+    if have_contended_ceilings(rows):
+        sentences.append(
+            "The measured peaks are too low, since other work ran at the same time: "
+            "utilizations are too high."
         )
-    if doubtful:
-        words.append("Measure them again on a quiet machine; this says what disturbs it:")
+    command = ""
+    if doubts:
+        sentences.append("Measure them again on a quiet machine; this names what disturbs it:")
+        command = "python -m paradnn.check"
     elif population.value("measure.processes") == "1":
-        words.append(
-            "These intervals are of one process each; measure=standard has several, whose spread is larger."
+        sentences.append(
+            "These intervals are of one process each; measure=standard has several, whose spread "
+            "is larger."
         )
-    yield " ".join(words), "python -m paradnn.check" if doubtful else ""
+    yield " ".join(sentences), command
 
 
-def _flagged(rows: pd.DataFrame, column: str, value: bool) -> int:
-    """How many rows say so."""
-    if column in rows:
-        return int((rows[column].astype("boolean") == value).fillna(False).sum())
-    return 0
+def _doubts(rows: pd.DataFrame) -> list[str]:
+    """Numbers of runs by the reason why they are doubtful."""
+    failed_checks = 0
+    if "checks" in rows:
+        failed_checks = int(rows["checks"].str.startswith("failed").sum())
+    counts = {
+        "on a contended machine": _count_flagged(rows, "contended", value=True),
+        "not steady": _count_flagged(rows, "steady", value=False),
+        "with a failed self-check": failed_checks,
+    }
+    return [f"{count} {reason}" for reason, count in counts.items() if count]
+
+
+def _describe_doubts(rows: pd.DataFrame, doubts: Sequence[str]) -> str:
+    sentence = counted(len(rows), "measured point")
+    if doubts:
+        return f"{sentence}, of them {', '.join(doubts)}."
+    was_watched = all(name in rows and rows[name].notna().all() for name in ("steady", "contended"))
+    if was_watched:
+        return f"{sentence}, all steady, none on a contended machine."
+    return f"{sentence}."
+
+
+def _describe_intervals(points: pd.DataFrame) -> Iterator[str]:
+    """How wide the intervals of the points are, and how many points have none."""
+    half_widths = pd.Series(dtype=float)
+    if "examples_per_second_low" in points:
+        width = points["examples_per_second_high"] - points["examples_per_second_low"]
+        relative = width / 2 / points["examples_per_second"]
+        half_widths = relative.astype("float64").dropna()
+    if len(half_widths):
+        median = format_number(half_widths.median(), share=True)
+        largest = format_number(half_widths.max(), share=True)
+        yield f"Their 95% intervals reach ±{median} in the median, ±{largest} at most."
+    missing = len(points) - len(half_widths)
+    if missing:
+        verb = "has" if missing == 1 else "have"
+        yield f"{counted(missing, 'point')} {verb} no interval."
+
+
+def _count_flagged(rows: pd.DataFrame, column: str, *, value: bool) -> int:
+    """The number of rows with a boolean value."""
+    if column not in rows:
+        return 0
+    return int((rows[column].astype("boolean") == value).fillna(False).sum())

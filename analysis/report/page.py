@@ -1,8 +1,7 @@
-"""The page: templates filled with what was found, which escape every word, so that no word of a
-store is markup.
+"""Render the page from templates, which escape every text: no text of a store becomes markup.
 
-Figures are images within the page: what an SVG holds runs and fetches nothing there, and no id of
-it meets another's.
+Figures are images within the page. An SVG can then run and fetch nothing, and its ids cannot clash
+with those of another.
 """
 
 import base64
@@ -21,129 +20,158 @@ from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-_FOLDER = Path(__file__).with_name("templates")
-_LONGEST = 4000  # characters of one text in the page
-#: Control characters, half surrogates, and what changes the direction of the text around it.
-_UNSEEN = re.compile(
+_TEMPLATES = Path(__file__).with_name("templates")
+#: Most characters of one text in the page, and of a name or another text of a run.
+_MAX_TEXT_LENGTH = 4000
+_MAX_NAME_LENGTH = 200
+#: Characters of a long name that remain before its digest.
+_SHORTENED_LENGTH = 60
+_MAX_SLUG_LENGTH = 40
+#: Marks above which a figure is a PNG image.
+_MAX_VECTOR_MARKS = 20_000
+#: Control characters, half surrogates, and characters that change the direction of the text around
+#: them.
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-_UNFIT = re.compile(f"{_UNSEEN.pattern}|[\t\n\r]")
-_ADDRESSES = ("artifact_uri", "store")  # columns that are no words of the page
-_NAME = 200  # characters of a name or another text of a run
-_STACKED = re.compile(
+_INVISIBLE_OR_BREAK = re.compile(f"{_INVISIBLE.pattern}|[\t\n\r]")
+#: More than three combining characters on top of each other.
+_STACKED_ACCENTS = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u20d0-\u20ff]{3})[\u0300-\u036f\u0483-\u0489\u20d0-\u20ff]+"
 )
-_HEAVY = 20_000  # marks above which a figure goes in as PNG
-_NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
+#: Columns that the page does not show.
+_ADDRESS_COLUMNS = ("artifact_uri", "store")
+#: Metadata that would differ between equal figures.
+_NO_SVG_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_DOTS_PER_INCH_OF_CSS = 96
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of the folder, filled. Only the page's own script may run, by its hash, and
-    nothing is fetched.
+    """Fill a template of the folder.
+
+    The page allows only its own script to run, by its hash, and nothing to be fetched.
     """
-    style, script = (
-        (_FOLDER / name).read_text(encoding="utf-8") for name in ("style.css", "script.js")
-    )
+    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+    script = (_TEMPLATES / "script.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; "
-        "form-action 'none'; base-uri 'none'"
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'; form-action 'none'; base-uri 'none'"
     )
-    own = {"policy": Markup(policy), "style": Markup(style), "script": Markup(script)}
-    return _environment().get_template(template).render(**own, **values)
+    return (
+        _environment()
+        .get_template(template)
+        .render(policy=Markup(policy), style=Markup(style), script=Markup(script), **values)
+    )
 
 
-def plain(value: Any) -> Any:
-    """What a template writes: markup of our own as it is, any other value as text without what
-    disturbs a page.
+def to_plain_text(value: Any) -> Any:
+    """What a template writes for a value.
+
+    Our own markup stays as it is. Any other value becomes text without characters that disturb a
+    page.
     """
     if isinstance(value, Markup):
         return value
-    text = _seen(str(value))
-    if len(text) <= _LONGEST:
+    text = _without_invisible(str(value))
+    if len(text) <= _MAX_TEXT_LENGTH:
         return text
-    return f"{text[:_LONGEST]} ... ({len(text):,} characters)"
+    return f"{text[:_MAX_TEXT_LENGTH]} ... ({len(text):,} characters)"
 
 
-def _seen(text: str) -> str:
-    return _STACKED.sub(r"\1", _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text))
+def _without_invisible(text: str) -> str:
+    visible = _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _STACKED_ACCENTS.sub(r"\1", visible)
 
 
 def legible(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with names and texts that a page and its figures can hold: what is too long, or
-    holds what cannot be seen, is shortened and has a digest instead, so that two of them stay two.
+    """The frame with names and texts that fit into a page and its figures.
+
+    A text that is too long, or that holds invisible characters, is shortened and gets a digest, so
+    that different texts stay different.
     """
     changed: dict[str, pd.Series] = {}
     for name in frame.columns:
-        if name in _ADDRESSES or not (
-            pd.api.types.is_string_dtype(frame[name]) or frame[name].dtype == object
-        ):
+        column = frame[name]
+        is_text = pd.api.types.is_string_dtype(column) or column.dtype == object
+        if not is_text or name in _ADDRESS_COLUMNS:
             continue
-        texts = [
-            text
-            for text in np.asarray(frame[name].dropna().unique(), "object")
-            if isinstance(text, str)
-        ]
-        if max(map(len, texts), default=0) > _NAME or _UNFIT.search("".join(texts)):
-            changed[name] = frame[name].replace(
-                {text: _short(text) for text in texts if _short(text) != text}
-            )
-    result = frame.assign(**changed) if changed else frame
-    names = {str(name): _short(str(name)) for name in result.columns}
-    if any(old != new for old, new in names.items()):
-        return result.rename(columns=names)
-    return result
+        distinct = np.asarray(column.dropna().unique(), "object")
+        texts = [text for text in distinct if isinstance(text, str)]
+        # One search for all texts: a store may have a million of them.
+        is_long = max(map(len, texts), default=0) > _MAX_NAME_LENGTH
+        if is_long or _INVISIBLE_OR_BREAK.search("".join(texts)):
+            shortened = {text: _shorten(text) for text in texts if not _is_legible(text)}
+            changed[name] = column.replace(shortened)
+    if changed:
+        frame = frame.assign(**changed)
+    names = {str(name): _shorten(str(name)) for name in frame.columns if not _is_legible(str(name))}
+    if names:
+        return frame.rename(columns=names)
+    return frame
 
 
-def _short(text: str) -> str:
-    if len(text) <= _NAME and not _UNFIT.search(text):
-        return text
+def _is_legible(text: str) -> bool:
+    return len(text) <= _MAX_NAME_LENGTH and not _INVISIBLE_OR_BREAK.search(text)
+
+
+def _shorten(text: str) -> str:
     digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
-    return f"{' '.join(_seen(text[:_NAME]).split())[:60]}... ({len(text):,} characters, {digest})"
+    visible = " ".join(_without_invisible(text[:_MAX_NAME_LENGTH]).split())
+    return f"{visible[:_SHORTENED_LENGTH]}... ({len(text):,} characters, {digest})"
 
 
-def slug(words: str) -> str:
-    """Words as a part of an id: small letters, digits and dashes; a digest beside, where that loses
-    any.
+def slug(text: str) -> str:
+    """A text as part of an id: lower-case letters, digits and dashes.
+
+    A digest follows if the text has other characters, so that different texts stay different.
     """
-    kept = re.sub("[^a-z0-9]+", "-", unicodedata.normalize("NFKD", words).lower())[:40].strip("-")
-    if kept == words:
+    ascii_text = unicodedata.normalize("NFKD", text).lower()
+    kept = re.sub("[^a-z0-9]+", "-", ascii_text)[:_MAX_SLUG_LENGTH].strip("-")
+    if kept == text:
         return kept
-    return f"{kept}-{hashlib.sha256(words.encode(errors='replace')).hexdigest()[:8]}"
+    return f"{kept}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
 
 
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=plain,
+        finalize=to_plain_text,
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
 def embed(figure: Figure, alternative: str) -> Markup:
-    """A figure as an `img` with its alternative: SVG, or PNG of many marks, which are no longer
-    smaller as vectors. The same figure gives the same text.
+    """A figure as an `img` element with a text alternative.
+
+    The image is an SVG, or a PNG if the figure has many marks, which are larger as vectors. Equal
+    figures give equal texts.
     """
-    marks = sum(
-        len(np.asarray(each.get_offsets())) for axes in figure.axes for each in axes.collections
-    )
-    count = marks + sum(np.size(line.get_xdata()) for axes in figure.axes for line in axes.lines)
-    kind = "svg+xml" if count <= _HEAVY else "png"
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "paradnn", "svg.fonttype": "path"}):
-        if kind == "png":
+        if _count_marks(figure) > _MAX_VECTOR_MARKS:
+            kind = "png"
             figure.savefig(
                 buffer, format="png", bbox_inches="tight", dpi=150, metadata={"Software": None}
             )
         else:
-            figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=_NO_DATES)
-    width = round(96 * figure.get_figwidth())
+            kind = "svg+xml"
+            figure.savefig(buffer, format="svg", bbox_inches="tight", metadata=_NO_SVG_METADATA)
+    width = round(_DOTS_PER_INCH_OF_CSS * figure.get_figwidth())
     data = base64.b64encode(buffer.getvalue()).decode()
-    words = escape(" ".join(plain(alternative).split()))
+    text = escape(" ".join(to_plain_text(alternative).split()))
     return Markup(
-        f'<img alt="{words}" style="max-width:{width}px" src="data:image/{kind};base64,{data}">'
+        f'<img alt="{text}" style="max-width:{width}px" src="data:image/{kind};base64,{data}">'
     )
+
+
+def _count_marks(figure: Figure) -> int:
+    count = 0
+    for axes in figure.axes:
+        count += sum(len(np.asarray(marks.get_offsets())) for marks in axes.collections)
+        count += sum(np.size(line.get_xdata()) for line in axes.lines)
+    return count

@@ -1,8 +1,6 @@
-"""The runs of a store by environment and protocol, never pooled, and what a command says that
-measures more of them.
-"""
+"""The runs of a store by environment and protocol, and the overrides that measure more of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,22 +16,30 @@ from paradnn.config.identity import UNTIMED_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
 
-_KEYS = ("device", *IDENTITY)
-_MOST = 100_000  # runs of a section
-#: What the page says of no single point; to sort a million of them takes seconds.
-_OF_NO_POINT = (
+_POPULATION_KEYS = ("device", *IDENTITY)
+#: Most runs of a section.
+_MAX_ROWS = 100_000
+#: Columns that the page does not show for single points. To aggregate them for a million runs takes
+#: seconds.
+_UNUSED_COLUMNS = (
     r"(version|measure|op_share|category_share)\.|(phase|profile|reference|best_reference)_"
 )
-#: Groups of the configuration that a population may have in common, with what needs no word.
-_GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
+#: Groups of the configuration that a population may share, with the default that a command omits.
+_GROUP_DEFAULTS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
+_STANDARD_PROTOCOL = "standard"
+#: Differences that a population's name mentions.
+_MAX_NAMED_DIFFERENCES = 4
 
 
 @dataclass(frozen=True)
 class Population:
     """Runs of one device, environment, protocol, schema and task.
 
-    `key` is unique in the page, `name` sets the population apart from the others in words,
-    `selection` chooses its runs from the store.
+    Attributes:
+        key: Key that is unique in the page.
+        name: Name that distinguishes the population from the others.
+        rows: The runs.
+        selection: Chooses these runs from the store.
     """
 
     key: str
@@ -42,179 +48,224 @@ class Population:
     selection: Selection
 
     @property
-    def published(self) -> bool:
-        """Whether all its runs come from the published files."""
+    def is_published(self) -> bool:
+        """Whether all its runs come from published files."""
         return self.value("source") == "published" and bool(self.rows["source"].notna().all())
 
     @property
     def device(self) -> str:
-        """The device's name, or that the runs do not say it."""
+        """The device's name, or that it was not recorded."""
         return self.listed("device") or not_recorded("device")
 
     def value(self, column: str) -> str | None:
-        """The value of a column as text; None where there is none or more than one."""
-        values = _values(self.rows, column)
-        return values[0] if len(values) == 1 else None
+        """The value of a column as text; None without a single value."""
+        values = _distinct_values(self.rows, column)
+        if len(values) == 1:
+            return values[0]
+        return None
 
     def listed(self, column: str) -> str:
-        """The values of a column, joined by commas; empty where there are none."""
-        return ", ".join(_values(self.rows, column))
+        """The values of a column, joined by commas; empty without any."""
+        return ", ".join(_distinct_values(self.rows, column))
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """Its measured points of which a throughput is known, by family and by size, with the ends
-        of its interval or neither; messages are none.
+        """Its measured points with a known throughput, by family and then by size.
+
+        Points of messages are excluded. Each point has both ends of its interval or none.
         """
-        rows = self.rows.filter(regex=f"^(?!{_OF_NO_POINT})")
+        rows = self.rows.filter(regex=f"^(?!{_UNUSED_COLUMNS})")
         ok = select_rows(rows, is_ok(rows) & ~rows["family"].isin(message_families()))
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
+        points = ok
         if "point_id" in ok:
             points = aggregate_replicates(ok).filter(regex="(?<!_spread)$")
-        else:
-            points = ok
         points = select_rows(points, points["examples_per_second"] > 0)
-        ends = [f"examples_per_second_{end}" for end in ("low", "high")]
-        known = points.reindex(columns=ends).astype("float64")
-        points = points.assign(**known.where(known.notna().all(axis=1) & (known[ends[0]] > 0)))
-        order = {name: place for place, name in enumerate(families(points))}
-        keys = points["family"].map(order).rename("order").to_frame()
-        for name in ("parameters", "batch_size"):
-            keys[name] = points[name].astype("float64") if name in points else 0.0
-        return points.loc[keys.sort_values([*keys], kind="stable").index]
+        return _sort_points(_with_whole_intervals(points))
 
-    def with_prefix(self, prefix: str) -> list[str]:
-        """Its columns whose names begin so."""
+    def columns_with_prefix(self, prefix: str) -> list[str]:
+        """Its columns whose names begin with a prefix."""
         return [str(name) for name in self.rows.columns if str(name).startswith(prefix)]
 
-    def profiled(self) -> pd.Series:
-        """Which of its runs were profiled."""
-        return self.rows[self.with_prefix("op_share.")].notna().any(axis=1) & is_ok(self.rows)
+    def is_profiled(self) -> pd.Series:
+        """Whether each of its runs was profiled."""
+        shares = self.rows[self.columns_with_prefix("op_share.")]
+        return shares.notna().any(axis=1) & is_ok(self.rows)
+
+
+def _with_whole_intervals(points: pd.DataFrame) -> pd.DataFrame:
+    """The points, without intervals that lack an end."""
+    low = "examples_per_second_low"
+    high = "examples_per_second_high"
+    ends = points.reindex(columns=[low, high]).astype("float64")
+    is_whole = ends.notna().all(axis=1) & (ends[low] > 0)
+    return points.assign(**ends.where(is_whole))
+
+
+def _sort_points(points: pd.DataFrame) -> pd.DataFrame:
+    """The points by family, number of parameters and batch size."""
+    order = {name: position for position, name in enumerate(families(points))}
+    keys = points["family"].map(order).rename("order").to_frame()
+    for name in ("parameters", "batch_size"):
+        keys[name] = points[name].astype("float64") if name in points else 0.0
+    return points.loc[keys.sort_values(list(keys), kind="stable").index]
 
 
 def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list[Population]:
-    """The populations of the runs that a selection chose: measured here before published, larger
-    before smaller.
+    """Split runs into populations.
 
-    With `pool`, runs of one device are one population whatever their environment and protocol.
+    Args:
+        frame: The runs.
+        selection: The selection that chose them.
+        pool: Whether runs of one device are one population, whatever their environment and
+            protocol.
+
+    Returns:
+        The populations: measured before published, larger before smaller.
     """
-    keys = [name for name in (("device",) if pool else _KEYS) if name in frame]
-    grouped = frame.groupby(keys, sort=True, dropna=False)
-    if grouped.ngroups == 1:
-        parts = [frame]
-    else:
-        parts = [rows for _, rows in grouped]
-    groups = [rows.reset_index(drop=True) for rows in parts]
-    groups.sort(
-        key=lambda rows: (
-            _values(rows, "source") == ["published"],
-            -int(is_ok(rows).sum()),
-            -len(rows),
-        )
-    )
-    bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
-    return [
-        replace(
-            one,
-            name=_name(one, [other for other in bare if other.device == one.device]),
-            selection=_narrowed(one, frame, keys),
-        )
-        for one in bare
+    keys = ["device"] if pool else list(_POPULATION_KEYS)
+    keys = [name for name in keys if name in frame]
+    groups = frame.groupby(keys, sort=True, dropna=False)
+    parts = [frame]
+    if groups.ngroups != 1:
+        parts = [rows for _, rows in groups]
+    parts = sorted((rows.reset_index(drop=True) for rows in parts), key=_population_rank)
+    unnamed = [
+        Population(f"p{number}", "", rows, selection) for number, rows in enumerate(parts, 1)
     ]
+    populations = []
+    for population in unnamed:
+        same_device = [other for other in unnamed if other.device == population.device]
+        populations.append(
+            replace(
+                population,
+                name=_make_name(population, same_device),
+                selection=_narrow_selection(population, frame, keys),
+            )
+        )
+    return populations
 
 
-def _name(one: Population, same: Sequence[Population]) -> str:
-    """The device; where several populations share it, the versions or the host that set them apart,
-    else identity.
+def _population_rank(rows: pd.DataFrame) -> tuple[bool, int, int]:
+    is_published = _distinct_values(rows, "source") == ["published"]
+    return is_published, -int(is_ok(rows).sum()), -len(rows)
+
+
+def _make_name(population: Population, same_device: Sequence[Population]) -> str:
+    """Name a population by its device.
+
+    If several populations share the device, the versions or the host that distinguish them follow,
+    else their identity.
     """
-    if len(same) == 1:
-        return one.device
-    columns = [*one.with_prefix("version."), "host", "software.name"]
-    varied = [name for name in columns if len({other.listed(name) for other in same}) > 1]
-    words = [
-        f"{name.removeprefix('version.')} {one.listed(name)}" for name in varied if one.listed(name)
+    if len(same_device) == 1:
+        return population.device
+
+    def differs(column: str) -> bool:
+        return len({other.listed(column) for other in same_device}) > 1
+
+    columns = [*population.columns_with_prefix("version."), "host", "software.name"]
+    differences = [
+        f"{column.removeprefix('version.')} {population.listed(column)}"
+        for column in columns
+        if differs(column) and population.listed(column)
     ]
-    if len({tuple(other.listed(name) for name in columns) for other in same}) < len(same):
-        for name in (name for name in IDENTITY if len({other.listed(name) for other in same}) > 1):
-            called = one.listed("protocol") if name == "protocol_id" else ""
-            words.append(f"{name.removesuffix('_id')} {called or one.listed(name)[:8]}")
-    return f"{one.device}, {', '.join(words[:4]) or 'no identity'}"
+    described = {tuple(other.listed(column) for column in columns) for other in same_device}
+    if len(described) < len(same_device):
+        for column in filter(differs, IDENTITY):
+            value = population.listed("protocol") if column == "protocol_id" else ""
+            value = value or population.listed(column)[:8]
+            differences.append(f"{column.removesuffix('_id')} {value}")
+    text = ", ".join(differences[:_MAX_NAMED_DIFFERENCES]) or "no identity"
+    return f"{population.device}, {text}"
 
 
-def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
-    """The selection with what chooses exactly these rows: the device, then as little of the
-    identity as does.
-    """
-    selection = one.selection
-    chosen = pd.Series(True, frame.index)
+def _narrow_selection(
+    population: Population, frame: pd.DataFrame, keys: Sequence[str]
+) -> Selection:
+    """Narrow the selection to exactly these rows: the device, then the least of the identity."""
+    selection = population.selection
+    is_chosen = pd.Series(True, frame.index)
     for key in keys:
-        values = _values(one.rows, key)
-        if values:
-            matching = chosen & frame[key].astype("str").eq(values[0]).fillna(False).astype(bool)
-        else:
-            matching = chosen
-        if matching.sum() == chosen.sum():
+        values = _distinct_values(population.rows, key)
+        if not values:
             continue
+        value = values[0]
+        matches = is_chosen & frame[key].astype("str").eq(value).fillna(False).astype(bool)
+        if matches.sum() == is_chosen.sum():
+            continue
+        is_chosen = matches
         if key == "device":
-            selection = replace(selection, device=values[0])
-        elif key == "protocol_id" and "protocol" in one.rows:
-            selection = replace(selection, protocol=_values(one.rows, "protocol")[0])
+            selection = replace(selection, device=value)
+        elif key == "protocol_id" and "protocol" in population.rows:
+            protocol = _distinct_values(population.rows, "protocol")[0]
+            selection = replace(selection, protocol=protocol)
         elif key == "task":
-            selection = replace(selection, where=(*selection.where, f"task={values[0]}"))
+            selection = replace(selection, where=(*selection.where, f"task={value}"))
         else:
-            selection = replace(selection, tag=(*selection.tag, (key, values[0])))
-        chosen = matching
+            selection = replace(selection, tag=(*selection.tag, (key, value)))
     return selection
 
 
-def _values(rows: pd.DataFrame, column: str) -> list[str]:
+def _distinct_values(rows: pd.DataFrame, column: str) -> list[str]:
     """The distinct values of a column as text, in order."""
     if column in rows:
         return sorted({str(value) for value in rows[column].dropna().unique()})
     return []
 
 
-def thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Some `_MOST` of more runs, which an analysis reads in seconds: points drawn at random, each
-    with all its runs.
+def thin_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """Reduce the rows to as many as an analysis reads in seconds.
+
+    Points are drawn at random, each with all its runs.
     """
-    if len(rows) <= _MOST or "point_id" not in rows:
+    if len(rows) <= _MAX_ROWS or "point_id" not in rows:
         return rows
     codes, points = pd.factorize(rows["point_id"])
-    drawn = np.random.default_rng(0).random(len(points) + 1) < _MOST / len(rows)
-    return rows[drawn[codes]].reset_index(drop=True)
+    is_drawn = np.random.default_rng(0).random(len(points) + 1) < _MAX_ROWS / len(rows)
+    return rows[is_drawn[codes]].reset_index(drop=True)
 
 
 def common_overrides(population: Population) -> Iterator[str]:
-    """What all runs of a population have in common and a command must say: platform, framework,
-    stack, and the preset of `measure` that is nearest to their protocol with the keys in which it
-    differs.
+    """Overrides with which a command measures more runs of a population.
+
+    They are its platform, framework and software stack, and the preset of `measure` that is nearest
+    to its protocol with the keys in which the protocol differs.
     """
-    for group, usual in _GROUPS.items():
+    for group, default in _GROUP_DEFAULTS.items():
         value = population.value(f"{group}.name")
-        if value not in (None, usual):
+        if value not in (None, default):
             yield f"{group}={value}"
-    held = {
-        name.removeprefix("measure."): _normal(population.value(name))
-        for name in population.with_prefix("measure.")
+    protocol = {
+        name.removeprefix("measure."): _normalize(population.value(name))
+        for name in population.columns_with_prefix("measure.")
     }
-    nearest: list[list[str]] = []
-    for path in sorted(
-        (CONFIG / "measure").glob("*.yaml"), key=lambda path: path.stem != "standard"
-    ):
-        preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-        timed = {key: _normal(usual) for key, usual in preset.items() if key not in UNTIMED_KEYS}
-        differ = [
-            f"measure.{key}={held[key]}"
-            for key, usual in timed.items()
-            if held.get(key, usual) != usual
-        ]
-        nearest.append([f"measure={path.stem}", *differ])
-    yield from (word for word in min(nearest, key=len) if word != "measure=standard")
+    presets = [
+        _preset_overrides(name, protocol)
+        for name in sorted(
+            (path.stem for path in (CONFIG / "measure").glob("*.yaml")),
+            key=lambda name: (name != _STANDARD_PROTOCOL, name),
+        )
+    ]
+    for override in min(presets, key=len):
+        if override != f"measure={_STANDARD_PROTOCOL}":
+            yield override
 
 
-def _normal(value: Any) -> str:
-    """A value as a command line has it, whatever type it has here."""
+def _preset_overrides(name: str, protocol: Mapping[str, str]) -> list[str]:
+    """The override of a preset, and those of the keys in which a protocol differs from it."""
+    path = CONFIG / "measure" / f"{name}.yaml"
+    preset = yaml.safe_load(path.read_text(encoding="utf-8"))
+    overrides = [f"measure={name}"]
+    for key, value in preset.items():
+        default = _normalize(value)
+        if key not in UNTIMED_KEYS and protocol.get(key, default) != default:
+            overrides.append(f"measure.{key}={protocol[key]}")
+    return overrides
+
+
+def _normalize(value: Any) -> str:
+    """A value as a command line has it, whatever its type."""
     try:
         return f"{float(str(value)):g}"
     except ValueError:

@@ -1,9 +1,8 @@
-"""What was measured, as a manager asks: models, throughput, what a million examples take, how sure
-that is, on what.
+"""The measured results: models, throughput, time and cost of a million examples, and their quality.
 
-As tables that sort, with few digits to read, the exact value to sort by and no column that says
-nothing, and as the picture of the first screen: throughput by model, with intervals, a mark for
-each system.
+They are tables that sort and a picture. Cells have few digits for reading and the exact value for
+sorting, and columns without information are omitted. The picture of the first screen shows
+throughput by model with intervals, and one mark per system.
 """
 
 import dataclasses
@@ -28,9 +27,10 @@ from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
-_CAP = 200  # rows of a table that are in the page
-_IDS = ("run_id", "a_run_id", "b_run_id")
-_SETTINGS = (
+#: Most rows of a table in the page.
+_MAX_ROWS = 200
+_RUN_ID_COLUMNS = ("run_id", "a_run_id", "b_run_id")
+_SETTING_COLUMNS = (
     "mode",
     "compile",
     "optimizer.name",
@@ -39,19 +39,26 @@ _SETTINGS = (
     "platform.threads",
     "framework.name",
 )
-# of the chart
-_MARKS = 18
-_SYSTEMS = 4
-_FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
-_UNKNOWN = "not recorded"
+#: Columns that the text of `_describe_quality` depends on.
+_QUALITY_COLUMNS = ("steady", "contended", "checks", "processes", "replicates")
+#: Models and systems of the chart.
+_MAX_CHART_MODELS = 18
+_MAX_CHART_SYSTEMS = 4
+_SOFTWARE = ("tensorflow", "jax", "torch", "keras", "python")
+_NOT_RECORDED = "not recorded"
+#: How a name states the batch size.
 AT_BATCH = " at batch size {:,.0f}"
 
 Row = Mapping[Any, Any]
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its words, the number to sort by where it is one, and whether it is the id
-    of a run.
+    """A cell of a table.
+
+    Attributes:
+        words: What the cell shows.
+        exact: Number to sort by; None for a text.
+        is_run: Whether the cell is the id of a run.
     """
 
     words: Any
@@ -59,12 +66,18 @@ class Cell(NamedTuple):
     is_run: bool = False
 
 
-_NONE = Cell("-")
+_EMPTY_CELL = Cell("-")
 
 
 class PageTable(NamedTuple):
-    """What a page shows as a table: headings, cells, a note above them, and what it holds of how
-    much.
+    """A table of the page.
+
+    Attributes:
+        caption: Caption of the table.
+        head: Headings of the columns.
+        rows: Rows of cells.
+        note: Note above the table.
+        size: The number of rows, and of how many if the page has no room for all.
     """
 
     caption: str
@@ -75,413 +88,554 @@ class PageTable(NamedTuple):
 
     @property
     def numbers(self) -> list[bool]:
-        """Which columns hold numbers."""
+        """Whether each column holds numbers."""
         return [
-            any(row[place].exact is not None for row in self.rows)
-            for place in range(len(self.head))
+            any(row[position].exact is not None for row in self.rows)
+            for position in range(len(self.head))
         ]
 
 
 def frame_table(
-    frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _CAP
+    frame: pd.DataFrame, caption: str, export_command: str = "", cap: int = _MAX_ROWS
 ) -> PageTable | None:
-    """The first `cap` rows of a frame, None of an empty one; `whole` is the command that writes all
-    of them.
+    """Make a table of a frame.
 
-    Columns that are empty or the same in every row are said above. The ends of an interval share a
-    column, which is not there where no interval says more than its value.
+    The note states columns that are equal in every row; empty columns are omitted. The two ends of
+    an interval share a column, which is omitted if no interval adds anything to its value.
+
+    Args:
+        frame: The frame.
+        caption: Caption of the table.
+        export_command: Command that writes all rows.
+        cap: Most rows of the table.
+
+    Returns:
+        The table; None for an empty frame.
     """
-    if not len(frame):
+    if frame.empty:
         return None
-    held = frame.dropna(axis="columns", how="all")
-    same = [
-        name
-        for name in held.columns
-        if held[name].notna().all() and held[name].eq(held[name].iloc[0]).all()
-    ]
-    same = same if 1 < len(held.columns) > len(same) else []
-    said = ", ".join(f"{label(str(name))} = {_words(held[name].head(1))[0]}" for name in same)
-    notes = [f"The same in every row: {said}."] if same else []
+    filled = frame.dropna(axis="columns", how="all")
+    constant = _constant_columns(filled)
+    notes = []
+    if constant:
+        values = [f"{label(str(name))} = {_as_texts(filled[name].head(1))[0]}" for name in constant]
+        notes.append(f"The same in every row: {', '.join(values)}.")
+    size = counted(len(frame), "row")
     if len(frame) > cap:
-        notes.append(
-            f"The first {cap} of {len(frame):,} rows{f'; all of them: {whole}' if whole else '.'}"
-        )
-    if len(frame) <= cap:
-        size = counted(len(frame), "row")
-    else:
         size = f"{cap} of {len(frame):,} rows"
-    columns = dict(_columns(held.drop(columns=same).head(cap)))
+        rest = f"; all of them: {export_command}" if export_command else "."
+        notes.append(f"The first {size}{rest}")
+    columns = dict(_make_columns(filled.drop(columns=constant).head(cap)))
     return PageTable(
-        caption, [*columns], [*zip(*columns.values(), strict=True)], " ".join(notes), size
+        caption=caption,
+        head=list(columns),
+        rows=list(zip(*columns.values(), strict=True)),
+        note=" ".join(notes),
+        size=size,
     )
 
 
-def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
-    """Heading and cells of each column; the two ends of an interval as one, behind what it is of."""
+def _constant_columns(frame: pd.DataFrame) -> list[Any]:
+    """Columns with one value in every row; no columns if all are constant, or if there is one."""
+    constant = [
+        name
+        for name in frame.columns
+        if frame[name].notna().all() and frame[name].eq(frame[name].iloc[0]).all()
+    ]
+    if len(frame.columns) > 1 and len(constant) < len(frame.columns):
+        return constant
+    return []
+
+
+def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
+    """Heading and cells of each column, with the ends of an interval in one column behind its
+    value.
+    """
     names = [str(name) for name in frame.columns]
-    before = ""
-    upper = {
+    high_ends = {
         name: f"{name.removesuffix('low')}high"
         for name in names
         if name == "low" or name.endswith("_low")
     }
+    value_name = ""
     for name in names:
-        values = frame[name]
-        high = upper.get(name)
-        if high in names:
-            no_news = values.isna() | frame[high].isna()
-            no_news |= values.eq(frame[high]) & values.eq(frame[before]) if before else False
-            texts = zip(no_news, _words(values), _words(frame[high]), strict=True)
-            if not no_news.all():
-                if before:
-                    heading = f"95% interval of {label(before)}"
-                else:
-                    heading = "95% interval"
-                yield (
-                    heading,
-                    [_NONE if none else Cell("\u00a0to\u00a0".join(ends)) for none, *ends in texts],
-                )
-        elif name not in upper.values():
-            before = name
-            numeric = is_number(values)
-            yield (
-                label_with_unit(name),
-                [
-                    _NONE
-                    if pd.isna(value)
-                    else Cell(text, float(value) if numeric else None, name in _IDS)
-                    for value, text in zip(values, _words(values), strict=True)
-                ],
-            )
+        if high_ends.get(name) in names:
+            high = high_ends[name]
+            values = frame[value_name] if value_name else None
+            cells = _interval_cells(frame[name], frame[high], values)
+            if cells is not None:
+                heading = "95% interval"
+                if value_name:
+                    heading += f" of {label(value_name)}"
+                yield heading, cells
+        elif name not in high_ends.values():
+            value_name = name
+            yield label_with_unit(name), _value_cells(frame[name])
 
 
-def _words(values: pd.Series) -> list[str]:
-    """The values of a column as texts."""
-    rounded = pd.api.types.is_float_dtype(values)
-    return [
-        "-" if pd.isna(one) else format_number(float(one), digits=4) if rounded else str(one)
-        for one in values
-    ]
+def _interval_cells(low: pd.Series, high: pd.Series, values: pd.Series | None) -> list[Cell] | None:
+    """The cells of an interval; None if every interval is missing or equal to its value."""
+    is_empty = low.isna() | high.isna()
+    if values is not None:
+        is_empty |= values.eq(low) & values.eq(high)
+    if is_empty.all():
+        return None
+    cells = []
+    for empty, low_text, high_text in zip(is_empty, _as_texts(low), _as_texts(high), strict=True):
+        cells.append(_EMPTY_CELL if empty else Cell(f"{low_text}\u00a0to\u00a0{high_text}"))
+    return cells
+
+
+def _value_cells(values: pd.Series) -> list[Cell]:
+    numeric = is_number(values)
+    is_run = values.name in _RUN_ID_COLUMNS
+    cells = []
+    for value, text in zip(values, _as_texts(values), strict=True):
+        if pd.isna(value):
+            cells.append(_EMPTY_CELL)
+        else:
+            cells.append(Cell(text, float(value) if numeric else None, is_run))
+    return cells
+
+
+def _as_texts(values: pd.Series) -> list[str]:
+    """The values of a column as texts; floating-point numbers with four digits."""
+    is_float = pd.api.types.is_float_dtype(values)
+    texts = []
+    for value in values:
+        if pd.isna(value):
+            texts.append("-")
+        elif is_float:
+            texts.append(format_number(float(value), digits=4))
+        else:
+            texts.append(str(value))
+    return texts
 
 
 def _number(row: Row, name: str) -> float:
-    """A metric; NaN where the run has none."""
-    if _known(row.get(name)):
-        return float(row.get(name, math.nan))
+    """A metric of a row; NaN if the row has none."""
+    if _is_known(row.get(name)):
+        return float(row[name])
     return math.nan
 
 
-def _known(value: Any) -> bool:
-    return value is not None and not (pd.api.types.is_scalar(value) and pd.isna(value))
+def _is_known(value: Any) -> bool:
+    if value is None:
+        return False
+    return not (pd.api.types.is_scalar(value) and pd.isna(value))
 
 
-def results(populations: Sequence[Population], whole: str) -> tuple[PageTable | None, list[str]]:
-    """The measured points, and what was not measured in sentences; `whole` is the command that
-    writes every run.
+def results(
+    populations: Sequence[Population], export_command: str
+) -> tuple[PageTable | None, list[str]]:
+    """The table of measured points, and sentences on points that were not measured.
+
+    Args:
+        populations: The populations.
+        export_command: Command that writes every run.
     """
-    failed = []
-    for one in populations:
-        ended = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished").astype(str)
-        words = ended.map(
-            lambda name: (
-                "did not fit its memory" if name in MEMORY_OUTCOMES else f"ended as {label(name)}"
-            )
-        )
-        said = "; ".join(
-            f"{counted(int(count), 'point')} {what}" for what, count in words.value_counts().items()
-        )
-        if said:
-            failed.append(f"{one.name}: {said}.")
-    tables = [_measured(one, one.points) for one in populations if len(one.points)]
+    sentences = []
+    for population in populations:
+        failures = _describe_failures(population)
+        if failures:
+            sentences.append(f"{population.name}: {failures}.")
+    tables = [_results_frame(population) for population in populations if len(population.points)]
     if not tables:
-        return None, ["No point was measured.", *failed]
-    return frame_table(pd.concat(tables, ignore_index=True), "Measured points", whole), failed
+        return None, ["No point was measured.", *sentences]
+    whole = pd.concat(tables, ignore_index=True)
+    return frame_table(whole, "Measured points", export_command), sentences
 
 
-def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
-    """Points of a system as rows of a table."""
+def _describe_failures(population: Population) -> str:
+    outcomes = population.rows.loc[~is_ok(population.rows), "outcome"]
+    descriptions = outcomes.fillna("unfinished").astype(str).map(_describe_outcome)
+    return "; ".join(
+        f"{counted(int(count), 'point')} {description}"
+        for description, count in descriptions.value_counts().items()
+    )
 
-    def of(name: str) -> pd.Series:
+
+def _describe_outcome(name: str) -> str:
+    if name in MEMORY_OUTCOMES:
+        return "did not fit its memory"
+    return f"ended as {label(name)}"
+
+
+def _results_frame(population: Population) -> pd.DataFrame:
+    """The points of a system as rows of the table of results."""
+    points = population.points
+
+    def column(name: str) -> pd.Series:
         if name in points:
             return points[name].astype("float64")
         return pd.Series(np.nan, points.index)
 
-    sizes = [name for name in map(str, points) if name.startswith(("model.", "generate."))]
+    size_names = [name for name in map(str, points) if name.startswith(("model.", "generate."))]
     settings = {
-        name: points[name] for name in ("batch_size", "precision", *_SETTINGS) if name in points
+        name: points[name]
+        for name in ("batch_size", "precision", *_SETTING_COLUMNS)
+        if name in points
     }
     if "optimizer.name" in settings and "mode" in points:
         settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
-    whole = points.assign(processes=of("processes").round())
-    memory = of("peak_device_memory_bytes").fillna(of("peak_memory_bytes"))
+    quality: Any = "published, one figure, no interval"
+    if not population.is_published:
+        rounded = points.assign(processes=column("processes").round())
+        quality = _describe_rows(rounded, _QUALITY_COLUMNS, _describe_quality)
+    memory_bytes = column("peak_device_memory_bytes").fillna(column("peak_memory_bytes"))
+    joules_per_example = column("energy_per_step_joules") / column("batch_size")
     columns = {
-        "system": one.name,
-        "model": _of_each(points, ["family", "batch_size", *sizes], model_name),
+        "system": population.name,
+        "model": _describe_rows(points, ["family", "batch_size", *size_names], model_name),
         **settings,
-        "cost_per_million_examples": of("cost_per_million_examples"),
+        "cost_per_million_examples": column("cost_per_million_examples"),
         "price_currency": points.get("price_currency"),
-        **{
-            name: of(name)
-            for name in (f"examples_per_second{end}" for end in ("", "_low", "_high"))
-        },
-        "minutes a million examples": 1e6 / of("examples_per_second") / 60,
-        "peak memory (GiB)": memory / 2**30,
-        "energy of a million (kWh)": of("energy_per_step_joules") / of("batch_size") / 3.6,
-        "quality": "published, one figure, no interval"
-        if one.published
-        else _of_each(whole, _QUALITY, _quality),
+        "examples_per_second": column("examples_per_second"),
+        "examples_per_second_low": column("examples_per_second_low"),
+        "examples_per_second_high": column("examples_per_second_high"),
+        "minutes a million examples": 1e6 / column("examples_per_second") / 60,
+        "peak memory (GiB)": memory_bytes / 2**30,
+        # A million times joules per example, at 3.6 million joules per kWh.
+        "energy of a million (kWh)": joules_per_example / 3.6,
+        "quality": quality,
     }
     return pd.DataFrame(columns, index=points.index)
 
 
-def _of_each(points: pd.DataFrame, names: Sequence[str], words: Callable[[Row], str]) -> list[str]:
-    """The words of every row, which depend on these columns alone: found once for rows that are the
-    same in them.
+def _describe_rows(
+    points: pd.DataFrame, names: Sequence[str], describe: Callable[[Row], str]
+) -> list[str]:
+    """A description of every row, which depends on some columns alone.
+
+    Rows that are equal in these columns are described once.
     """
     rows = points[[name for name in names if name in points]]
-    number = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
-    found = [words(row) for row in rows[~number.duplicated()].to_dict("records")]
-    return [found[each] for each in number]
+    group = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
+    descriptions = [describe(row) for row in rows[~group.duplicated()].to_dict("records")]
+    return [descriptions[number] for number in group]
 
 
 def model_name(values: Row, batch: str = "") -> str:
-    """Family and size, such as "fc 4x1024", as the names of runs have them; the family alone where
-    more is unknown.
+    """Family and size of a model, such as "fc 4x1024", as the names of runs have them.
 
-    `batch`: how the batch size is written behind, where it is known.
+    The family alone remains if this version does not know it, or not its options.
+
+    Args:
+        values: A row of a frame.
+        batch: Format of the batch size, which follows if it is known.
     """
-    name = family = str(values["family"])
-    if family in FAMILIES:
-        options = FAMILIES[family].options
-        given = {
-            entry.name: values.get(f"model.{entry.name}") for entry in dataclasses.fields(options)
-        }
-        try:
-            known = {name: _option(value) for name, value in given.items() if _known(value)}
-            name = f"{family} {options(**{**known, 'name': family}).size}".strip()
-        except (ParadnnError, TypeError, ValueError, AttributeError):
-            pass
-        else:
-            prompt, tokens = (_number(values, f"generate.{each}") for each in ("prompt", "tokens"))
-            name += (
-                f" generate {prompt:.0f}+{tokens:.0f}"
-                if prompt == prompt and tokens == tokens
-                else ""
-            )
-    size = _number(values, "batch_size")
-    return name + batch.format(size) if size == size else name
+    family = str(values["family"])
+    name = family
+    size = _model_size(family, values)
+    if size is not None:
+        name = f"{family} {size}".strip()
+        prompt = _number(values, "generate.prompt")
+        tokens = _number(values, "generate.tokens")
+        if not math.isnan(prompt) and not math.isnan(tokens):
+            name += f" generate {prompt:.0f}+{tokens:.0f}"
+    batch_size = _number(values, "batch_size")
+    if math.isnan(batch_size):
+        return name
+    return name + batch.format(batch_size)
 
 
-def _option(value: Any) -> Any:
-    """A list of numbers is stored as its text; an address in brackets is no list."""
-    is_list = isinstance(value, str) and value.startswith("[") and value.endswith("]")
-    return tuple(json.loads(value)) if is_list else value
+def _model_size(family: str, values: Row) -> str | None:
+    """The size of a model as text; None if the options are unknown to this version."""
+    if family not in FAMILIES:
+        return None
+    options_class = FAMILIES[family].options
+    try:
+        options = {}
+        for entry in dataclasses.fields(options_class):
+            value = values.get(f"model.{entry.name}")
+            if _is_known(value):
+                options[entry.name] = _option_value(value)
+        options["name"] = family
+        return str(options_class(**options).size)
+    except (ParadnnError, TypeError, ValueError, AttributeError):
+        return None
 
 
-#: What the words of `_quality` depend on.
-_QUALITY = ("steady", "contended", "checks", "processes", "replicates")
+def _option_value(value: Any) -> Any:
+    """An option's value. The store holds a list of numbers as JSON."""
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        return tuple(json.loads(value))
+    return value
 
 
-def _quality(values: Row) -> str:
-    """How far a row can be trusted, in words."""
-    steady, processes, replicates = (
-        _number(values, name) for name in ("steady", "processes", "replicates")
-    )
-    words = {
-        "steady" if steady > 0 else "not steady" if steady == 0 else "not checked": True,
-        "shared its machine": _number(values, "contended") > 0,
-        "a self-check failed": str(values.get("checks") or "").startswith("failed"),
-        f"{processes:.0f} processes" if processes > 1 else "single process": True,
-        f"{replicates:.0f} replicates": replicates > 1,
-    }
-    return ", ".join(word for word, is_so in words.items() if is_so)
+def _describe_quality(values: Row) -> str:
+    """How far a row can be trusted, as text."""
+    steady = _number(values, "steady")
+    processes = _number(values, "processes")
+    replicates = _number(values, "replicates")
+    if math.isnan(steady):
+        parts = ["not checked"]
+    elif steady > 0:
+        parts = ["steady"]
+    else:
+        parts = ["not steady"]
+    if _number(values, "contended") > 0:
+        parts.append("shared its machine")
+    if str(values.get("checks") or "").startswith("failed"):
+        parts.append("a self-check failed")
+    parts.append(f"{processes:.0f} processes" if processes > 1 else "single process")
+    if replicates > 1:
+        parts.append(f"{replicates:.0f} replicates")
+    return ", ".join(parts)
 
 
 def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
-    """The picture of the first screen, and what stands below it: throughput by model, each at its
-    fastest setting where all points do not fit; None where nothing was measured.
+    """The picture of the first screen and its caption.
+
+    It shows throughput by model. If the points do not all fit, each model is at its fastest
+    setting.
+
+    Returns:
+        The figure as HTML and the caption; None if nothing was measured.
     """
-    tables = dict([(one.name, one.points) for one in populations if len(one.points)][:_SYSTEMS])
-    if not tables:
+    measured = [population for population in populations if len(population.points)]
+    if not measured:
         return None
-    whole = sum(map(len, tables.values()))
-    few = len(tables) > 1 or whole <= _MARKS * len(
-        tables
-    )  # a model may be fastest at another setting elsewhere
-    groups = {name: _values_by_name(points, few) for name, points in tables.items()}
-    values = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False)
+    tables = {population.name: population.points for population in measured[:_MAX_CHART_SYSTEMS]}
+    count = sum(map(len, tables.values()))
+    # On several systems a model may be fastest at different settings.
+    show_settings = len(tables) > 1 or count <= _MAX_CHART_MODELS
+    groups = {
+        name: _throughput_by_name(points, every_setting=show_settings)
+        for name, points in tables.items()
+    }
+    best = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False)
+    names = _evenly_spaced_names(best)
+    groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
+    labels = {
+        name: f"{name}: {format_number(value, digits=3)}"
+        for name, value in best.max()[names].items()
+    }
+    return _draw_chart(groups, labels), _chart_caption(groups, count)
+
+
+def _evenly_spaced_names(values: Any) -> list[Any]:
+    """Names of points that most systems measured, spread evenly over all of these."""
     counts = values.size()
     names = counts.index[counts == counts.max()]
-    names = list(names[np.unique(np.linspace(0, len(names) - 1, _MARKS).round().astype(int))])
-    groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
-    rows = {
-        name: f"{name}: {format_number(best, digits=3)}"
-        for name, best in values.max()[names].items()
-    }
+    positions = np.linspace(0, len(names) - 1, _MAX_CHART_MODELS).round().astype(int)
+    return list(names[np.unique(positions)])
+
+
+def _draw_chart(groups: Mapping[str, pd.DataFrame], labels: Mapping[Any, str]) -> Markup:
     with drawing.page(None):
-        drawn, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(names))
-        drawing.forest(axes, rows, groups, {name: drawing.look(name, [*groups]) for name in groups})
+        figure, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(labels))
+        looks = {name: drawing.look(name, [*groups]) for name in groups}
+        drawing.forest(axes, labels, groups, looks)
         drawing.finish(axes, "", "examples/s", logs={"x": format_number})
         if len(groups) > 1:
-            drawing.legend(drawn)
-        figure = embed(
-            drawn, f"Throughput in examples a second by model: {'; '.join(rows.values())}"
-        )
-    known = any(table["low"].notna().any() for table in groups.values())
-    caption = f"Each mark is a point{', the line its 95% interval' if known else '; none has an interval'}."
+            drawing.legend(figure)
+        alternative = "; ".join(labels.values())
+        return embed(figure, f"Throughput in examples a second by model: {alternative}")
+
+
+def _chart_caption(groups: Mapping[str, pd.DataFrame], count: int) -> str:
+    has_intervals = any(table["low"].notna().any() for table in groups.values())
+    if has_intervals:
+        caption = "Each mark is a point, the line its 95% interval."
+    else:
+        caption = "Each mark is a point; none has an interval."
     marks = sum(map(len, groups.values()))
-    if marks < whole:
+    if marks < count:
         if len(groups) > 1:
-            which = "of those that most systems measured"
+            choice = "of those that most systems measured"
         else:
-            which = "each model at its fastest setting"
-        caption += f" {marks} of {whole:,} points, {which}; the table below has all."
-    return figure, caption
+            choice = "each model at its fastest setting"
+        caption += f" {marks} of {count:,} points, {choice}; the table below has all."
+    return caption
 
 
-def _values_by_name(points: pd.DataFrame, every: bool) -> pd.DataFrame:
-    """Throughput (value, low, high) by the name of a point, the fastest of those that share one;
-    unless `every` setting fits, of each model at its fastest. A token is not an example of another
-    mode, so what generates is by itself.
+def _throughput_by_name(points: pd.DataFrame, *, every_setting: bool) -> pd.DataFrame:
+    """Throughput (value, low, high) by the name of a point.
+
+    Of points that share a name the fastest remains. Generations are separate models, since a token
+    is not an example of another mode.
+
+    Args:
+        points: The points.
+        every_setting: Whether to keep every setting of a model, or only its fastest one.
     """
-    value = "examples_per_second"
-    model = [
-        "family",
-        *(name for name in map(str, points.columns) if name.startswith(("model.", "generate."))),
+    metric = "examples_per_second"
+    size_names = [
+        name for name in map(str, points.columns) if name.startswith(("model.", "generate."))
     ]
-    held = [
+    model = ["family", *size_names]
+    columns = [
         name
-        for name in (*model, "batch_size", value, f"{value}_low", f"{value}_high")
+        for name in (*model, "batch_size", metric, f"{metric}_low", f"{metric}_high")
         if name in points
     ]
-    fast = points[held].sort_values(value, ascending=False, kind="stable")
-    fast = fast if every else fast.drop_duplicates(model)
-    table = drawing.ends_of(fast, value).astype("float64")
-    table = table.assign(
-        name=[model_name(row, " b{:.0f}") for row in fast.to_dict("records")]
-    ).drop_duplicates("name")
-    return table.loc[points.index.intersection(table.index, sort=False)].set_index("name")
+    fastest = points[columns].sort_values(metric, ascending=False, kind="stable")
+    if not every_setting:
+        fastest = fastest.drop_duplicates(model)
+    table = drawing.ends_of(fastest, metric).astype("float64")
+    names = [model_name(row, " b{:.0f}") for row in fastest.to_dict("records")]
+    table = table.assign(name=names).drop_duplicates("name")
+    in_order = points.index.intersection(table.index, sort=False)
+    return table.loc[in_order].set_index("name")
 
 
 def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
-    """(what, of each population what it says) for each thing that describes them; what no system
-    says has no row.
+    """The properties of the systems: name, and the value of each population.
+
+    Properties that no system has are omitted.
     """
-    described = [_described(one, store) for one in populations]
-    return [
-        (name, [each[name] or _UNKNOWN for each in described])
-        for name in described[0]
-        if any(each[name] for each in described)
+    descriptions = [_describe_system(population, store) for population in populations]
+    rows = []
+    for name in descriptions[0]:
+        values = [description[name] for description in descriptions]
+        if any(values):
+            rows.append((name, [value or _NOT_RECORDED for value in values]))
+    return rows
+
+
+def _describe_system(population: Population, store: str | None) -> dict[str, str]:
+    """Properties of a system, from the environment of its newest run and from all its runs.
+
+    A property is empty if it is not known.
+    """
+    machine = _read_machine(population, store)
+    host = population.listed("host")
+    if machine.get("virtualised"):
+        host += ", virtual machine"
+    software = [
+        f"{name} {population.listed(f'version.{name}')}"
+        for name in _SOFTWARE
+        if population.listed(f"version.{name}")
     ]
+    operating_system = [str(machine[name]) for name in ("system", "kernel") if machine.get(name)]
+    identity = [
+        f"{name.replace('_', ' ')} {population.listed(name)}"
+        for name in ("environment_id", "protocol_id")
+        if population.listed(name)
+    ]
+    memory = machine.get("memory_gib")
+    return {
+        "Processor": str(machine.get("processor", "")),
+        "Cores": _describe_cores(machine),
+        "Memory": f"{memory:g} GiB" if memory else "",
+        "Largest point": _describe_largest_point(population),
+        "Accelerator": _describe_accelerators(population, machine),
+        "Measured hardware peaks": _describe_peaks(population.rows),
+        "Software": ", ".join(software),
+        "Operating system": " ".join(operating_system),
+        "Host": host,
+        "Measured (UTC)": _describe_period(population),
+        "Protocol": _describe_protocol(population),
+        "Commit": population.listed("git_commit"),
+        "Identity": ", ".join(identity),
+        "Runs": _describe_counts(population.rows),
+    }
 
 
-def _described(one: Population, store: str | None) -> dict[str, str]:
-    """Of what its newest run recorded of the machine, and of all its runs; empty where nothing is
-    known.
-    """
-    if one.published or not len(one.rows):
-        last = {}
-    else:
-        last = one.rows.iloc[-1].to_dict()
-    if last:
-        found = read_environment(last, last.get("store", store))
-    else:
-        found = {}
-    machine: dict[str, Any] = {**found.get("host", {}), **found.get("hardware", {})}
-    cores, physical, memory = (
-        machine.get(name) for name in ("cores", "physical_cores", "memory_gib")
-    )
-    if "peak_memory_bytes" in one.points:
-        largest = one.points["peak_memory_bytes"].max()
-    else:
-        largest = None
-    ids = [name for name in ("environment_id", "protocol_id") if name in one.rows]
+def _read_machine(population: Population, store: str | None) -> dict[str, Any]:
+    """The host and the hardware that the newest run recorded."""
+    if population.is_published or population.rows.empty:
+        return {}
+    newest = population.rows.iloc[-1].to_dict()
+    environment = read_environment(newest, newest.get("store", store))
+    return {**environment.get("host", {}), **environment.get("hardware", {})}
+
+
+def _describe_cores(machine: Mapping[str, Any]) -> str:
+    cores = machine.get("cores")
+    physical = machine.get("physical_cores")
+    if not cores:
+        return ""
+    if physical in (None, 0, cores):
+        return str(cores)
+    return f"{cores} ({physical} physical)"
+
+
+def _describe_largest_point(population: Population) -> str:
+    """The most memory that a point took."""
+    if "peak_memory_bytes" not in population.points:
+        return ""
+    largest = population.points["peak_memory_bytes"].max()
+    if not largest > 0:
+        return ""
+    return format_number(float(largest) / 2**30, "GiB", digits=3)
+
+
+def _describe_accelerators(population: Population, machine: Mapping[str, Any]) -> str:
     cards = [
         f"{card['name']}, {card['memory']}, driver {card['driver']}"
         for card in machine.get("accelerators") or ()
     ]
-    kinds = "; ".join(f"{cards.count(kind)} x {kind}" for kind in dict.fromkeys(cards))
-    return {
-        "Processor": str(machine.get("processor", "")),
-        "Cores": f"{cores}{f' ({physical} physical)' if physical not in (None, 0, cores) else ''}"
-        if cores
-        else "",
-        "Memory": f"{memory:g} GiB" if memory else "",
-        "Largest point": format_number(float(largest) / 2**30, "GiB", digits=3)
-        if largest and largest > 0
-        else "",
-        "Accelerator": kinds
-        or ("none" if machine or one.value("platform.name") == "cpu" else one.device),
-        "Measured hardware peaks": _peaks(one.rows),
-        "Software": ", ".join(
-            f"{name} {known}" for name in _FRAMEWORKS if (known := one.listed(f"version.{name}"))
-        ),
-        "Operating system": " ".join(filter(None, (machine.get("system"), machine.get("kernel")))),
-        "Host": one.listed("host") + (", virtual machine" if machine.get("virtualised") else ""),
-        **_timed(one),
-        "Commit": one.listed("git_commit"),
-        "Identity": ", ".join(
-            f"{name.replace('_', ' ')} {one.listed(name)}" for name in ids if one.listed(name)
-        ),
-        "Runs": _runs(one.rows),
-    }
+    if cards:
+        return "; ".join(f"{cards.count(kind)} x {kind}" for kind in dict.fromkeys(cards))
+    if machine or population.value("platform.name") == "cpu":
+        return "none"
+    return population.device
 
 
-def _peaks(rows: pd.DataFrame) -> str:
-    """The hardware peaks that its runs carry as measured; of all precisions the lowest and the
-    highest.
+def _describe_peaks(rows: pd.DataFrame) -> str:
+    """The measured hardware peaks that the runs carry: the lowest and the highest of all
+    precisions.
     """
-    said = []
-    for kind, what, unit in (("flops", "arithmetic", "FLOP/s"), ("bytes", "memory", "B/s")):
+    parts = []
+    for kind, resource, unit in (("flops", "arithmetic", "FLOP/s"), ("bytes", "memory", "B/s")):
         column = f"peak_{kind}_per_second"
         if column in rows and rows[column].notna().any():
-            ends = [
-                format_number(float(value), unit, digits=3)
-                for value in (rows[column].min(), rows[column].max())
-            ]
-            said.append(f"{what} {' to '.join(dict.fromkeys(ends))}")
-    if are_busy(rows):
-        note = " (measured beside other work, so too low: utilisations are too high)"
-    else:
-        note = ""
-    return f"{', '.join(said)}{note}" if said else ""
+            low = format_number(float(rows[column].min()), unit, digits=3)
+            high = format_number(float(rows[column].max()), unit, digits=3)
+            parts.append(f"{resource} {' to '.join(dict.fromkeys((low, high)))}")
+    if not parts:
+        return ""
+    text = ", ".join(parts)
+    if have_contended_ceilings(rows):
+        text += " (measured under contention, so too low: utilizations are too high)"
+    return text
 
 
-def are_busy(rows: pd.DataFrame) -> bool:
-    """Whether runs refer to hardware peaks that were measured beside other work."""
+def have_contended_ceilings(rows: pd.DataFrame) -> bool:
+    """Whether runs refer to hardware peaks that were measured next to other work."""
     return "ceilings_contended" in rows and bool(rows["ceilings_contended"].notna().any())
 
 
-def _timed(one: Population) -> dict[str, str]:
-    """The days and minutes (UTC) between which it was measured, and how."""
-    if one.published:
-        protocol = (
-            "one figure for each point, without intervals (docs/validation/published-data.md)"
-        )
-        return {"Measured (UTC)": "not published", "Protocol": protocol}
-    started = one.rows["start_time"].dropna()
-    ends = dict.fromkeys(
-        f"{moment:%Y-%m-%d %H:%M}" for moment in (started.min(), started.max()) if len(started)
-    )
-    processes, *least = (
-        one.value(f"measure.{name}") for name in ("processes", "min_seconds", "min_blocks")
-    )
-    if processes:
-        words = ["single process" if processes == "1" else f"{processes} processes a point"]
-    else:
-        words = []
-    words += ["at least {} s and {} blocks each".format(*least)] if all(least) else []
-    return {"Measured (UTC)": " to ".join(ends), "Protocol": ", ".join(words)}
+def _describe_period(population: Population) -> str:
+    """The minutes (UTC) between which a population was measured."""
+    if population.is_published:
+        return "not published"
+    started = population.rows["start_time"].dropna()
+    if started.empty:
+        return ""
+    ends = [f"{moment:%Y-%m-%d %H:%M}" for moment in (started.min(), started.max())]
+    return " to ".join(dict.fromkeys(ends))
 
 
-def _runs(rows: pd.DataFrame) -> str:
-    """How many there are, and how often a point was measured."""
+def _describe_protocol(population: Population) -> str:
+    """How a population was measured."""
+    if population.is_published:
+        return "one figure for each point, without intervals (docs/validation/published-data.md)"
+    parts = []
+    processes = population.value("measure.processes")
+    if processes == "1":
+        parts.append("single process")
+    elif processes:
+        parts.append(f"{processes} processes a point")
+    min_seconds = population.value("measure.min_seconds")
+    min_blocks = population.value("measure.min_blocks")
+    if min_seconds and min_blocks:
+        parts.append(f"at least {min_seconds} s and {min_blocks} blocks each")
+    return ", ".join(parts)
+
+
+def _describe_counts(rows: pd.DataFrame) -> str:
+    """The number of measured runs, and how often each point was measured."""
     ok = rows[is_ok(rows)]
-    words = f"{len(ok):,} measured" + (f" of {len(rows):,}" if len(ok) < len(rows) else "")
+    text = f"{len(ok):,} measured"
+    if len(ok) < len(rows):
+        text += f" of {len(rows):,}"
     if "point_id" in ok:
         counts = ok.groupby("point_id").size()
-    else:
-        counts = pd.Series(dtype=int)
-    if len(counts) and counts.max() > 1:
-        words += f"; {counted(len(counts), 'point')}, {counts.min()} to {counts.max()} times each"
-    return words
+        if len(counts) and counts.max() > 1:
+            text += (
+                f"; {counted(len(counts), 'point')}, {counts.min()} to {counts.max()} times each"
+            )
+    return text

@@ -1,4 +1,4 @@
-"""The sections of the page: which analyses are tried with which options, and what became of each."""
+"""The sections of the page: which analyses are tried with which options, and their results."""
 
 import shlex
 import warnings
@@ -13,19 +13,29 @@ from markupsafe import Markup
 from analysis.options import Selection, command_line
 from analysis.registry import ANALYSES, Analysis, SectionSpec
 from analysis.report.page import embed, slug
-from analysis.report.populations import Population, thinned
+from analysis.report.populations import Population, thin_out
 from analysis.report.results import PageTable, frame_table
 from analysis.result import Result
 from paradnn.core.errors import ParadnnError
 
-_ALTERNATIVE = 400  # characters of a figure's text alternative
-_LINE = 170  # characters of what stands beside the title of a folded section
-_LONGEST = 420  # characters of why an analysis is missing
-_FIGURES = 10_000_000  # bytes of figures in the page
+#: Most characters of a figure's text alternative, of the line next to the title of a folded
+#: section, and of the reason why an analysis is missing.
+_MAX_ALTERNATIVE_LENGTH = 400
+_MAX_HEADLINE_LENGTH = 170
+_MAX_REASON_LENGTH = 420
+_MAX_FAULT_LENGTH = 300
+#: Bytes of all figures in the page.
+_MAX_FIGURE_BYTES = 10_000_000
 
 
 class Missing(NamedTuple):
-    """An analysis that could not be made: of which runs, and why, with what would supply it."""
+    """An analysis that could not be made.
+
+    Attributes:
+        title: Title of the analysis.
+        of: Name of the runs.
+        reason: Why it could not be made, and what would help.
+    """
 
     title: str
     of: str
@@ -33,8 +43,13 @@ class Missing(NamedTuple):
 
 
 class KeyFinding(NamedTuple):
-    """What was found, in a word and in a sentence, the anchor of its section, and a command to go
-    on with.
+    """A finding at the top of the page.
+
+    Attributes:
+        topic: The question that it answers.
+        words: The finding, in a sentence.
+        anchor: Anchor of its section.
+        command: The command that shows more, or an empty string.
     """
 
     topic: str
@@ -45,8 +60,17 @@ class KeyFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """An analysis that was made: its name, where it stands in the page, what it found, its figure
-    as HTML, or why (`left_out`) there is none.
+    """An analysis that was made.
+
+    Attributes:
+        name: Name of the analysis.
+        anchor: Anchor of the section.
+        title: Title of the section.
+        reading: How to read the figure.
+        command: Command that gives the same result.
+        result: The result.
+        figure: The figure as HTML; None if the section has no figure.
+        left_out: Why the section has no figure; empty if the analysis draws none.
     """
 
     name: str
@@ -60,16 +84,17 @@ class Section:
 
     @property
     def headline(self) -> str:
-        """What is found, on the line that is seen while the section is folded."""
-        found = self.result.headline()
-        return _cut(
-            found.words if found else next((head for head, _ in self.result.paragraphs()), ""),
-            _LINE,
-        )
+        """The finding, on the line that is visible while the section is folded."""
+        highlight = self.result.headline()
+        if highlight is not None:
+            return _cut(highlight.words, _MAX_HEADLINE_LENGTH)
+        for head, _ in self.result.paragraphs():
+            return _cut(head, _MAX_HEADLINE_LENGTH)
+        return ""
 
     @cached_property
     def table(self) -> PageTable | None:
-        """The numbers, as far as a page has room for them."""
+        """The table of the result, cut to the rows that a page has room for."""
         return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
 
 
@@ -82,127 +107,156 @@ class PopulationReport(NamedTuple):
 
 @dataclass
 class Context:
-    """What all sections share: the stores that tables are read from, whether heterogeneous runs are
-    pooled, how many bytes of figures the page still has room for, and what was missing so far.
+    """What all sections of a page share.
+
+    Attributes:
+        store: Stores that tables are read from.
+        pool: Whether heterogeneous runs are pooled.
+        figure_bytes_left: Bytes of figures that the page still has room for.
+        missing: Analyses that could not be made so far.
     """
 
     store: tuple[str, ...]
     pool: bool
-    room: int = _FIGURES
+    figure_bytes_left: int = _MAX_FIGURE_BYTES
     missing: list[Missing] = field(default_factory=list)
 
     def sections(
         self,
-        asked: Iterable[tuple[Analysis[Any, Any], SectionSpec]],
-        frame: pd.DataFrame,
-        selection: Selection,
-        *of: str,
-    ) -> list[Section]:
-        """What became of analyses of a frame (`of`: key and name); what they lack joins the
-        missing.
-        """
-        rows = thinned(frame)
-        part = ""
-        if len(rows) < len(frame):
-            part = f" Of {len(rows):,} of the {len(frame):,} runs, points drawn at random; the command takes all."
-        made = (
-            self.section(
-                one, replace(shown, reading=f"{shown.reading}{part}".strip()), rows, selection, *of
-            )
-            for one, shown in asked
-        )
-        return [section for section in made if section]
-
-    def section(
-        self,
-        one: Analysis[Any, Any],
-        shown: SectionSpec,
+        requests: Iterable[tuple[Analysis[Any, Any], SectionSpec]],
         frame: pd.DataFrame,
         selection: Selection,
         key: str,
-        of: str,
-    ) -> Section | None:
-        """Analyse a frame as `shown` says; None where the analysis refuses, which is then missing.
+        runs_name: str,
+    ) -> list[Section]:
+        """Make several analyses of a frame; the arguments are those of `section`."""
+        rows = thin_out(frame)
+        sample_note = ""
+        if len(rows) < len(frame):
+            sample_note = (
+                f" Of {len(rows):,} of the {len(frame):,} runs, points drawn at random; "
+                "the command takes all."
+            )
+        sections = []
+        for analysis, spec in requests:
+            reading = f"{spec.reading}{sample_note}".strip()
+            section = self.section(
+                analysis, replace(spec, reading=reading), rows, selection, key, runs_name
+            )
+            if section is not None:
+                sections.append(section)
+        return sections
 
-        `selection` chooses this frame's runs from the store, for the command that the page shows;
-        `key` begins the anchor, `of` names the runs. A fault of an analysis is named and leaves the
-        rest of the report whole.
+    def section(
+        self,
+        analysis: Analysis[Any, Any],
+        spec: SectionSpec,
+        frame: pd.DataFrame,
+        selection: Selection,
+        key: str,
+        runs_name: str,
+    ) -> Section | None:
+        """Make one analysis of a frame.
+
+        A fault of an analysis is reported and leaves the rest of the page whole.
+
+        Args:
+            analysis: The analysis.
+            spec: Its options, title and reading.
+            frame: The runs.
+            selection: Chooses these runs from the store, for the command that the page shows.
+            key: First part of the anchor.
+            runs_name: Name of the runs.
+
+        Returns:
+            The section; None if the analysis could not be made, which then is in `missing`.
         """
-        assert shown.options is not None
-        options = replace(shown.options, pool=self.pool, store=self.store)
-        if shown.families:
-            frame = frame[frame["family"].isin(shown.families)].reset_index(drop=True)
-            selection = replace(selection, family=shown.families)
+        assert spec.options is not None
+        options = replace(spec.options, pool=self.pool, store=self.store)
+        if spec.families:
+            frame = frame[frame["family"].isin(spec.families)].reset_index(drop=True)
+            selection = replace(selection, family=spec.families)
         words = [*command_line(options), *command_line(selection)]
-        line = shlex.join(["python", "-m", "analysis", one.name, *words])
+        command = shlex.join(["python", "-m", "analysis", analysis.name, *words])
+        result: Result | None = None
         try:
-            result = one(frame.copy(deep=False), options)
-            if len(result.table):
-                reason = ""
-            else:
+            result = analysis(frame.copy(deep=False), options)
+            reason = ""
+            if not len(result.table):
                 reason = " ".join(head for head, _ in result.paragraphs()).rstrip(".")
         except ParadnnError as error:
-            reason = _cut(str(error), _LONGEST)
+            reason = _cut(str(error), _MAX_REASON_LENGTH)
         except Exception as error:
-            reason = f"{_fault(one.name, error)}; it comes of {line}"
-        if reason:
-            self.missing.append(Missing(shown.title, of, reason))
+            reason = f"{_report_fault(analysis.name, error)}; the command is {command}"
+        if reason or result is None:
+            self.missing.append(Missing(spec.title, runs_name, reason))
             return None
-        figure, left_out = self._figure(result, f"{shown.title}, {of}.")
-        anchor = f"{key}-{slug(shown.key or one.name)}"
-        return Section(one.name, anchor, shown.title, shown.reading, line, result, figure, left_out)
+        figure, no_figure_reason = self._make_figure(result, f"{spec.title}, {runs_name}.")
+        return Section(
+            name=analysis.name,
+            anchor=f"{key}-{slug(spec.key or analysis.name)}",
+            title=spec.title,
+            reading=spec.reading,
+            command=command,
+            result=result,
+            figure=figure,
+            left_out=no_figure_reason,
+        )
 
-    def _figure(self, result: Result, title: str) -> tuple[Markup | None, str]:
-        """The figure as HTML, or why there is none."""
+    def _make_figure(self, result: Result, title: str) -> tuple[Markup | None, str]:
+        """The figure as HTML, or the reason why there is no figure."""
         if not result.drawable:
             return None, ""
-        if self.room <= 0:
-            return (
-                None,
-                "The figure is left out to keep the page small; the command below draws it with --figure FILE.",
+        if self.figure_bytes_left <= 0:
+            return None, (
+                "The figure is omitted to keep the page small; "
+                "the command below draws it with --figure FILE."
             )
-        words = " ".join(
-            [
-                title,
-                *(sentence for head, points in result.paragraphs() for sentence in (head, *points)),
-            ]
-        )
+        sentences = [title]
+        for head, points in result.paragraphs():
+            sentences += [head, *points]
+        alternative = _cut(" ".join(sentences), _MAX_ALTERNATIVE_LENGTH)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
-                figure = embed(result.figure(), _cut(words, _ALTERNATIVE))
+                # A glyph that the font lacks.
+                warnings.simplefilter("ignore", UserWarning)
+                figure = embed(result.figure(), alternative)
         except ParadnnError as error:
             return None, f"No figure: {error}."
         except Exception as error:
-            return None, f"No figure: {_fault('drawing', error)}."
-        self.room -= len(figure)
+            return None, f"No figure: {_report_fault('drawing', error)}."
+        self.figure_bytes_left -= len(figure)
         return figure, ""
 
 
 def outline(
     section: str, rows: pd.DataFrame, price: tuple[str, ...] = ()
 ) -> Iterator[tuple[Analysis[Any, Any], SectionSpec]]:
-    """The analyses of a section of the page that these runs may carry, in its order; `price` as it
-    was given.
+    """The analyses of a section of the page, in its order, that some runs may support.
+
+    Args:
+        section: Name of the section.
+        rows: The runs.
+        price: Prices, as the command line has them.
     """
-    for one in sorted(
-        (one for one in ANALYSES.values() if one.section == section), key=lambda one: one.order
-    ):
-        for shown in one.sections(rows):
-            priced = price and hasattr(shown.options, "price")
-            yield (
-                one,
-                replace(shown, options=replace(shown.options, price=price)) if priced else shown,
-            )  # type: ignore
+    analyses = [analysis for analysis in ANALYSES.values() if analysis.section == section]
+    for analysis in sorted(analyses, key=lambda analysis: analysis.order):
+        for spec in analysis.sections(rows):
+            if price and hasattr(spec.options, "price"):
+                options: Any = spec.options
+                yield analysis, replace(spec, options=replace(options, price=price))
+            else:
+                yield analysis, spec
 
 
-def _cut(words: str, most: int) -> str:
-    if len(words) <= most:
-        return words
-    return f"{words[:most].rsplit(' ', 1)[0]} ..."
+def _cut(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    return f"{text[:length].rsplit(' ', 1)[0]} ..."
 
 
-def _fault(what: str, error: Exception) -> str:
-    problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    warnings.warn(f"{what} failed, a fault of this tool ({problem})", stacklevel=2)
-    return f"{what} failed, a fault of this tool worth reporting ({problem})"
+def _report_fault(activity: str, error: Exception) -> str:
+    """Warn of a fault of this tool, and return a sentence about it."""
+    problem = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_FAULT_LENGTH]
+    warnings.warn(f"{activity} failed, a fault of this tool ({problem})", stacklevel=2)
+    return f"{activity} failed, a fault of this tool worth reporting ({problem})"

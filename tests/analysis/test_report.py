@@ -175,7 +175,7 @@ def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
             "name": [f"n{i}" for i in range(30)],
         }
     )
-    table = frame_table(frame, "Speeds", whole="python -m analysis x --csv FILE", cap=20)
+    table = frame_table(frame, "Speeds", export_command="python -m analysis x --csv FILE", cap=20)
     assert (table.size, list(table.head), len(table.rows)) == (
         "20 of 30 rows",
         ["speed", "name"],
@@ -247,7 +247,7 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
     ]
     assert len({population.name for population in populations}) == 4
     assert populations[3].name == "Other"
-    assert populations[3].published
+    assert populations[3].is_published
     assert side_of(populations[0], populations[1], frame) == "version.tensorflow=2.9"
     assert side_of(populations[2], populations[1], frame) == "protocol_id=slow"
     assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
@@ -258,7 +258,7 @@ def test_of_very_many_runs_points_are_drawn_with_all_their_runs(
 ) -> None:
     points = runs(grid(), examples_per_second=1.0)
     frame = pd.concat([points, points], ignore_index=True)
-    monkeypatch.setattr("analysis.report.populations._MOST", len(points))
+    monkeypatch.setattr("analysis.report.populations._MAX_ROWS", len(points))
     [section] = Context((), False).sections(
         [next(outline("system", frame))], frame, Selection(), "p", "all"
     )

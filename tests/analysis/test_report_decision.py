@@ -13,7 +13,7 @@ import yaml
 from analysis.options import Selection
 from analysis.prices import PRICE, PriceList, with_costs
 from analysis.report.comparisons import compare_populations
-from analysis.report.findings import find
+from analysis.report.findings import key_findings
 from analysis.report.populations import Population, common_overrides, split
 from analysis.report.results import PageTable, model_name, results, systems
 from analysis.report.sections import Context, PopulationReport, outline
@@ -78,7 +78,7 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
     (command,) = [
         one.command
-        for one in find([PopulationReport(population(**{PRICE: None}), [])], [], [])
+        for one in key_findings([PopulationReport(population(**{PRICE: None}), [])], [], [])
         if "train" in one.command
     ]
     python, flag, module, *arguments = shlex.split(command)
@@ -209,7 +209,7 @@ def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
         outline("all", frame, prices.given), frame, Selection(), "all", "all runs"
     )
     comparisons = compare_populations(shown, frame, Selection(), context)
-    found = find([PopulationReport(one, []) for one in shown], comparisons, choices)
+    found = key_findings([PopulationReport(one, []) for one in shown], comparisons, choices)
     return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
 
 
@@ -240,12 +240,12 @@ def test_the_first_screen_of_one_machine_answers() -> None:
     said = first_screen(rows.assign(ceilings_contended="too low"))
     for words in (
         "fc 4x64 at batch size 4,096: 7,580 examples/s (95% interval 6,820 to 8,340), the most of 64 points.",
-        "1 GFLOP/s, 50% of this machine's measured peak (which was measured beside other work, and is too low).",
+        "1 GFLOP/s, 50% of this machine's measured peak (which was measured under contention, and is too low).",
         "Mostly neither arithmetic nor memory: the median point reaches 30% of what",
         "Batch size 4,096 instead of 64: 8 times the throughput on each of the 16 models measured with both. The",
         "model.nodes=64,1024,4096 batch_size=8192,16384 measure=quick",
-        "64 measured points, of them 1 beside other work on the machine. Their 95% intervals reach ±10% in the median",
-        "utilisations are too high.",
+        "64 measured points, of them 1 on a contended machine. Their 95% intervals reach ±10% in the median",
+        "utilizations are too high.",
     ):
         assert words in said, said
     assert "none can be preferred" not in said
