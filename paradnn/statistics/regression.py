@@ -1,14 +1,17 @@
-"""Least squares with honest intervals.
+"""Least squares with intervals that allow for unequal scatter, shared levels and sessions.
 
-Intervals of `regress`: Student's t with the HC3 covariance of MacKinnon and White (J. Econometrics
-29, 1985), which allows for scatter that differs from point to point; HC1 where a single row settles
-a coefficient, for HC3 divides by zero there; with `levels` (models, batch sizes) that rows share,
-`dependence.Crossing`; with `by_value` that of `value_variances` where a column has values enough.
-They are those of the slopes, in units of s_x and s_y of these rows. With `when` the rows were
-measured, what differs between sessions is taken out, and the interval of a term whose values were
-measured one after the other reaches as far as a machine that changed by ALLOWANCE in a session
-could move it. Of 3,000 intervals for 60 points 94.7% held the planted slope where scatter differed
-4-fold, 93.8% where 16-fold.
+Intervals are Student's t with one of these covariances:
+
+- HC3 of MacKinnon and White (J. Econometrics 29, 1985), which allows for scatter that differs from
+  point to point. HC1 if a single row determines a coefficient, since HC3 divides by zero there.
+- With `levels` (models, batch sizes) that rows share, that of `dependence.Crossing`.
+- With `by_value`, that of `value_variances` for columns with enough values.
+
+They are intervals of the slopes, in units of s_x and s_y of these rows. With `when` the rows were
+measured, differences between sessions are removed. The interval of a term whose values were
+measured one after the other then reaches as far as a machine that changed by ALLOWANCE in a session
+could move it. Of 3,000 intervals for 60 points, 94.7% held the planted slope where scatter differed
+4-fold, and 93.8% where it differed 16-fold.
 """
 
 from __future__ import annotations
@@ -25,41 +28,53 @@ from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes
 
-#: Share of a term's variance between sessions from which it has no verdict.
+#: Share of a term's variance between sessions from which on it has no verdict.
 BETWEEN = 0.25
-_ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
+#: Rows per coefficient, intercept included, below which no fit is attempted.
+_ROWS_PER_COEFFICIENT = 3
 _FOLDS = 10
-_CHANCE = (
-    0.01  # p of an order that is random, below which values are said to have been measured in order
-)
-_SAME = (
-    1e-9  # share of a column's variance that others must leave unexplained for it to have a weight
-)
+#: p of a random order below which values count as measured in order.
+_ORDER_P = 0.01
+#: Share of a column's variance that others must leave unexplained for it to have a weight.
+_INDEPENDENT_SHARE = 1e-9
+#: Range relative to the largest value below which values are constant.
+_CONSTANT = 1e-12
+#: Values that a column needs to show how they scatter about a line.
+_MINIMUM_VALUES = 3
+_TINY = 1e-300
 
 
 class Lacking(NamedTuple):
-    """What could not be analysed, such as a family on a device, and why."""
+    """A group that could not be analyzed, such as a family on a device, and why."""
 
-    of: str
+    group: str
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.of}: {self.problem}"
+        return f"{self.group}: {self.problem}"
 
 
 @dataclass(frozen=True)
 class Regression:
-    """A standardised fit.
+    """A standardized fit.
 
-    `weights`: a row for each term, with `weight` (change of the response, in its standard
-    deviations, for one standard deviation of the term), its interval `low` and `high`, `p`
-    (two-sided, of no effect), `p_given` (the same with the values of a term taken as given), its
-    standard `error` with degrees of `freedom`, `vif`, `slope` (in the response's unit per unit of
-    the term), `between` (the share of its variance between sessions) and `drift` (what a change of
-    the machine may have added to the weight). `correlation` is that of the weights. `constant` maps
-    a dropped column to its value, `collinear` to the terms it is a combination of. `r2_held_out`
-    and `rmse_held_out` (in the response's unit) are of ten-fold cross-validation, R2 = 1 - sum (y -
-    prediction)^2 / sum (y - mean of the training rows)^2. `covariance` is HC3, HC1 or crossed.
+    Attributes:
+        weights: A row per term. `weight` is the change of the response, in its standard deviations,
+            for one standard deviation of the term, with its interval `low` to `high`. `p` is
+            two-sided, of no effect; `p_given` is the same with the values of a term fixed. `error`
+            is the standard error with degrees of `freedom`. `vif` is the variance inflation factor.
+            `slope` is in the response's unit per unit of the term. `between` is the share of the
+            term's variance between sessions. `drift` is what a change of the machine may have added
+            to the weight.
+        correlation: Correlation of the weights.
+        rows: Number of rows.
+        r2: R2 of the fit.
+        r2_held_out: R2 of ten-fold cross-validation, 1 - sum (y - prediction)^2 / sum (y - mean of
+            the training rows)^2.
+        rmse_held_out: Root mean square error of the same, in the response's unit.
+        covariance: "HC3", "HC1" or "crossed".
+        constant: The value of each dropped constant column.
+        collinear: The terms that each dropped collinear column is a combination of.
     """
 
     weights: pd.DataFrame
@@ -73,81 +88,100 @@ class Regression:
     collinear: Mapping[str, tuple[str, ...]]
 
 
+def _identity(values: np.ndarray) -> np.ndarray:
+    return values
+
+
 def regress(
     design: pd.DataFrame,
     values: np.ndarray,
-    scale: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+    scale: Callable[[np.ndarray], np.ndarray] = _identity,
     *,
     levels: Levels | None = None,
     by_value: bool = False,
     when: MeasurementTimes | None = None,
 ) -> Regression:
-    """Ordinary least squares of scale(values) (n) on the columns of a design (n x k), everything
-    standardised.
+    """Fit scale(values) on the columns of a design by least squares, everything standardized.
 
-    With z = (x - mean) / s for every column and the response, s their sample standard deviations,
+    With z = (x - mean) / s for every column and the response, s being sample standard deviations,
     the weights are the coefficients of z_y on z_x and an intercept: weight = slope x s_x / s_y
-    (paper, section 4.1: "normalize to the same scale"). Raises NotEnoughData for fewer than three
-    rows a coefficient, or where nothing varies.
+    (paper, section 4.1: "normalize to the same scale").
+
+    Args:
+        design: (n, k) the columns.
+        values: (n,) the response before scaling.
+        scale: Applied to the values, such as `np.log`.
+        levels: Levels that the rows share.
+        by_value: Whether each value of a column may have an effect of its own.
+        when: When the rows were measured.
+
+    Raises:
+        NotEnoughData: If there are fewer than three rows per coefficient, or nothing varies.
     """
     from statsmodels.regression.linear_model import OLS
 
     values = np.asarray(values, dtype="float64")
-    if len(values) < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
-        count = len(values)
-        raise NotEnoughData(
-            "there is one point" if count == 1 else f"the metric is the same in all {count} rows"
-        )
-    scores, per, constant, collinear = _standardised(design.astype("float64"))
-    terms = scores.shape[1]
-    x = np.column_stack([np.ones(len(values)), scores])
+    if len(values) < 2:
+        raise NotEnoughData("there is one point")
+    if np.ptp(values) <= _CONSTANT * np.abs(values).max():
+        raise NotEnoughData(f"the metric is the same in all {len(values)} rows")
+    standardized = _standardize(design.astype("float64"))
+    terms = standardized.scores.shape[1]
+    x = np.column_stack([np.ones(len(values)), standardized.scores])
     between, y = _without_sessions(x, scale(values), when)
     spread = float(y.std(ddof=1))
     z = (y - y.mean()) / spread
-    if np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max() < 1 - 1e-8:
-        covariance = "HC3"
-    else:
-        covariance = "HC1"
+    largest_leverage = np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max()
+    covariance = "HC3" if largest_leverage < 1 - 1e-8 else "HC1"
     fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
     weights = fitted.params[1:]
     variance = fitted.bse[1:] ** 2
     freedom = np.full(terms, fitted.df_resid)
     if levels is not None and not levels.independent:
-        covariance, (variance, freedom) = (
-            "crossed",
-            (part[1:] for part in crossed_variances(x, z, levels)),
-        )
+        covariance = "crossed"
+        crossed = crossed_variances(x, z, levels)
+        variance = crossed.variance[1:]
+        freedom = crossed.freedom[1:]
     drift = _drift(x, lambda factor: scale(values * factor), y, when) / spread
-    sure = np.maximum(np.abs(weights) - drift, 0.0)
-    given = _p_values(sure, variance, freedom)
+    without_drift = np.maximum(np.abs(weights) - drift, 0.0)
+    p_given = _p_values(without_drift, variance, freedom)
     if by_value:
-        own = Component(*(part[1:] for part in value_variances(x, fitted.resid)))
-        taken = np.isfinite(own.freedom)
-        variance = np.where(taken, own.variance, variance)
-        freedom = np.where(taken, own.freedom, freedom)
+        of_values = value_variances(x, fitted.resid)
+        is_known = np.isfinite(of_values.freedom[1:])
+        variance = np.where(is_known, of_values.variance[1:], variance)
+        freedom = np.where(is_known, of_values.freedom[1:], freedom)
     error = np.sqrt(variance)
-    reach = stats.t.ppf((1 + LEVEL) / 2, freedom) * error + drift
-    found = {"weight": weights, "low": weights - reach, "high": weights + reach}
-    found |= {
-        "p": _p_values(sure, variance, freedom),
-        "p_given": given,
-        "error": error,
-        "freedom": freedom,
-    }
-    found["vif"] = np.diag(np.linalg.inv(np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))))
-    found |= {"slope": weights * spread / per.to_numpy(), "between": between[1:], "drift": drift}
-    table = pd.DataFrame(found, index=pd.Index(scores.columns, name="term"))
-    correlation = pd.DataFrame(np.corrcoef(np.linalg.pinv(x)[1:]), table.index, table.index)
-    held_out = _held_out(x, y, np.random.default_rng(0).permutation(len(y)) % min(_FOLDS, len(y)))
+    half_width = stats.t.ppf((1 + LEVEL) / 2, freedom) * error + drift
+    correlations = np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))
+    table = pd.DataFrame(
+        {
+            "weight": weights,
+            "low": weights - half_width,
+            "high": weights + half_width,
+            "p": _p_values(without_drift, variance, freedom),
+            "p_given": p_given,
+            "error": error,
+            "freedom": freedom,
+            "vif": np.diag(np.linalg.inv(correlations)),
+            "slope": weights * spread / standardized.deviations.to_numpy(),
+            "between": between[1:],
+            "drift": drift,
+        },
+        index=pd.Index(standardized.scores.columns, name="term"),
+    )
+    weight_correlation = np.corrcoef(np.linalg.pinv(x)[1:])
+    folds = np.random.default_rng(0).permutation(len(y)) % min(_FOLDS, len(y))
+    r2_held_out, rmse_held_out = _cross_validate(x, y, folds)
     return Regression(
-        table,
-        correlation,
-        len(y),
-        float(fitted.rsquared),
-        *held_out,
-        covariance,
-        constant,
-        collinear,
+        weights=table,
+        correlation=pd.DataFrame(weight_correlation, table.index, table.index),
+        rows=len(y),
+        r2=float(fitted.rsquared),
+        r2_held_out=r2_held_out,
+        rmse_held_out=rmse_held_out,
+        covariance=covariance,
+        constant=standardized.constant,
+        collinear=standardized.collinear,
     )
 
 
@@ -157,142 +191,191 @@ def _drift(
     y: np.ndarray,
     when: MeasurementTimes | None,
 ) -> np.ndarray:
-    """What a machine that became faster or slower by ALLOWANCE in each session, or each time that
-    the values of a column rise or fall (as the last axis does in a given order), would have added
-    to the coefficients of the columns; nothing where the rows were measured in a random order.
+    """Return what a machine that changed would have added to the coefficients of the columns.
+
+    The machine becomes faster or slower by ALLOWANCE in each session. Or it does so each time that
+    the values of a column rise or fall, as the last axis does in a given order. Columns whose rows
+    were measured in a random order have 0.
+
+    Args:
+        x: (n, k) the columns, the first of which is the intercept.
+        response: Returns the response (n,) if the values were multiplied by a factor (n,).
+        y: (n,) the response without shifts of sessions.
+        when: When the rows were measured.
+
+    Returns:
+        (k - 1,) the largest change of each coefficient.
     """
     from statsmodels.regression.linear_model import OLS
 
-    found = np.zeros(x.shape[1] - 1)
+    drift = np.zeros(x.shape[1] - 1)
     if when is None or not np.ptp(when.place):
-        return found
-    if OLS(when.place, x).fit().f_pvalue < _CHANCE:
-        places = [when.place]
-    else:
-        places = []
-    # Of random orders a third of the rises and falls do not cancel in the square.
-    rises = np.sign(np.diff(x[np.lexsort((when.place, when.session)), 1:], axis=0)).sum(axis=0)
-    ordered = np.abs(rises) > stats.norm.isf(_CHANCE / 2) * np.sqrt((len(x) + 1) / 3)
-    places += [column / np.ptp(column) for column in x[:, 1:].T[ordered]]
-    for place, change in itertools.product(places, (ALLOWANCE, 1 / ALLOWANCE)):
-        other = _without_sessions(x, response(change**place), when)[1]
-        found = np.maximum(found, np.abs(np.linalg.pinv(x)[1:] @ (other - y)))
-    return found
+        return drift
+    courses = []
+    if OLS(when.place, x).fit().f_pvalue < _ORDER_P:
+        courses.append(when.place)
+    # In a random order the square of rises less falls is (n + 1) / 3 on average.
+    in_order = x[np.lexsort((when.place, when.session)), 1:]
+    rises = np.sign(np.diff(in_order, axis=0)).sum(axis=0)
+    is_ordered = np.abs(rises) > stats.norm.isf(_ORDER_P / 2) * np.sqrt((len(x) + 1) / 3)
+    courses += [column / np.ptp(column) for column in x[:, 1:].T[is_ordered]]
+    projection = np.linalg.pinv(x)[1:]
+    for course, change in itertools.product(courses, (ALLOWANCE, 1 / ALLOWANCE)):
+        _, changed = _without_sessions(x, response(change**course), when)
+        drift = np.maximum(drift, np.abs(projection @ (changed - y)))
+    return drift
 
 
 def _without_sessions(
     x: np.ndarray, y: np.ndarray, when: MeasurementTimes | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the share (adjusted R2) of each column's variance that lies between sessions, the response
-    without the shift of each session by least squares beside the columns: their weights are then
-    those of slopes within sessions).
+    """Remove the shift of each session from a response by least squares along with the columns.
+
+    The weights of the columns are then those of slopes within sessions.
+
+    Returns:
+        (k,) share (adjusted R2) of each column's variance that lies between sessions, and the
+        response (n,) without the shifts.
     """
     if when is None or not when.session.any():
         return np.zeros(x.shape[1]), y
     count = len(y)
     sizes = np.bincount(when.session)
-    columns = x[:, 1:]
     if count <= len(sizes):
         return np.ones(x.shape[1]), y
     sums = np.array([np.bincount(when.session, column) for column in (*x.T, y)]).T
-    within = x - (sums[:, :-1] / sizes[:, None])[when.session]
+    column_means = sums[:, :-1] / sizes[:, None]
+    within = x - column_means[when.session]
     with np.errstate(invalid="ignore"):
-        left = (
-            (within**2).sum(axis=0) / (x.var(axis=0) * count) * (count - 1) / (count - len(sizes))
-        )
-    # The normal equations of an indicator for each session, which would be as many columns, and of
-    # x.
-    products = np.block([[np.diag(sizes), sums[:, 1:-1]], [sums[:, 1:-1].T, columns.T @ columns]])
-    fitted = np.linalg.pinv(products, rcond=_SAME, hermitian=True) @ np.append(
-        sums[:, -1], columns.T @ y
-    )
-    return 1 - left, y - (shift := fitted[when.session]) + shift.mean()
+        share_within = (within**2).sum(axis=0) / (x.var(axis=0) * count)
+        share_within = share_within * (count - 1) / (count - len(sizes))
+    # Normal equations of x and an indicator per session, which would be as many columns.
+    columns = x[:, 1:]
+    column_sums = sums[:, 1:-1]
+    products = np.block([[np.diag(sizes), column_sums], [column_sums.T, columns.T @ columns]])
+    inverse = np.linalg.pinv(products, rcond=_INDEPENDENT_SHARE, hermitian=True)
+    coefficients = inverse @ np.append(sums[:, -1], columns.T @ y)
+    shift = coefficients[when.session]
+    return 1 - share_within, y - shift + shift.mean()
 
 
-def _standardised(
-    values: pd.DataFrame,
-) -> tuple[pd.DataFrame, pd.Series, dict[str, float], dict[str, tuple[str, ...]]]:
-    """(scores of the columns with a weight (n x t), their standard deviations, constant columns,
-    collinear ones).
+class _Standardized(NamedTuple):
+    """Columns on one scale.
+
+    Attributes:
+        scores: (n, terms) the columns that have a weight.
+        deviations: (terms,) their standard deviations.
+        constant: The value of each constant column.
+        collinear: The columns that each collinear column is a combination of.
     """
-    moving = values.max() - values.min() > 1e-12 * values.abs().max()
-    constant = {str(name): float(values[name].iloc[0]) for name in values.columns[~moving]}
-    values = values.loc[:, moving]
+
+    scores: pd.DataFrame
+    deviations: pd.Series
+    constant: dict[str, float]
+    collinear: dict[str, tuple[str, ...]]
+
+
+def _standardize(values: pd.DataFrame) -> _Standardized:
+    """Standardize columns, without the constant and the collinear ones.
+
+    Raises:
+        NotEnoughData: If no column is left, or there are too few rows.
+    """
+    varies = values.max() - values.min() > _CONSTANT * values.abs().max()
+    constant = {str(name): float(values[name].iloc[0]) for name in values.columns[~varies]}
+    values = values.loc[:, varies]
     scores, collinear = independent_columns((values - values.mean()) / values.std())
     count, terms = scores.shape
     if not terms:
         raise NotEnoughData("no hyperparameter varies")
-    if count < (needed := _ROWS_PER_COEFFICIENT * (terms + 1)):
+    needed = _ROWS_PER_COEFFICIENT * (terms + 1)
+    if count < needed:
         raise NotEnoughData(
-            f"{count} points for {counted(terms, 'term')}, at least {needed} are needed"
+            f"{counted(count, 'point')} for {counted(terms, 'term')}, at least {needed} are needed"
         )
-    return scores, values.std()[scores.columns], constant, collinear
+    return _Standardized(scores, values.std()[scores.columns], constant, collinear)
 
 
 def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    found: np.ndarray = 2 * stats.t.sf(
-        np.abs(weights) / np.sqrt(np.maximum(variance, 1e-300)), freedom
-    )
-    return found
+    """Return two-sided p values (k,) of no effect, by Student's t."""
+    errors = np.sqrt(np.maximum(variance, _TINY))
+    p_values: np.ndarray = 2 * stats.t.sf(np.abs(weights) / errors, freedom)
+    return p_values
 
 
 def value_variances(design: np.ndarray, residual: np.ndarray) -> Component:
-    """The variances of least-squares coefficients where each value of a column has a random effect
-    of its own.
+    """Return the variances of least-squares coefficients if each value has an effect of its own.
 
-    A line through few values can be no surer than their scatter about it lets it be, however many rows have them. For
-    each column of 3 to n / 2 values, the mean residuals of the values scatter with variance s^2 = sum mean^2 / (values
-    - 2), exact for a balanced grid; a coefficient moves by the sum of its influences over each value times its effect.
-    Degrees of freedom are values - 2, of several columns Satterthwaite's (Biometrics Bulletin 2, 1946); NaN for a
-    column of fewer or more values, which says nothing of their scatter.
+    A line through few values cannot be known better than their scatter about it allows, however
+    many rows have them. For each column of 3 to n / 2 values, the mean residuals of the values have
+    the variance s^2 = sum mean^2 / (values - 2), which is exact for a balanced grid. A coefficient
+    moves by the sum of its influences over each value times the effect of the value.
+
+    Args:
+        design: (n, k) the columns.
+        residual: (n,) the residuals.
+
+    Returns:
+        The variances (k,). The degrees of freedom are values - 2, or Satterthwaite's (Biometrics
+        Bulletin 2, 1946) if several columns contribute. They are NaN for a column of fewer or more
+        values, which says nothing about their scatter.
     """
     influence = np.linalg.pinv(design).T
-    total = np.zeros(design.shape[1])
-    below = np.zeros(design.shape[1])
-    has = np.zeros(design.shape[1], dtype=bool)
+    columns = design.shape[1]
+    total = np.zeros(columns)
+    below = np.zeros(columns)
+    is_known = np.zeros(columns, dtype=bool)
     for place, column in enumerate(design.T):
         values, code = np.unique(column, return_inverse=True)
-        if 3 <= len(values) <= len(column) / 2:
-            means = np.bincount(code, residual) / np.bincount(code)
-            moved = np.array([np.bincount(code, each) for each in influence.T])
-            part = (moved**2).sum(axis=1) * (means**2).sum() / (len(values) - 2)
-            total, below, has[place] = total + part, below + part**2 / (len(values) - 2), True
-    return Component(
-        total, np.where(has, np.maximum(total**2 / np.maximum(below, 1e-300), 1.0), np.nan)
-    )
+        if not _MINIMUM_VALUES <= len(values) <= len(column) / 2:
+            continue
+        means = np.bincount(code, residual) / np.bincount(code)
+        moved = np.array([np.bincount(code, of_row) for of_row in influence.T])
+        freedom = len(values) - 2
+        part = (moved**2).sum(axis=1) * (means**2).sum() / freedom
+        total += part
+        below += part**2 / freedom
+        is_known[place] = True
+    freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
+    return Component(total, np.where(is_known, freedom, np.nan))
 
 
 def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:
-    """The columns that no earlier ones add up to, and what the others are made of."""
-    centred = (columns - columns.mean()).to_numpy()
+    """Drop the columns that are combinations of earlier ones.
+
+    Returns:
+        The other columns, and for each dropped one the columns it is a combination of.
+    """
+    centered = (columns - columns.mean()).to_numpy()
     kept: list[int] = []
     collinear: dict[str, tuple[str, ...]] = {}
     for j, name in enumerate(map(str, columns)):
-        column = centred[:, j]
-        before = centred[:, kept]
-        made = np.linalg.lstsq(before, column, rcond=None)[0]
-        if np.sum((column - before @ made) ** 2) > _SAME * max(
-            np.sum(column**2), _SAME * len(column)
-        ):
+        column = centered[:, j]
+        earlier = centered[:, kept]
+        coefficients = np.linalg.lstsq(earlier, column, rcond=None)[0]
+        rest = np.sum((column - earlier @ coefficients) ** 2)
+        whole = max(np.sum(column**2), _INDEPENDENT_SHARE * len(column))
+        if rest > _INDEPENDENT_SHARE * whole:
             kept.append(j)
         else:
-            parts = np.abs(made) * np.linalg.norm(before, axis=0) > 1e-6 * max(
-                float(np.linalg.norm(column)), 1e-300
-            )
-            collinear[name] = tuple(columns.columns[kept][parts])
+            size = max(float(np.linalg.norm(column)), _TINY)
+            contributions = np.abs(coefficients) * np.linalg.norm(earlier, axis=0)
+            collinear[name] = tuple(columns.columns[kept][contributions > 1e-6 * size])
     return columns.iloc[:, kept], collinear
 
 
-def _held_out(design: np.ndarray, y: np.ndarray, fold: np.ndarray) -> tuple[float, float]:
-    """R2 and root mean square error of fits without a row's fold (n,) on it, against the mean of
-    the others.
+def _cross_validate(design: np.ndarray, y: np.ndarray, fold: np.ndarray) -> tuple[float, float]:
+    """Return R2 and root mean square error of fits on the rows outside each fold (n,).
+
+    R2 compares the predictions with the mean of the rows outside the fold.
     """
     error = np.empty_like(y)
-    scatter = np.empty_like(y)
-    for each in np.unique(fold):
-        held = fold == each
-        error[held] = (
-            y[held] - design[held] @ np.linalg.lstsq(design[~held], y[~held], rcond=1e-7)[0]
-        )
-        scatter[held] = y[held] - y[~held].mean()
-    return float(1 - np.sum(error**2) / np.sum(scatter**2)), float(np.sqrt(np.mean(error**2)))
+    deviation = np.empty_like(y)
+    for number in np.unique(fold):
+        is_held_out = fold == number
+        training = ~is_held_out
+        coefficients = np.linalg.lstsq(design[training], y[training], rcond=1e-7)[0]
+        error[is_held_out] = y[is_held_out] - design[is_held_out] @ coefficients
+        deviation[is_held_out] = y[is_held_out] - y[training].mean()
+    r2 = 1 - np.sum(error**2) / np.sum(deviation**2)
+    return float(r2), float(np.sqrt(np.mean(error**2)))
