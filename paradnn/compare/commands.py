@@ -165,7 +165,8 @@ class CommandComparison(PairedResult):
                 if not self.problem:
                     self._check_code()
                 if not (skips_same_code and self.runs_same_code):
-                    self._run_rounds(begun, shows_progress)
+                    seconds_left = 60 * self.protocol.minutes - (time.monotonic() - begun)
+                    self._run_rounds(seconds_left, shows_progress)
         except KeyboardInterrupt:
             return True
         finally:
@@ -174,27 +175,30 @@ class CommandComparison(PairedResult):
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         return False
 
-    def _run_rounds(self, begun: float, shows_progress: bool) -> None:
-        while not (self.problem or self._is_over(time.monotonic() - begun)):
+    def _run_rounds(self, limit: float, shows_progress: bool) -> None:
+        """Run rounds for at most `limit` seconds."""
+        begun = time.monotonic()
+        elapsed = 0.0
+        while not (self.problem or self._is_over(elapsed, limit)):
             self._round(next(self._orders))
             self._give_up_on_failures()
-            self.seconds = time.monotonic() - begun
+            elapsed = time.monotonic() - begun
             if shows_progress:
-                print(f"\r\x1b[K{self._progress()}", end="", file=sys.stderr, flush=True)
+                progress = self._progress(elapsed, limit)
+                print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
 
-    def _is_over(self, elapsed: float) -> bool:
+    def _is_over(self, elapsed: float, limit: float) -> bool:
         estimate = self.estimate
         if estimate and self.rule.looks(self.rounds) and self.rule.is_enough(estimate):
             self.last = False
             return True
-        self.last = self.rule.is_over(len(self.visits[0]), elapsed, 60 * self.protocol.minutes)
+        self.last = self.rule.is_over(len(self.visits[0]), elapsed, limit)
         return self.last
 
-    def _progress(self) -> str:
+    def _progress(self, elapsed: float, limit: float) -> str:
         """The state in one line: `12 rounds, ratio 1.051 (1.020 .. 1.083), at most 40 s left`."""
-        limit = 60 * self.protocol.minutes
-        share = max(self.rounds / self.rule.most, self.seconds / limit, 1e-3)
-        remaining = max(0.0, min(limit - self.seconds, self.seconds * (1 - share) / share))
+        share = max(self.rounds / self.rule.most, 1e-3)
+        remaining = max(0.0, min(limit - elapsed, elapsed * (1 - share) / share))
         parts = [counted(self.rounds, "round")]
         estimate = self.estimate
         if estimate:

@@ -1,13 +1,11 @@
-"""A comparison round by round: every point on both sides, one right after the other, until the rule
-says enough.
-"""
+"""Compare points of two configurations: every round measures both sides of each point."""
 
 import math
 import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,74 +18,106 @@ from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 from paradnn.statistics.paired_rounds import Rule, orders, trimmed
 
-#: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty
-#: of them.
-PAIRS = 20
+#: Least number of pairs of blocks in a round. To build and warm up both sides takes about as long as
+#: twenty of them.
+MIN_PAIRS = 20
+#: A side that fails this often ends its point; in its first round one failure does.
+_MAX_FAILURES = 2
 
-#: One point on both sides, and what they share of its name.
+#: One point on both sides, and the part of its name that both share.
 Pair = tuple[str, tuple[Point, Point]]
 
 
 @dataclass
 class ComparedPoint(PairedResult):
-    """What is known of one point, or with `name` empty of all together: `logs`, block by block
-    better known than by what is `measured`, examples/s of both sides, of a served model one by the
-    median latency.
+    """One point on both sides; with an empty `name` the mean over all points.
 
-    points: the point on both sides. order: which side goes first, where they do not take `turns` in
-    this round. failures: how often a side failed. alone: whether the sides are no longer measured
-    block by block.
+    `measured` is in examples/s, or in 1/s of median latency for a served model. `logs` come from
+    interleaved blocks if there are some, so they are more precise than the ratio of `measured`.
+
+    Attributes:
+        points: the point on both sides.
+        order: which side goes first in each round of whole measurements.
+        turns: the interleaved blocks of the current round; None for whole measurements.
+        failures: the number of failures of each side.
+        needs_whole_machine: whether the sides cannot be in memory together.
     """
 
     points: tuple[Point, ...] = ()
     order: Iterator[tuple[int, int]] = field(default_factory=lambda: orders(""))
     turns: BlockTurns | None = None
     failures: Counter[int] = field(default_factory=Counter)
-    alone: bool = False
+    needs_whole_machine: bool = False
+
+    def add_failure(self, side: int, row: RecordedPoint) -> None:
+        """Count a failure of a side, which may end the point."""
+        self.failures[side] += 1
+        if self.rounds and self.failures[side] < _MAX_FAILURES:
+            return
+        reason = f": {row.reason}" if row.reason else ""
+        problem = f"{self.labels[side]} is {row.outcome}{reason}"
+        self.problem = f"{self.problem}; {problem}" if self.problem else problem
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
-    """The points of two sides, which are in the same order, as pairs; ConfigError where they are
-    none.
+    """Pair the points of two sides, which come in the same order.
+
+    Args:
+        first: the points of one side.
+        second: the points of the other side.
+        null: whether a point may be compared with itself.
+
+    Raises:
+        ConfigError: the points do not pair.
     """
     if len(first) != len(second):
         problem = f"the sides have {len(first)} and {len(second)} points"
         raise ConfigError("sides", "", problem, "write axes after both sides")
-    params = [[as_params(point_request(point)) for point in points] for points in (first, second)]
-    swept = {
-        key for row in params[0] for key in row if len({each.get(key) for each in params[0]}) > 1
-    }
+    first_params = [as_params(point_request(point)) for point in first]
+    second_params = [as_params(point_request(point)) for point in second]
+    axes = _varying_keys(first_params)
     pairs: list[Pair] = []
-    for points, (one, other) in zip(
-        zip(first, second, strict=True), zip(*params, strict=True), strict=True
-    ):
-        if one == other and not null:
+    for index, points in enumerate(zip(first, second, strict=True)):
+        if first_params[index] == second_params[index] and not null:
             raise ConfigError(
                 "sides", run_name(points[0]), "is the same point on both", "give two that differ"
             )
-        for key in sorted(swept):
-            if one.get(key) != other.get(key):
-                problem = f"meets {other.get(key)} on the other side"
-                raise ConfigError(
-                    key,
-                    one.get(key),
-                    problem,
-                    "vary it on neither side, or compare one point at a time",
-                )
-        if any(points == both for _, both in pairs):
-            continue  # an axis names a value twice
-        words = run_name(points[1]).split()
-        pairs.append(
-            (" ".join(word for word in run_name(points[0]).split() if word in words), points)
-        )
+        _check_axes(axes, first_params[index], second_params[index])
+        # An axis may name a value twice.
+        if all(points != known for _, known in pairs):
+            pairs.append((_shared_name(points), points))
     return pairs
 
 
-class Comparison(SweepDesign):
-    """What is measured next and what is known.
+def _varying_keys(params: Sequence[Mapping[str, str]]) -> list[str]:
+    """Keys that differ between the points of one side."""
+    keys = {key for row in params for key in row}
+    return sorted(key for key in keys if len({row.get(key) for row in params}) > 1)
 
-    A side that fails in the first round, or twice, ends its point: out of memory and what is
-    missing stay so, and one crash in many rounds is a round less.
+
+def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[str, str]) -> None:
+    """Raise ConfigError if a pair of points differs in an axis of the sweep."""
+    for key in axes:
+        if first.get(key) != second.get(key):
+            raise ConfigError(
+                key,
+                first.get(key),
+                f"is paired with {second.get(key)} of the other side",
+                "vary it on neither side, or compare one point at a time",
+            )
+
+
+def _shared_name(points: tuple[Point, Point]) -> str:
+    """The words that the names of both points have."""
+    words = run_name(points[1]).split()
+    return " ".join(word for word in run_name(points[0]).split() if word in words)
+
+
+class Comparison(SweepDesign):
+    """Chooses the measurements of each round, and collects what they say.
+
+    A side that fails in the first round, or twice, ends its point: out of memory and a missing
+    device are permanent. One crash in many rounds costs a round.
     """
 
     resumes = False  # every round is measured
@@ -107,192 +137,210 @@ class Comparison(SweepDesign):
             ComparedPoint(labels, rule, shared, points=points, order=orders(f"{name} {index}"))
             for index, (shared, points) in enumerate(pairs)
         ]
-        self.points = [point for entry in self.results for point in entry.points]
+        self.points = [point for result in self.results for point in result.points]
         self._name = name
         self._random = random.Random(name)
         self._clock = clock
-        self._seconds = math.inf if minutes is None else 60 * minutes
+        self._limit = math.inf if minutes is None else 60 * minutes
         self._begin: float | None = None
-        self._number = 0
-        self._asked: list[tuple[ComparedPoint, int]] = []
+        self._round = 0
+        self._requested: list[tuple[ComparedPoint, int]] = []
 
     @property
     def left(self) -> int:
-        """Measurements at most, less those of the rounds before."""
-        return 2 * len(self.results) * (self.rule.most - max(0, self._number - 1))
+        """The largest number of measurements that may follow, the current round included."""
+        return 2 * len(self.results) * (self.rule.most - max(0, self._round - 1))
 
     @property
     def seconds_left(self) -> float:
-        """What `minutes` leave."""
-        return self._seconds - (0.0 if self._begin is None else self._clock() - self._begin)
+        """Seconds until the time limit; infinite without one."""
+        return self._limit - self._elapsed()
 
     @property
     def progress(self) -> str:
-        """Rounds so far, and of a single point its interval."""
-        found = self.results[0].estimate if len(self.results) == 1 else None
-        if found:
-            interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}"
-        else:
-            interval = ""
-        return f"round {self._number}{interval}"
+        """The number of the round, and the interval if there is one point."""
+        if len(self.results) == 1:
+            found = self.results[0].estimate
+            if found:
+                return (
+                    f"round {self._round}: {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}"
+                )
+        return f"round {self._round}"
 
     def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
-        """The next round in random order, the two sides of a point one right after the other;
-        nothing at the end.
+        """The next round in random order, with the sides of each point next to each other.
+
+        Empty if the comparison is over.
         """
         if self._begin is None:
             self._begin = self._clock()
-        self._take(rows)
-        if self._number and self._is_over(self._clock() - self._begin):
+        self._collect(rows)
+        if self._round and self._is_over():
             return []
-        self._number += 1
-        live = [entry for entry in self.results if not entry.problem]
-        self._random.shuffle(live)
-        self._asked = []
-        for entry in live:
-            entry.turns = self._turns_of(entry)
-            self._asked += [
-                (entry, side) for side in ((0, 1) if entry.turns else next(entry.order))
-            ]
-        return [self._visit(*asked) for asked in self._asked]
+        self._round += 1
+        active = self._active()
+        self._random.shuffle(active)
+        self._requested = []
+        for result in active:
+            result.turns = self._turns_of(result)
+            sides = (0, 1) if result.turns else next(result.order)
+            self._requested += [(result, side) for side in sides]
+        return [self._visit(result, side) for result, side in self._requested]
 
     def overall(self) -> ComparedPoint:
-        """The only point; of several that both sides measured their geometric mean.
+        """The only point, or the geometric mean over the points that both sides measured.
 
-        Its interval is that of the mean over just these points: it says how well they were
-        measured, and nothing of other points.
+        Its interval says how well the mean over exactly these points is known. It says nothing
+        about other points.
         """
-        live = [entry for entry in self.results if not entry.problem]
-        if len(live) < 2:
+        active = self._active()
+        if len(active) < 2:
             return self.results[0]
-        whole = ComparedPoint(self.labels, self.rule, last=all(entry.last for entry in live))
-        rounds = [
-            dict(zip(entry.numbers, zip(entry.logs, entry.measured, strict=True), strict=True))
-            for entry in live
+        is_last = all(result.last for result in active)
+        whole = ComparedPoint(self.labels, self.rule, last=is_last)
+        by_round = [
+            dict(
+                zip(
+                    result.numbers,
+                    zip(result.logs, result.measured, strict=True),
+                    strict=True,
+                )
+            )
+            for result in active
         ]
-        for number in sorted(set.intersection(*map(set, rounds))):
-            logs, speeds = zip(*(one[number] for one in rounds), strict=True)
-            first, second = map(statistics.geometric_mean, zip(*speeds, strict=True))
-            whole.add(number, statistics.fmean(logs), (first, second))
+        complete_rounds = set.intersection(*(set(rounds) for rounds in by_round))
+        for number in sorted(complete_rounds):
+            logs, speeds = zip(*(rounds[number] for rounds in by_round), strict=True)
+            first, second = zip(*speeds, strict=True)
+            means = (statistics.geometric_mean(first), statistics.geometric_mean(second))
+            whole.add(number, statistics.fmean(logs), means)
         return whole
 
     def sentences(self) -> list[str]:
-        """A sentence for each point, and one for all of them together."""
+        """One sentence per point, and one about all of them together."""
+        if len(self.results) == 1:
+            return [str(self.results[0])]
+        lines = [f"{result.name}: {result}" for result in self.results]
         whole = self.overall()
-        several = len(self.results) > 1
-        lines = [f"{result.name}: {result}" if several else str(result) for result in self.results]
         if whole is not self.results[0]:
-            count = sum(not result.problem for result in self.results)
+            count = len(self._active())
             lines.append(f"Geometric mean of these {count} points, and of no others: {whole}")
         return lines
 
     def verdict_table(self) -> dict[str, Any]:
-        """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95%
-        interval.
-        """
+        """One row per point: verdict, ratio of the first side's speed to the second's, interval."""
         columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
-        rows = [{"point": result.name} | result.answer() for result in self.results]
-        data = [
-            [None if name == "verdict" and row["problem"] else row[name] for name in columns]
-            for row in rows
-        ]
+        data = []
+        for result in self.results:
+            row = {"point": result.name} | result.answer()
+            if result.problem:
+                row["verdict"] = None
+            data.append([row[name] for name in columns])
         return {"columns": columns, "data": data}
 
     def conclusion(self) -> DesignResult:
-        """The verdict so far; the metrics are those of the only point, or of all points together."""
+        """The verdicts so far, with metrics of the only point or of all points together."""
         whole = self.overall()
         metrics = {"comparison_rounds": float(whole.rounds)}
         found = whole.estimate
         if found:
-            metrics |= {
-                "speed_ratio": found.ratio,
-                "speed_ratio_low": found.low,
-                "speed_ratio_high": found.high,
-            }
+            metrics["speed_ratio"] = found.ratio
+            metrics["speed_ratio_low"] = found.low
+            metrics["speed_ratio_high"] = found.high
         artifacts = {
             "verdicts.json": self.verdict_table(),
             "rounds.json": round_table(self.results),
         }
-        return DesignResult(
-            "\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts
-        )
+        markdown = "\n".join(f"- **{line}**" for line in self.sentences())
+        return DesignResult(markdown, metrics, {}, artifacts)
 
-    def _turns_of(self, entry: ComparedPoint) -> BlockTurns | None:
-        """How the two sides of a point take turns in blocks; None where each is to have the machine
-        to itself.
-        """
-        if entry.alone or not all(map(takes_turns, entry.points)):
+    def _active(self) -> list[ComparedPoint]:
+        """Points that have not failed."""
+        return [result for result in self.results if not result.problem]
+
+    def _elapsed(self) -> float:
+        return 0.0 if self._begin is None else self._clock() - self._begin
+
+    def _turns_of(self, result: ComparedPoint) -> BlockTurns | None:
+        """The interleaved blocks of a round; None if each side needs the machine to itself."""
+        if result.needs_whole_machine or not all(takes_turns(point) for point in result.points):
             return None
-        measures = [point.measure for point in entry.points]
-        seconds = max(each.min_seconds for each in measures)
-        blocks = max(each.min_blocks for each in measures)
+        protocols = [point.measure for point in result.points]
+        blocks = max(protocol.min_blocks for protocol in protocols)
         return BlockTurns(
-            orders(f"{self._name} {entry.name} {self._number}"), seconds, max(blocks, PAIRS)
+            orders(f"{self._name} {result.name} {self._round}"),
+            seconds=max(protocol.min_seconds for protocol in protocols),
+            blocks=max(blocks, MIN_PAIRS),
         )
 
-    def _visit(self, entry: ComparedPoint, side: int) -> DesignPoint:
-        # The rounds are the processes, of which nobody asks where their time goes.
-        measure = replace(entry.points[side].measure, processes=1, profile=False)
-        point = replace(entry.points[side], replicate=self._number, measure=measure)
-        return DesignPoint(
-            point, {"comparison": self._name, "side": self.labels[side]}, turns=entry.turns
-        )
+    def _visit(self, result: ComparedPoint, side: int) -> DesignPoint:
+        # Each round is a new process, and a profile would not be read.
+        measure = replace(result.points[side].measure, processes=1, profile=False)
+        point = replace(result.points[side], replicate=self._round, measure=measure)
+        tags = {"comparison": self._name, "side": self.labels[side]}
+        return DesignPoint(point, tags, turns=result.turns)
 
-    def _take(self, rows: Sequence[RecordedPoint]) -> None:
-        """Note what the last round measured."""
-        asked = list(zip(self._asked, rows, strict=True))
-        for pair in zip(asked[::2], asked[1::2], strict=True):
-            entry = pair[0][0][0]
-            speeds = dict[int, float]()
-            for (_, side), row in pair:
-                if row.outcome == "ok":
-                    speeds[side] = (
-                        row.metrics.get("examples_per_second")
-                        or 1e3 / row.metrics["latency_p50_ms"]
-                    )
-                elif entry.turns and row.outcome.startswith(("oom", "timeout")):  # beside the other
-                    entry.alone = True
-                else:
-                    entry.failures[side] += 1
-                    if not entry.rounds or entry.failures[side] > 1:
-                        reason = f": {row.reason}" if row.reason else ""
-                        problem = f"{self.labels[side]} is {row.outcome}{reason}"
-                        if entry.problem:
-                            entry.problem = f"{entry.problem}; {problem}"
-                        else:
-                            entry.problem = problem
-            if len(speeds) == 2:
-                of = {side: row for (_, side), row in pair}
-                log_ratio = math.log(speeds[0] / speeds[1]) + _of_machine(of[0], of[1])
-                if entry.turns and entry.turns.pairs:
-                    sizes = [point.batch_size for point in entry.points]
-                    log_ratio = math.log(sizes[0] / sizes[1]) + trimmed(entry.turns.pairs)
-                entry.add(self._number, log_ratio, (speeds[0], speeds[1]))
+    def _collect(self, rows: Sequence[RecordedPoint]) -> None:
+        """Add what the last round measured. The two sides of a point are next to each other."""
+        measured = list(zip(self._requested, rows, strict=True))
+        for pair in zip(measured[::2], measured[1::2], strict=True):
+            result = pair[0][0][0]
+            self._add_round(result, {side: row for (_, side), row in pair})
 
-    def _is_over(self, elapsed: float) -> bool:
-        live = [entry for entry in self.results if not entry.problem]
-        found = [entry.estimate for entry in live]
-        if not live or (
-            self.rule.looks(self._number) and all(one and self.rule.is_enough(one) for one in found)
-        ):
+    def _add_round(self, result: ComparedPoint, rows: Mapping[int, RecordedPoint]) -> None:
+        speeds: dict[int, float] = {}
+        for side, row in rows.items():
+            if row.outcome == "ok":
+                speeds[side] = _speed(row)
+            elif result.turns and row.outcome.startswith(("oom", "timeout")):
+                # The other side was in memory too. Measure each alone from now on.
+                result.needs_whole_machine = True
+            else:
+                result.add_failure(side, row)
+        if len(speeds) < 2:
+            return
+        if result.turns and result.turns.pairs:
+            batch_sizes = [point.batch_size for point in result.points]
+            log_ratio = math.log(batch_sizes[0] / batch_sizes[1]) + trimmed(result.turns.pairs)
+        else:
+            log_ratio = math.log(speeds[0] / speeds[1]) + _machine_correction(rows[0], rows[1])
+        result.add(self._round, log_ratio, (speeds[0], speeds[1]))
+
+    def _is_over(self) -> bool:
+        active = self._active()
+        if not active:
             return True
-        for entry in live:
-            entry.last = self.rule.is_over(self._number, elapsed, self._seconds)
-        return live[0].last
+        if self.rule.looks(self._round):
+            estimates = [result.estimate for result in active]
+            if all(found is not None and self.rule.is_enough(found) for found in estimates):
+                return True
+        is_last = self.rule.is_over(self._round, self._elapsed(), self._limit)
+        for result in active:
+            result.last = is_last
+        return is_last
 
 
-def _of_machine(first: RecordedPoint, second: RecordedPoint) -> float:
-    """What of the log ratio of two speeds was the machine's: how much slower its kernel was beside
-    the first, but for what that did itself, as far as the steps follow it
-    (`paradnn.session.reference`). 0 on two devices, where their kernels differ, or without
-    references.
+def _speed(row: RecordedPoint) -> float:
+    """Examples per second; of a served model the inverse of its median latency."""
+    return row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
+
+
+def _machine_correction(first: RecordedPoint, second: RecordedPoint) -> float:
+    """Correction of the log ratio of two speeds for the machine's speed during each run.
+
+    The machine's reference kernel ran next to each run. The correction is the difference of its log
+    times, without what each run itself did to the kernel, times the slope with which steps follow
+    the kernel (`paradnn.session.reference`). It is 0 on two devices, whose kernels differ, and
+    without references.
     """
-    kernel, device = (first.tags.get(name) for name in ("reference_kernel", "device"))
-    if kernel is None or (second.tags.get("reference_kernel"), second.tags.get("device")) != (
-        kernel,
-        device,
-    ):
+    kernel = first.tags.get("reference_kernel")
+    if kernel is None or kernel != second.tags.get("reference_kernel"):
         return 0.0
-    sides = [row.metrics for row in (first, second)]
-    slow = [math.log(side[f"reference_{kernel}_ms"]) - side["reference_own"] for side in sides]
-    return statistics.fmean(side["reference_slope"] for side in sides) * (slow[0] - slow[1])
+    if first.tags.get("device") != second.tags.get("device"):
+        return 0.0
+    first_time, second_time = (
+        math.log(row.metrics[f"reference_{kernel}_ms"]) - row.metrics["reference_own"]
+        for row in (first, second)
+    )
+    slope = statistics.fmean(row.metrics["reference_slope"] for row in (first, second))
+    return slope * (first_time - second_time)

@@ -249,7 +249,7 @@ def test_sides_that_do_not_pair_are_refused() -> None:
         pairs_of([GRAPH], [GRAPH], null=False)
     with pytest.raises(ConfigError, match="the sides have 1 and 2 points"):
         pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
-    with pytest.raises(ConfigError, match="batch_size=8: meets 16 on the other side"):
+    with pytest.raises(ConfigError, match="batch_size=8: is paired with 16 of the other side"):
         pairs_of(
             [replace(GRAPH, batch_size=size) for size in (8, 16)],
             [replace(xla, batch_size=16)] * 2,
