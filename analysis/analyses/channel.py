@@ -1,10 +1,11 @@
-"""`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel, each
-transport and pattern by itself, in pieces where a protocol changes, with intervals.
+"""`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel.
+
+Each transport and pattern is fitted separately, in pieces where a protocol changes, with intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from analysis.format import format_number
@@ -13,15 +14,51 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, pooled_within
+from analysis.store.frame import is_ok
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import assign_sessions
-from paradnn.statistics.transfers import FEWEST, TransferFit, fit_transfers
+from paradnn.statistics.transfers import FEWEST, Piece, TransferFit, fit_transfers
 
-_FAINT = 0.55
-#: Breaks beyond which none is marked.
-_MOST_BREAKS = 12
+#: Columns with the size of a message in bytes, and its time in microseconds.
+SIZE = "model.bytes"
+TIME = "transfer_us"
+_GROUP = ["device", "model.transport", "model.pattern"]
+#: Settings that make another channel, besides `model.*`.
+_OTHER_SETTINGS = ("hosts", "platform.cores")
+_ALPHA = 0.55
+#: Breaks that a figure marks; with more it marks none.
+_MAX_BREAKS = 12
+
+
+class _Channel(NamedTuple):
+    """One channel on one device.
+
+    Attributes:
+        device: name of the device.
+        name: name of the channel, such as "tcp bandwidth, window 64".
+        full_name: the same, with the device if there are several devices.
+        runs: its runs, with `SIZE` and `TIME`.
+        fit: the fit to these runs; None if there are too few sizes.
+    """
+
+    device: str
+    name: str
+    full_name: str
+    runs: pd.DataFrame
+    fit: TransferFit | None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces of the fit; empty without one."""
+        return self.fit.pieces if self.fit else ()
+
+
+def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
+    if TIME in rows and rows[TIME].notna().any():
+        return [SectionSpec()]
+    return []
 
 
 @analysis(
@@ -31,189 +68,220 @@ _MOST_BREAKS = 12
     section="system",
     order=40,
     title="Messages between processes",
-    reading="Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
-    list_sections=lambda rows: (
-        [SectionSpec()] if rows.get("transfer_us", pd.Series()).notna().any() else []
-    ),
+    reading="Lines are start-up + size / bandwidth; a dotted line marks a size from which on "
+    "another line holds.",
+    list_sections=_list_sections,
 )
 def channel(frame: pd.DataFrame, options: Options) -> Result:
-    """Start-up time (us) and bandwidth (B/s), a row for each piece of each transport and pattern.
-    NotEnoughData where no run measured messages, SchemaError for heterogeneous runs of a channel.
+    """Fit start-up time and bandwidth to the messages of each channel.
+
+    Returns:
+        A row for each piece of each channel: device, channel, first_bytes, last_bytes,
+        measurements, start_up_us and bytes_per_second with _low and _high, and median_error, the
+        median relative error of the fit.
+
+    Raises:
+        NotEnoughData: no run measured messages.
+        HeterogeneousError: the runs of a channel are heterogeneous.
     """
-    found = _channels(frame)
-    used = [name for each in found for name in each.runs["run_id"]]
-    names = ["device", "channel", "first_bytes", "last_bytes", "measurements"]
-    names += [
-        f"{what}{end}"
-        for what in ("start_up_us", "bytes_per_second")
-        for end in ("", "_low", "_high")
-    ]
-    rows = [
-        [
-            each.device,
-            each.name,
-            *piece[:3],
-            *piece.start_up,
-            *piece.bandwidth,
-            np.median(each.fit.errors),
-        ]
-        for each in found
-        if each.fit
-        for piece in each.fit.pieces
-    ]
+    channels = _find_channels(frame)
+    run_ids = [run for each in channels for run in each.runs["run_id"]]
+    rows = [_piece_row(each, piece) for each in channels for piece in each.pieces]
     return Result(
-        numbers=pd.DataFrame(rows, columns=[*names, "median_error"]),
-        sentences=[*_sentences(found)],
-        picture=lambda: _draw(found),
-        sources=tuple(used),
-        pooled=pooled_within(frame[frame["run_id"].isin(used)], _GROUP, options.pool),
+        numbers=pd.DataFrame(rows, columns=_COLUMNS),
+        sentences=[*_sentences(channels)],
+        picture=lambda: _draw(channels),
+        sources=tuple(run_ids),
+        pooled=pooled_within(frame[frame["run_id"].isin(run_ids)], _GROUP, options.pool),
     )
 
 
-SIZE = "model.bytes"
-TIME = "transfer_us"
-_GROUP = ["device", "model.transport", "model.pattern"]
+_COLUMNS = [
+    "device",
+    "channel",
+    "first_bytes",
+    "last_bytes",
+    "measurements",
+    "start_up_us",
+    "start_up_us_low",
+    "start_up_us_high",
+    "bytes_per_second",
+    "bytes_per_second_low",
+    "bytes_per_second_high",
+    "median_error",
+]
 
 
-class _Channel(NamedTuple):
-    """One channel, such as "tcp bandwidth, window 64", and how it is called where there are several
-    devices. `runs` hold SIZE and TIME, `fit` is over these, None where there are too few sizes.
-    """
+def _piece_row(each: _Channel, piece: Piece) -> dict[str, object]:
+    """Return the row of one piece of a channel."""
+    assert each.fit is not None
+    return {
+        "device": each.device,
+        "channel": each.name,
+        "first_bytes": piece.first,
+        "last_bytes": piece.last,
+        "measurements": piece.measurements,
+        "start_up_us": piece.start_up.value,
+        "start_up_us_low": piece.start_up.low,
+        "start_up_us_high": piece.start_up.high,
+        "bytes_per_second": piece.bandwidth.value,
+        "bytes_per_second_low": piece.bandwidth.low,
+        "bytes_per_second_high": piece.bandwidth.high,
+        "median_error": np.median(each.fit.errors),
+    }
 
-    device: str
-    name: str
-    shown: str
-    runs: pd.DataFrame
-    fit: TransferFit | None
 
-
-def _channels(frame: pd.DataFrame) -> list[_Channel]:
-    """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
-    timed = {*_GROUP, SIZE, TIME} <= {*frame.columns}
-    if timed:
-        runs = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)]
-    else:
-        runs = frame.head(0)
+def _find_channels(frame: pd.DataFrame) -> list[_Channel]:
+    """Find the channels of a frame and fit those with enough sizes."""
+    runs = frame.head(0)
+    if {*_GROUP, SIZE, TIME} <= {*frame.columns}:
+        runs = frame[is_ok(frame) & frame[TIME].lt(np.inf)]
     if runs.empty:
         raise NotEnoughData(
-            "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
+            "no run measured messages; measure some, as in "
+            "python -m paradnn.train -m experiment=channel"
         )
     runs = runs.astype({SIZE: "float64", TIME: "float64"})
-    settings = [
-        name
-        for name in map(str, runs)
-        if name.startswith("model.") and name not in (*_GROUP, SIZE, "model.name")
-    ]
-    settings += [name for name in ("hosts", "platform.cores") if name in runs]
-    found = []
-    several = runs["device"].nunique() > 1
-    for (device, transport, pattern), same in runs.groupby(_GROUP, sort=True):
-        # What does not differ among these needs no word.
-        telling = [name for name in settings if same[name].nunique(dropna=False) > 1]
-        parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
-        for values, part in parts:
-            told = zip(telling, values, strict=True)
-            known = ((label(name), value) for name, value in told if pd.notna(value))
-            variant = [
-                f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-                for name, value in known
-            ]
+    has_several_devices = runs["device"].nunique() > 1
+    channels = []
+    for (device, transport, pattern), group in runs.groupby(_GROUP, sort=True):
+        for variant, part in _split_variants(group):
             name = ", ".join([f"{transport} {pattern}", *variant])
+            fit = None
             if part[SIZE].nunique() >= FEWEST:
                 fit = fit_transfers(part[SIZE], part[TIME], assign_sessions(part))
-            else:
-                fit = None
-            found.append(
-                _Channel(str(device), name, f"{name} on {device}" if several else name, part, fit)
+            channels.append(
+                _Channel(
+                    device=str(device),
+                    name=name,
+                    full_name=f"{name} on {device}" if has_several_devices else name,
+                    runs=part,
+                    fit=fit,
+                )
             )
-    return found
+    return channels
 
 
-def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
-    """How good each channel is, how far off its fit is, and where other lines hold."""
-    for each in found:
-        fit = each.fit
-        if fit is None:
-            continue
-        head = (
-            f"{each.shown}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
-            f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.runs), 'run')}."
-        )
-        errors = (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
-        one, middle, most = (format_number(float(error), share=True) for error in errors)
-        points = [f"The fit is off by {middle} in the median, {most} at most."]
-        if len(set(assign_sessions(each.runs))) < 2:
-            points.append(
-                "All are of one session, and what that did to all of them no interval holds."
-            )
-        if fit.breaks:
-            where = ", ".join(map(_bytes, fit.breaks))
-            points.append(
-                f"Other lines hold from {where} on; one through all would be off by {one} in the median."
-            )
-        yield Paragraph(head, tuple(points))
-    few = dict.fromkeys(each.name for each in found if each.fit is None)
-    if few:
-        yield Paragraph(f"Too few sizes for a fit: {'; '.join(few)}.")
+def _split_variants(group: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame]]:
+    """Split the runs of a transport and pattern by the settings that vary among them.
+
+    Yields:
+        The settings as text, such as ["window 64"], and the runs.
+    """
+    settings = [
+        name
+        for name in map(str, group)
+        if (name.startswith("model.") and name not in (*_GROUP, SIZE, "model.name"))
+        or name in _OTHER_SETTINGS
+    ]
+    varying = [name for name in settings if group[name].nunique(dropna=False) > 1]
+    if not varying:
+        yield [], group
+        return
+    for values, part in group.groupby(varying, sort=True, dropna=False):
+        yield _format_settings(varying, values), part
+
+
+def _format_settings(names: Sequence[str], values: Sequence[Hashable]) -> list[str]:
+    texts = []
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, float) and not np.isnan(value):
+            texts.append(f"{label(name)} {value:g}")
+        elif not pd.isna(value):
+            texts.append(f"{label(name)} {value}")
+    return texts
+
+
+def _sentences(channels: Sequence[_Channel]) -> Iterator[Paragraph]:
+    """State the quality of each channel, the error of its fit, and where other lines hold."""
+    for each in channels:
+        if each.fit is not None:
+            yield _channel_paragraph(each, each.fit)
+    without_fit = dict.fromkeys(each.name for each in channels if each.fit is None)
+    if without_fit:
+        yield Paragraph(f"Too few sizes for a fit: {'; '.join(without_fit)}.")
     yield Paragraph(
-        "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where more than chance asks "
-        "for them; intervals are 95%, over measurements."
+        "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where the "
+        "data require more than one. Intervals are 95%, over measurements."
     )
 
 
-def _interval(estimate: Estimate, unit: str) -> str:
-    value, low, high = (
-        f"{each:.3g} us" if unit == "us" else format_number(each, unit, digits=3)
-        for each in estimate
+def _channel_paragraph(each: _Channel, fit: TransferFit) -> Paragraph:
+    head = (
+        f"{each.full_name}: start-up {_format_microseconds(fit.latency)}, bandwidth of the largest "
+        f"messages {_format_bandwidth(fit.bandwidth)}, over {counted(len(each.runs), 'run')}."
     )
+    median_error = format_number(float(np.median(fit.errors)), share=True)
+    largest_error = format_number(float(fit.errors.max()), share=True)
+    points = [f"The fit is off by {median_error} in the median, {largest_error} at most."]
+    if len(set(assign_sessions(each.runs))) < 2:
+        points.append(
+            "All runs are of one session. No interval includes an effect of that session."
+        )
+    if fit.breaks:
+        sizes = ", ".join(map(_format_bytes, fit.breaks))
+        line_error = format_number(float(np.median(fit.line_errors)), share=True)
+        points.append(
+            f"Other lines hold from {sizes} on; a single line would be off by {line_error} in the "
+            "median."
+        )
+    return Paragraph(head, tuple(points))
+
+
+def _format_microseconds(estimate: Estimate) -> str:
+    value, low, high = (f"{number:.3g} us" for number in estimate)
     return f"{value} ({low} to {high})"
 
 
-def _bytes(count: float) -> str:
-    """A size as people write it: 64 KiB."""
+def _format_bandwidth(estimate: Estimate) -> str:
+    value, low, high = (format_number(number, "B/s", digits=3) for number in estimate)
+    return f"{value} ({low} to {high})"
+
+
+def _format_bytes(count: float) -> str:
+    """Format a size, such as "64 KiB"."""
     for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= size and count % size == 0:
             return f"{count / size:g} {name}"
     return f"{count:,.0f} B"
 
 
-def _draw(found: Sequence[_Channel]) -> drawing.Figure:
-    """Left the time of a message, right its size over that; a mark is a run, a line its fit, dotted
-    between pieces.
+def _draw(channels: Sequence[_Channel]) -> drawing.Figure:
+    """Draw the time of messages on the left, and size over time on the right.
+
+    Marks are runs, lines are fits, and dotted lines separate the pieces of a fit.
     """
-    drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
-    names = [each.shown for each in found]
-    crowded = sum(len(each.fit.breaks) for each in found if each.fit) > _MOST_BREAKS
-    for each in found:
-        look = drawing.look(each.shown, names)
-        pieces = each.fit.pieces if each.fit else ()
-        how = {"markersize": 3, "label": each.shown, **look}
-        line = {"linewidth": 1.3, "color": look["color"]}
+    figure, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
+    names = [each.full_name for each in channels]
+    breaks = sum(max(0, len(each.pieces) - 1) for each in channels)
+    for each in channels:
+        look = drawing.look(each.full_name, names)
         sizes = each.runs[SIZE]
         times = each.runs[TIME]
-        drawing.marks(left, sizes, times, alpha=_FAINT, **how)
-        drawing.marks(right, sizes, sizes / times * 1e6, alpha=_FAINT, **how)
-        for piece in pieces:
+        marks = {"alpha": _ALPHA, "markersize": 3, "label": each.full_name, **look}
+        drawing.marks(left, sizes, times, **marks)
+        drawing.marks(right, sizes, sizes / times * 1e6, **marks)
+        for piece in each.pieces:
             x = np.geomspace(piece.first, max(piece.last, piece.first * 1.01), 100)
-            left.plot(x, piece.at(x), **line)
-            right.plot(x, x / np.maximum(piece.at(x), 1e-12) * 1e6, **line)
-        for piece in () if crowded else pieces[1:]:
-            left.axvline(
-                piece.first, color=look["color"], linewidth=0.8, linestyle=":", alpha=_FAINT
-            )
-    for axes, title, unit in (
-        (left, "Time of a message or a collective", "time (us)"),
-        (right, "Its bandwidth", "size / time (B/s)"),
-    ):
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: _bytes(value).removesuffix("B").strip())
-        axes.xaxis.get_major_locator().set_params(numticks=8)  # type: ignore[call-arg]
-        drawing.finish(
-            axes,
-            title,
-            "size (bytes)",
-            unit,
-            logs={"y": "{:g}".format if axes is left else format_number},
-        )
-    drawing.legend(drawn)
-    return drawn
+            fitted = piece.at(x)
+            line = {"linewidth": 1.3, "color": look["color"]}
+            left.plot(x, fitted, **line)
+            right.plot(x, x / np.maximum(fitted, 1e-12) * 1e6, **line)
+        if breaks <= _MAX_BREAKS:
+            _mark_breaks(left, each.pieces, look["color"])
+    _finish_panel(left, "Time of a message or a collective", "time (us)", "{:g}".format)
+    _finish_panel(right, "Its bandwidth", "size / time (B/s)", format_number)
+    drawing.legend(figure)
+    return figure
+
+
+def _mark_breaks(axes: drawing.Axes, pieces: Sequence[Piece], color: str) -> None:
+    for piece in pieces[1:]:
+        axes.axvline(piece.first, color=color, linewidth=0.8, linestyle=":", alpha=_ALPHA)
+
+
+def _finish_panel(axes: drawing.Axes, title: str, y_label: str, format_y: Any) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: _format_bytes(value).removesuffix("B").strip())
+    axes.xaxis.get_major_locator().set_params(numticks=8)  # type: ignore[call-arg]
+    drawing.finish(axes, title, "size (bytes)", y_label, logs={"y": format_y})

@@ -1,11 +1,11 @@
-"""`infeed`: which models wait for their input, and what a faster input pipeline could bring (the
+"""`infeed`: which models wait for their input, and what a faster input pipeline could gain (the
 paper's Figure 5).
 
-What the host does for an example is fixed while the device's work grows, so larger models wait
-less. Each point gets a verdict and a bound on what a faster pipeline could bring, each family on
-each device the share of its models that are input-bound. Runs with a real input (data=images) also
-measured what input free of charge brings and what the pipeline costs the host, from which follows
-how many cores would feed a model.
+The host does a fixed amount of work per example, while the device's work grows with the model, so
+larger models wait less. Each point gets a verdict and a bound on the gain of a faster pipeline.
+Each family on each device gets the share of its points that are input-bound. Runs with a real input
+(data=images) also measured the gain of input without cost, and the processor time of the pipeline,
+from which follows how many cores would feed a model.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share,
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.regression import Lacking
 
-#: What the host does for an example is fixed, so that these are what the wait should fall with.
+#: The size of a model. The host's work per example is fixed, so the wait should fall with it.
 _SIZE = "flops_per_example"
-#: The first of these that a run has is its utilisation.
+#: The utilization of a run is the first of these that it has.
 _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfeedOptions(Options):
-    """From where on a wait counts."""
+    """Options of `infeed`: the wait from which on a model is input-bound."""
 
     threshold: float = option(
         0.1,
@@ -48,14 +48,21 @@ class InfeedOptions(Options):
 
 
 class InputBoundSummary(NamedTuple):
-    """One family on one device: the share of its points that is input-bound, their median wait;
-    medians of `gain` and `cores` where measured. `sample` says what intervals are over.
+    """The waits of one family on one device.
 
-    `points`: family, device, hyperparameters, `size` (FLOPs of an example), `infeed_fraction`,
-    `headroom` (the speedup that an input without cost would bring at most), `input_bound`, and
-    where any point has them `utilization` (of FLOPS), `gain` (measured: what input free of charge
-    brings) and `cores` (that the pipeline would need to feed the step at the speed it has then),
-    the last two with `_low` and `_high`.
+    Attributes:
+        name: family and device.
+        runs: the runs.
+        points: one row per point: family, device, hyperparameters; `size` (FLOPs of an example);
+            `infeed_fraction`; `headroom` (the largest speedup that an input without cost could
+            bring); `input_bound`; and if any point has them, `utilization` (of FLOPS), `gain`
+            (measured with input without cost) and `cores` (that would feed the step at the speed it
+            then has), the last two with `_low` and `_high`.
+        share: share of the points that are input-bound.
+        median: median wait.
+        sample: what the intervals are over.
+        gain: median gain; None if it was not measured.
+        cores: median number of cores; None if it was not measured.
     """
 
     name: str
@@ -78,108 +85,134 @@ class InputBoundSummary(NamedTuple):
     reading="Share of the step in which the device waits for its next batch.",
 )
 def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
-    """The points of `input_waits`, the longest wait first, and its errors."""
-    found, lacking = input_waits(frame, options)
-    table = pd.concat([group.points for group in found], ignore_index=True)
+    """Find the points that wait for their input.
+
+    Returns:
+        The points of `input_waits`, the longest wait first; `size` is called flops_per_example.
+
+    Raises:
+        NotEnoughData: no run has both a wait and a size.
+        HeterogeneousError: the runs of a group are heterogeneous.
+    """
+    summaries, lacking = input_waits(frame, options)
+    table = pd.concat([summary.points for summary in summaries], ignore_index=True)
     table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
     return Result(
         numbers=table.rename(columns={"size": _SIZE}),
-        sentences=[*_sentences(found, lacking, options)],
-        picture=lambda: draw_infeed(found, options),
-        sources=tuple(run for group in found for run in group.runs["run_id"]),
-        pooled=joined(group.runs.attrs.get("pooled", "") for group in found),
+        sentences=[*_sentences(summaries, lacking, options)],
+        picture=lambda: draw_infeed(summaries, options),
+        sources=tuple(run for summary in summaries for run in summary.runs["run_id"]),
+        pooled=joined(summary.runs.attrs.get("pooled", "") for summary in summaries),
         metrics=_UTILIZATION,
     )
 
 
 def _sentences(
-    found: Sequence[InputBoundSummary], lacking: Sequence[Lacking], options: InfeedOptions
+    summaries: Sequence[InputBoundSummary], lacking: Sequence[Lacking], options: InfeedOptions
 ) -> Iterator[Paragraph | str]:
-    for group in found:
+    for summary in summaries:
+        bound = summary.points["input_bound"].sum()
         head = (
-            f"{group.name}: {group.points['input_bound'].sum()} of {len(group.points)} points are input-bound, "
-            f"{format_percent_interval(group.share)}: they wait for more than {options.threshold:.0%} of the step. "
-            f"Median wait {format_percent_interval(group.median)}."
+            f"{summary.name}: {bound} of {len(summary.points)} points are input-bound, "
+            f"{format_percent_interval(summary.share)}: they wait for more than "
+            f"{options.threshold:.0%} of the step. Median wait "
+            f"{format_percent_interval(summary.median)}."
         )
-        yield Paragraph(head, (*_about(group),))
-    yield from (f"{each}." for each in lacking)
-    samples = "; ".join(dict.fromkeys(group.sample for group in found))
+        yield Paragraph(head, tuple(_details(summary)))
+    yield from (f"{reason}." for reason in lacking)
+    samples = "; ".join(dict.fromkeys(summary.sample for summary in summaries))
     yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
-    yield from rare_event_caveat(min(len(group.points) for group in found))
+    yield from rare_event_caveat(min(len(summary.points) for summary in summaries))
 
 
-def _about(group: InputBoundSummary) -> Iterator[str]:
-    """Which sizes of model wait, and what would be gained without it."""
-    bound = group.points[group.points["input_bound"]]
+def _details(summary: InputBoundSummary) -> Iterator[str]:
+    """State which sizes of models wait, and what would be gained without the wait."""
+    bound = summary.points[summary.points["input_bound"]]
     if len(bound):
-        ends = " to ".join(format_number(end) for end in (bound["size"].min(), bound["size"].max()))
-        middle = bound["headroom"].median()
-        most = bound["headroom"].max()
-        gained = f"{middle:.3g}x (median) to {most:.3g}x as fast"
-        yield f"Without it input-bound models of {ends} FLOP an example are {gained}."
-    if group.gain is not None:
-        yield f"Measured: input free of charge makes them {format_percent_interval(group.gain)} faster in the median."
-    if group.cores is not None:
-        most = group.points["cores"].max()
-        yield f"Cores that would feed them at that speed: {group.cores.value:.3g} in the median, {most:.3g} at most."
+        ends = (format_number(bound["size"].min()), format_number(bound["size"].max()))
+        sizes = " to ".join(ends)
+        headroom = bound["headroom"]
+        gain = f"{headroom.median():.3g}x (median) to {headroom.max():.3g}x"
+        yield (
+            f"Without the wait, input-bound models of {sizes} FLOP an example would be at most "
+            f"{gain} as fast."
+        )
+    if summary.gain is not None:
+        gain = format_percent_interval(summary.gain)
+        yield f"Measured: input without cost makes them {gain} faster in the median."
+    if summary.cores is not None:
+        most = summary.points["cores"].max()
+        yield (
+            f"Cores that would feed them at that speed: {summary.cores.value:.3g} in the median, "
+            f"{most:.3g} at most."
+        )
 
 
 def input_waits(
     frame: pd.DataFrame, options: InfeedOptions
 ) -> tuple[list[InputBoundSummary], list[Lacking]]:
-    """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 /
-    (1 - f). The second says which groups have nothing.
+    """Find the input-bound points of each family on each device.
 
-    The headroom is Amdahl's bound: the rest of the step stays as it is. Intervals are over the
-    models and batch sizes that points share. Only ok runs count; replicates become their median.
-    NotEnoughData where no run has both columns, SchemaError for heterogeneous runs of one group.
+    A point with the infeed fraction f is input-bound if f exceeds the threshold. Its headroom is
+    1 / (1 - f), Amdahl's bound: the rest of the step stays as it is. Only ok runs count, and
+    replicates become their median.
+
+    Returns:
+        The summaries, and the groups without data together with the reasons.
+
+    Raises:
+        NotEnoughData: no run has both a wait and a size.
+        HeterogeneousError: the runs of a group are heterogeneous.
     """
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
-        frame = frame.assign(
-            flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64")
-        )
+        batch = frame["batch_size"].astype("Float64")
+        frame = frame.assign(**{_SIZE: frame["flops_per_step"] / batch})
     frame = frame.reindex(columns=[*dict.fromkeys([*frame, "infeed_fraction", _SIZE])])
-
-    def judged(group: FamilyGroup) -> InputBoundSummary:
-        runs = group.rows[
-            is_ok(group.rows)
-            & group.rows["infeed_fraction"].between(0, 1)
-            & (group.rows[_SIZE] > 0)
-        ]
-        if runs.empty:
-            raise NotEnoughData(f"no measured run has both infeed_fraction and {_SIZE}")
-        runs = require_homogeneous(runs, pool=options.pool)
-        points = _judged(aggregate_replicates(runs), options)
-        points.insert(0, "family", group.family)
-        points.insert(1, "device", group.device)
-        levels = shared_levels(points, options.unit)
-        share = crossed_share(points["input_bound"], levels)
-        wait = crossed_quantile(points["infeed_fraction"], levels)
-        rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
-        return InputBoundSummary(group.name, runs, points, share, wait, levels.description, *rest)
-
     return analyze_groups(
-        frame, judged, "not enough data", "measure with a real input pipeline, such as data=images"
+        frame,
+        lambda group: _summarize(group, options),
+        "not enough data",
+        "measure with a real input pipeline, such as data=images",
+    )
+
+
+def _summarize(group: FamilyGroup, options: InfeedOptions) -> InputBoundSummary:
+    rows = group.rows
+    has_wait = rows["infeed_fraction"].between(0, 1) & (rows[_SIZE] > 0)
+    runs = rows[is_ok(rows) & has_wait]
+    if runs.empty:
+        raise NotEnoughData(f"no measured run has both infeed_fraction and {_SIZE}")
+    runs = require_homogeneous(runs, pool=options.pool)
+    points = _point_table(aggregate_replicates(runs), options)
+    points.insert(0, "family", group.family)
+    points.insert(1, "device", group.device)
+    levels = shared_levels(points, options.unit)
+    return InputBoundSummary(
+        name=group.name,
+        runs=runs,
+        points=points,
+        share=crossed_share(points["input_bound"], levels),
+        median=crossed_quantile(points["infeed_fraction"], levels),
+        sample=levels.description,
+        gain=_median(points, "gain", options.unit),
+        cores=_median(points, "cores", options.unit),
     )
 
 
 def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
-    """Over the points that have it; None where none has."""
-    if name in points:
-        known = points[points[name].notna()]
-    else:
-        known = points.iloc[:0]
-    if len(known):
-        return crossed_quantile(known[name], shared_levels(known, unit))
-    return None
+    """Return the median over the points with a value; None if there are none."""
+    if name not in points or not points[name].notna().any():
+        return None
+    known = points[points[name].notna()]
+    return crossed_quantile(known[name], shared_levels(known, unit))
 
 
-def _judged(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
-    """What is known of each point; columns that no point has a value in are left out.
+def _point_table(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
+    """Return `InputBoundSummary.points`, without columns in which no point has a value.
 
-    Cores: examples a second that the step takes when its input is free of charge, times the
-    processor time of the pipeline for an example. The ends pair the slowest step with the cheapest
-    input and the reverse, so that they cover at least as often as each of the two does.
+    The number of cores is the rate of the step in examples/s with input without cost, times the
+    processor time of the pipeline per example. Its ends pair the slowest step with the cheapest
+    input and vice versa, so that the interval covers at least as often as each of the two.
     """
 
     def numbers(name: str) -> pd.Series:
@@ -187,62 +220,84 @@ def _judged(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
             return rows[name].astype("float64")
         return pd.Series(np.nan, index=rows.index)
 
-    names = [*hyperparameters(rows), *(name for name in settings(rows) if name.startswith("data."))]
-    waiting = numbers("infeed_fraction")
+    data_settings = [name for name in settings(rows) if name.startswith("data.")]
+    names = list(dict.fromkeys([*hyperparameters(rows), *data_settings]))
+    waits = numbers("infeed_fraction")
     with np.errstate(divide="ignore"):
-        headroom = 1 / (1 - waiting)
-    bound = waiting > options.threshold
-    found = rows[list(dict.fromkeys(names))].assign(
-        size=numbers(_SIZE), infeed_fraction=waiting, headroom=headroom, input_bound=bound
+        headroom = 1 / (1 - waits)
+    points = rows[names].assign(
+        size=numbers(_SIZE),
+        infeed_fraction=waits,
+        headroom=headroom,
+        input_bound=waits > options.threshold,
     )
-    measured = {
-        "utilization": pd.concat(map(numbers, _UTILIZATION), axis=1).bfill(axis=1).iloc[:, 0]
-    }
-    for end in ("", "_low", "_high"):
-        measured[f"gain{end}"] = numbers(f"infeed_gain{end}")
-        free = f"input_free_examples_per_second{end}"
-        cost = f"input_cpu_ms_per_example{end}"
-        measured[f"cores{end}"] = numbers(free) * numbers(cost) / 1e3
-    return found.join(pd.DataFrame(measured).dropna(axis="columns", how="all"))
+    utilizations = pd.concat([numbers(name) for name in _UTILIZATION], axis=1)
+    measured = {"utilization": utilizations.bfill(axis=1).iloc[:, 0]}
+    for suffix in ("", "_low", "_high"):
+        rate = numbers(f"input_free_examples_per_second{suffix}")
+        cpu_seconds = numbers(f"input_cpu_ms_per_example{suffix}") / 1e3
+        measured[f"gain{suffix}"] = numbers(f"infeed_gain{suffix}")
+        measured[f"cores{suffix}"] = rate * cpu_seconds
+    return points.join(pd.DataFrame(measured).dropna(axis="columns", how="all"))
 
 
-def draw_infeed(found: Sequence[InputBoundSummary], options: InfeedOptions) -> drawing.Figure:
-    """Left a point for each model: what is above the line is input-bound. Right, the paper's Figure
-    5: what waits longer uses less; where free input was measured, what it would use then.
+def draw_infeed(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> drawing.Figure:
+    """Draw the wait of every point over its size, and the utilization over the wait.
+
+    Points above the line of the left panel are input-bound. The right panel is the paper's Figure
+    5: models that wait longer have a lower utilization. Lines reach to the utilization with input
+    without cost, where it was measured. Without utilizations there is no right panel.
     """
-    known = {name for group in found for name in group.points}
-    placed = "utilization" in known
-    drawn, (left, *right) = drawing.panels(1 + placed, 6.0 if placed else 7.5, 4.4, across=2)
+    columns = {name for summary in summaries for name in summary.points}
+    has_utilization = "utilization" in columns
+    if has_utilization:
+        figure, (left, right) = drawing.panels(2, 6.0, 4.4, across=2)
+    else:
+        figure, (left,) = drawing.panels(1, 7.5, 4.4)
+        right = None
     line: dict[str, Any] = {"color": "#333333", "linewidth": 1, "linestyle": "--"}
     left.axhline(options.threshold, label=f"input-bound above {options.threshold:.0%}", **line)
-    for group in found:
-        rows = group.points
-        size = {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
-        look = drawing.look(group.name, [one.name for one in found]) | size
-        left.plot(rows["size"], rows["infeed_fraction"], label=group.name, **look)
-        for axes in right if "utilization" in rows else ():
-            axes.plot(rows["infeed_fraction"], rows["utilization"], **look)
-            free = rows["utilization"] * (1 + rows.get("gain", 0.0))
-            axes.vlines(
-                rows["infeed_fraction"],
-                rows["utilization"],
-                free,
-                color=look["color"],
-                linewidth=1,
-                alpha=0.5,
-            )
+    names = [summary.name for summary in summaries]
+    for summary in summaries:
+        look = drawing.look(summary.name, names)
+        _draw_summary(left, right, summary, look)
     left.set_ylim(-0.03, 1.03)
-    waiting = "share of the step spent waiting"
+    wait_label = "share of the step spent waiting"
     logs = {"x": lambda value: format_number(value, "FLOP")}
-    drawing.finish(left, "Waiting for input", "work for an example", waiting, logs=logs, shares="y")
-    for axes in right:
-        axes.axvline(options.threshold, **line)
-        axes.set_xlim(-0.03, 1.03)
-        axes.set_ylim(bottom=0)
-        if "gain" in known:
-            gain = "; lines reach to what free input brings"
-        else:
-            gain = ""
-        drawing.finish(axes, f"Utilisation{gain}", waiting, "FLOPS utilisation", shares="xy")
-    drawing.legend(drawn)
-    return drawn
+    drawing.finish(
+        left, "Waiting for input", "work for an example", wait_label, logs=logs, shares="y"
+    )
+    if right is not None:
+        right.axvline(options.threshold, **line)
+        right.set_xlim(-0.03, 1.03)
+        right.set_ylim(bottom=0)
+        title = "Utilisation"
+        if "gain" in columns:
+            title += "; lines reach to that with input without cost"
+        drawing.finish(right, title, wait_label, "FLOPS utilisation", shares="xy")
+    drawing.legend(figure)
+    return figure
+
+
+def _draw_summary(
+    left: drawing.Axes,
+    right: drawing.Axes | None,
+    summary: InputBoundSummary,
+    look: dict[str, Any],
+) -> None:
+    """Draw the points of one family on one device."""
+    points = summary.points
+    marks = look | {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
+    left.plot(points["size"], points["infeed_fraction"], label=summary.name, **marks)
+    if right is None or "utilization" not in points:
+        return
+    right.plot(points["infeed_fraction"], points["utilization"], **marks)
+    without_wait = points["utilization"] * (1 + points.get("gain", 0.0))
+    right.vlines(
+        points["infeed_fraction"],
+        points["utilization"],
+        without_wait,
+        color=look["color"],
+        linewidth=1,
+        alpha=0.5,
+    )

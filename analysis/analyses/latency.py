@@ -1,10 +1,10 @@
-"""`latency`: latency over the rate at which queries come, a curve for each policy and platform,
+"""`latency`: latency over the rate at which queries arrive, a curve for each policy and platform,
 with its knee.
 
-The knee is the rate at which power, rate / latency, is highest: below it a higher rate costs little
-latency, above it latency grows faster than the rate does (Kleinrock, Power and deterministic rules
-of thumb for probabilistic problems in computer communications, ICC 1979). Of one server with
-exponential times it is at half of what it can serve.
+The knee is the rate with the highest power, rate / latency. Below it a higher rate costs little
+latency; above it latency grows faster than the rate (Kleinrock, "Power and deterministic rules of
+thumb for probabilistic problems in computer communications", ICC 1979). For a single server with
+exponential times, the knee is at half of the rate that it can serve.
 """
 
 from __future__ import annotations
@@ -24,34 +24,59 @@ from paradnn.core.errors import NotEnoughData
 from paradnn.statistics.estimate import LEVEL
 
 _RATE = "scheduled_queries_per_second"
-#: What is swept or searched, and so no policy.
+#: The limit for which a run searches the highest rate.
 _LIMIT = ("server.percentile", "server.latency_ms")
+#: What is swept or searched, so that it is not part of a policy.
 _SWEPT = ("server.rate", *_LIMIT)
-_CURVES = 12
+_ERROR = 1 - LEVEL
+_MAX_CURVES = 12  # of a figure
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyOptions(Options):
-    """Which quantile."""
+    """Options of `latency`: the quantile."""
 
     quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option("p99", "of the latency")
 
 
+class Knee(NamedTuple):
+    """The rate with the highest power, and the outermost rates whose power may be as high."""
+
+    rate: float
+    low: float
+    high: float
+
+
 class Curve(NamedTuple):
-    """One policy on one platform. `table` has a row for each rate, in order: `rate`, `latency` (ms)
-    with `low` and `high`, `median` (ms), `served` (queries/s), `held` (whether what came was
-    served), `runs`. `peaks` has a row for each limit for which the highest rate was searched:
-    `rate` (queries/s, of several searches their geometric mean) at which `server.percentile` of the
-    queries took no longer than `server.latency_ms`. `knee`: as `knee_of` finds it.
+    """Latency over rate for one policy on one platform.
+
+    Attributes:
+        task: the task that policies compete for.
+        name: the policy.
+        table: one row per rate, in ascending order: `rate` in queries/s, `latency` in ms with its
+            95% interval `low` to `high`, `median` in ms, `served` in queries/s, `held` (whether
+            every run served the queries that arrived), and the number of `runs`.
+        knee: the knee; None if the rates do not enclose one.
+        peaks: one row per limit for which runs searched the highest rate: the limit, and `rate` in
+            queries/s, the geometric mean over searches, at which `server.percentile` of the queries
+            took at most `server.latency_ms`.
+        run_ids: ids of the runs.
+        pooled: what differs among pooled runs.
     """
 
     task: str
     name: str
     table: pd.DataFrame
-    knee: tuple[float, float, float] | None
+    knee: Knee | None
     peaks: pd.DataFrame
     run_ids: tuple[str, ...]
     pooled: str = ""
+
+
+def _list_sections(rows: pd.DataFrame) -> list[SectionSpec]:
+    if _RATE in rows and rows[_RATE].notna().any():
+        return [SectionSpec()]
+    return []
 
 
 @analysis(
@@ -62,74 +87,96 @@ class Curve(NamedTuple):
     section="all",
     order=140,
     title="Latency over the rate of queries",
-    reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
-    " they were served. Dotted: the highest rate that held its limit.",
-    list_sections=lambda rows: (
-        [SectionSpec()] if rows.get(_RATE, pd.Series()).notna().any() else []
-    ),
+    reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries "
+    "arrived faster than they were served. Dotted: the highest rate that met its limit.",
+    list_sections=_list_sections,
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
-    """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded
-    by a schedule.
+    """Compute latency over rate for each policy.
+
+    Returns:
+        A row for each rate of each policy: task, policy, and the columns of `Curve.table`.
+
+    Raises:
+        NotEnoughData: no run had queries by a schedule.
+        HeterogeneousError: the runs of a task are heterogeneous.
     """
-    curves = latency_curves(frame, f"latency_{options.quantile}_ms", options.pool)
-    parts = {(one.task, one.name): one.table for one in curves}
+    metric = f"latency_{options.quantile}_ms"
+    curves = latency_curves(frame, metric, pool=options.pool)
+    parts = []
+    for curve in curves:
+        part = curve.table.copy()
+        part.insert(0, "task", curve.task)
+        part.insert(1, "policy", curve.name)
+        parts.append(part)
     return Result(
-        numbers=pd.concat(parts, names=["task", "policy"])
-        .reset_index(level=["task", "policy"])
-        .reset_index(drop=True),
+        numbers=pd.concat(parts, ignore_index=True),
         sentences=[*_sentences(curves, options.quantile)],
-        picture=lambda: draw_latency(curves[:_CURVES], options.quantile),
-        sources=tuple(run for one in curves for run in one.run_ids),
-        pooled=joined(one.pooled for one in curves),
+        picture=lambda: draw_latency(curves[:_MAX_CURVES], options.quantile),
+        sources=tuple(run for curve in curves for run in curve.run_ids),
+        pooled=joined(curve.pooled for curve in curves),
     )
 
 
 def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
-    for task in dict.fromkeys(one.task for one in curves):
-        points = (f"{one.name}: {'; '.join(_describe(one))}." for one in curves if one.task == task)
+    for task in dict.fromkeys(curve.task for curve in curves):
+        points = [
+            f"{curve.name}: {'; '.join(_describe_curve(curve))}."
+            for curve in curves
+            if curve.task == task
+        ]
         yield Paragraph(f"{task}: {quantile} of the latency over the rate.", tuple(points))
     yield Paragraph(
-        "At the knee rate / latency is highest (Kleinrock 1979); in brackets are rates where it may be."
+        "The knee is the rate with the highest rate / latency (Kleinrock 1979); brackets hold the "
+        "rates where it may be."
     )
 
 
-def _describe(one: Curve) -> Iterator[str]:
-    held = one.table[one.table["held"]]
-    lost = one.table[~one.table["held"]]
-    knee = one.knee
+def _describe_curve(curve: Curve) -> Iterator[str]:
+    held = curve.table[curve.table["held"]]
+    overloaded = curve.table[~curve.table["held"]]
     if len(held):
-        ends = dict.fromkeys(
-            held[["latency", "rate"]].iloc[[0, -1]].itertuples(index=False, name=None)
-        )
-        yield " to ".join(
-            f"{format_number(ms, 'ms', digits=3)} at {_rate(rate)}" for ms, rate in ends
-        )
-    yield (
-        "knee at {} ({} to {})".format(*map(_rate, knee)) if knee else "no knee within these rates"
-    )
-    if len(lost):
-        yield f"not served from {_rate(lost['rate'].min())} on"
-    for peak in one.peaks.to_dict("records"):
+        ends = held[["latency", "rate"]].iloc[[0, -1]].itertuples(index=False, name=None)
+        texts = [
+            f"{format_number(milliseconds, 'ms', digits=3)} at {_format_rate(rate)}"
+            for milliseconds, rate in dict.fromkeys(ends)
+        ]
+        yield " to ".join(texts)
+    if curve.knee:
+        low = _format_rate(curve.knee.low)
+        high = _format_rate(curve.knee.high)
+        yield f"knee at {_format_rate(curve.knee.rate)} ({low} to {high})"
+    else:
+        yield "no knee within these rates"
+    if len(overloaded):
+        yield f"not served from {_format_rate(overloaded['rate'].min())} on"
+    for peak in curve.peaks.to_dict("records"):
         limit = f"{peak['server.latency_ms']:g} ms at p{peak['server.percentile']:g}"
-        yield f"highest rate that held {limit} {_rate(peak['rate'])}"
+        yield f"highest rate that met {limit}: {_format_rate(peak['rate'])}"
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{format_number(value, digits=3)}/s"
 
 
 def latency_curves(
-    frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bool = False
+    frame: pd.DataFrame, metric: str = "latency_p99_ms", *, pool: bool = False
 ) -> list[Curve]:
-    """A curve for each policy of each platform and model. NotEnoughData where no run was loaded by
-    a schedule.
+    """Compute a curve for each policy of each platform and model.
+
+    Args:
+        frame: one row per run.
+        metric: the quantile of the latency.
+        pool: whether heterogeneous runs may be pooled.
+
+    Raises:
+        NotEnoughData: no run had queries by a schedule.
+        HeterogeneousError: the runs of a task are heterogeneous and `pool` is false.
     """
+    runs = frame[:0]
     if {_RATE, metric} <= set(frame):
         runs = frame.dropna(subset=[_RATE, metric])
-    else:
-        runs = frame[:0]
-    runs = runs[runs["outcome"].isin(["ok", "overload"])]
+        runs = runs[runs["outcome"].isin(["ok", "overload"])]
     if runs.empty:
         command = "python -m paradnn.train -m mode=inference scenario=server server.rate=50,100,200"
         raise NotEnoughData(
@@ -139,98 +186,131 @@ def latency_curves(
     for task in tasks(runs):
         rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
         columns = [name for name in task.varies if name not in _SWEPT]
-        if columns:
-            parts = [part for _, part in rows.groupby(columns, dropna=False, sort=True)]
-        else:
-            parts = [rows]
-        for part in parts:
-            if columns:
-                name = words_of(part.iloc[0], columns)
-            else:
-                name = str(part["device"].iloc[0])
-            table = pd.DataFrame(
-                [_at(rate, runs_at, metric) for rate, runs_at in part.groupby(_RATE, sort=True)]
-            )
-            knee = knee_of(table[table["held"]])
-            used = tuple(part["run_id"])
-            curves.append(
-                Curve(
-                    task.name, name, table, knee, _peaks(part), used, rows.attrs.get("pooled", "")
-                )
-            )
+        pooled = rows.attrs.get("pooled", "")
+        if not columns:
+            device = str(rows["device"].iloc[0])
+            curves.append(_make_curve(task.name, device, rows, metric, pooled))
+            continue
+        for _, part in rows.groupby(columns, dropna=False, sort=True):
+            name = words_of(part.iloc[0], columns)
+            curves.append(_make_curve(task.name, name, part, metric, pooled))
     return curves
 
 
-def _peaks(rows: pd.DataFrame) -> pd.DataFrame:
-    """The highest rates that were found, by limit."""
-    searched = rows.reindex(columns=[*_LIMIT, "peak_queries_per_second"]).astype("float64").dropna()
-    logs = (
-        searched.assign(rate=np.log(searched["peak_queries_per_second"]))
-        .groupby([*_LIMIT])["rate"]
-        .mean()
+def _make_curve(task: str, name: str, runs: pd.DataFrame, metric: str, pooled: str) -> Curve:
+    rows = [_rate_row(rate, part, metric) for rate, part in runs.groupby(_RATE, sort=True)]
+    table = pd.DataFrame(rows)
+    return Curve(
+        task=task,
+        name=name,
+        table=table,
+        knee=find_knee(table[table["held"]]),
+        peaks=_searched_peaks(runs),
+        run_ids=tuple(runs["run_id"]),
+        pooled=pooled,
     )
-    return logs.map(np.exp).reset_index()
 
 
-def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
-    held = part[part["outcome"].eq("ok")]
-    shown = held if len(held) else part
-    value, low, high = estimate(shown, metric, 1 - LEVEL)
+def _searched_peaks(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the highest rates that runs found, by limit."""
+    peak = "peak_queries_per_second"
+    searched = runs.reindex(columns=[*_LIMIT, peak]).astype("float64").dropna()
+    searched = searched.assign(log_rate=np.log(searched[peak]))
+    means = searched.groupby([*_LIMIT])["log_rate"].mean()
+    return means.map(np.exp).rename("rate").reset_index()
+
+
+def _rate_row(rate: object, runs: pd.DataFrame, metric: str) -> dict[str, object]:
+    """Return the row of `Curve.table` for the runs at one rate.
+
+    If any run served its queries, the numbers are those of such runs alone.
+    """
+    served = runs[runs["outcome"].eq("ok")]
+    shown = served if len(served) else runs
+    value, low, high = estimate(shown, metric, _ERROR)
+    median, _, _ = estimate(shown, "latency_p50_ms", _ERROR)
+    throughput, _, _ = estimate(shown, "queries_per_second", _ERROR)
     return {
         "rate": rate,
         "latency": value,
         "low": low,
         "high": high,
-        "median": estimate(shown, "latency_p50_ms", 1 - LEVEL)[0],
-        "served": estimate(shown, "queries_per_second", 1 - LEVEL)[0],
-        "held": len(held) == len(part),
-        "runs": len(part),
+        "median": median,
+        "served": throughput,
+        "held": len(served) == len(runs),
+        "runs": len(runs),
     }
 
 
-def knee_of(table: pd.DataFrame) -> tuple[float, float, float] | None:
-    """The knee of rates with `latency`, `low` and `high`, and the outermost rates whose power may
-    be as high; None where the highest power is at an end of them.
+def find_knee(table: pd.DataFrame) -> Knee | None:
+    """Find the knee of a curve.
 
-    A rate whose latency has no interval is taken at its value; one whose interval has no upper end
+    A latency without an interval counts with its value. A latency whose interval has no upper end
     may have any power.
+
+    Args:
+        table: rates in ascending order, with `latency`, `low` and `high`.
+
+    Returns:
+        The knee; None if the highest power is at the first or the last rate.
     """
-    rate, latency = (table[name].to_numpy(dtype="float64") for name in ("rate", "latency"))
-    place = int((rate / latency).argmax()) if len(table) else 0
-    if not 0 < place < len(rate) - 1:
+    rate = table["rate"].to_numpy(dtype="float64")
+    latencies = table["latency"].to_numpy(dtype="float64")
+    if not len(rate):
         return None
-    low, high = (table[name].to_numpy(dtype="float64") for name in ("low", "high"))
-    least, most = (np.where(np.isnan(low) & np.isnan(high), latency, end) for end in (low, high))
-    possible = rate[
-        rate * np.nan_to_num(most[place], nan=np.inf) >= rate[place] * np.nan_to_num(least)
-    ]
-    return float(rate[place]), float(possible.min()), float(possible.max())
+    knee = int((rate / latencies).argmax())
+    if knee in (0, len(rate) - 1):
+        return None
+    low = table["low"].to_numpy(dtype="float64")
+    high = table["high"].to_numpy(dtype="float64")
+    has_no_interval = np.isnan(low) & np.isnan(high)
+    low = np.where(has_no_interval, latencies, low)
+    high = np.where(has_no_interval, latencies, high)
+    # A rate may be the knee if its highest power reaches the lowest power of the knee.
+    highest_knee_latency = np.nan_to_num(high[knee], nan=np.inf)
+    is_possible = rate * highest_knee_latency >= rate[knee] * np.nan_to_num(low)
+    possible = rate[is_possible]
+    return Knee(float(rate[knee]), float(possible.min()), float(possible.max()))
 
 
 def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
-    """The quantile over the rate, with rings at knees and crosses where not all was served."""
-    drawn, (axes,) = drawing.panels(1, 6.4, 4.4)
-    several = len({one.task for one in curves}) > 1
-    for place, one in enumerate(curves):
-        look = drawing.look(str(place), [str(other) for other in range(len(curves))])
-        colour = look["color"]
-        name = f"{one.task}: {one.name}" if several else one.name
-        held = one.table[one.table["held"]]
-        lost = one.table[~one.table["held"]]
-        ends = held["low"], held["high"]
-        drawing.marks(
-            axes, held["rate"], held["latency"], y_ends=ends, label=name, linestyle="-", **look
-        )
-        axes.plot(lost["rate"], lost["latency"], "x", color=colour, markersize=7)
-        if one.knee:
-            at = held[held["rate"] == one.knee[0]]
-            axes.plot(
-                at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour
-            )
-        for rate in one.peaks["rate"]:
-            axes.axvline(rate, color=colour, linewidth=1, linestyle=":")
+    """Draw the quantile over the rate, with rings at knees and crosses at rates not served."""
+    figure, (axes,) = drawing.panels(1, 6.4, 4.4)
+    has_several_tasks = len({curve.task for curve in curves}) > 1
+    keys = [str(position) for position in range(len(curves))]
+    for key, curve in zip(keys, curves, strict=True):
+        name = f"{curve.task}: {curve.name}" if has_several_tasks else curve.name
+        _draw_curve(axes, curve, name, drawing.look(key, keys))
     title = f"{quantile} over the rate; ring: knee, cross: not served"
     logs = dict.fromkeys("xy", drawing.plain)
     drawing.finish(axes, title, "queries/s", f"latency, {quantile} (ms)", logs=logs)
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
+
+
+def _draw_curve(axes: drawing.Axes, curve: Curve, name: str, look: dict[str, str]) -> None:
+    color = look["color"]
+    held = curve.table[curve.table["held"]]
+    overloaded = curve.table[~curve.table["held"]]
+    drawing.marks(
+        axes,
+        held["rate"],
+        held["latency"],
+        y_ends=(held["low"], held["high"]),
+        label=name,
+        linestyle="-",
+        **look,
+    )
+    axes.plot(overloaded["rate"], overloaded["latency"], "x", color=color, markersize=7)
+    if curve.knee:
+        at_knee = held[held["rate"] == curve.knee.rate]
+        axes.plot(
+            at_knee["rate"],
+            at_knee["latency"],
+            "o",
+            markersize=13,
+            markerfacecolor="none",
+            color=color,
+        )
+    for rate in curve.peaks["rate"]:
+        axes.axvline(rate, color=color, linewidth=1, linestyle=":")

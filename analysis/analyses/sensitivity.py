@@ -182,6 +182,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
         stands_out=_headline(fits, metric),
         sources=tuple(run for fit in fits for run in fit.sources),
         pooled=pooled,
+        metrics=(metric,),
     )
 
 

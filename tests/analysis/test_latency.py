@@ -71,7 +71,7 @@ def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
         in text
     )
     assert (
-        "highest rate that held 15 ms at p99 3k/s; highest rate that held 30 ms at p99 3.5k/s."
+        "highest rate that met 15 ms at p99: 3k/s; highest rate that met 30 ms at p99: 3.5k/s."
         in text
     )
     assert result.table["policy"].unique().tolist() == ["batch size 1", "batch size 8"]

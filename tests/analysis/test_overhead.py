@@ -96,5 +96,5 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     endless = points().assign(phase_build_seconds=np.inf)
     assert "build" not in list(overhead(endless).table["phase"])
     bare = overhead(frame.loc[[3, 8]])
-    assert bare.text() == "None of these 2 runs reports its phases; published ones do not."
+    assert bare.text() == "None of these 2 runs reports phases; published runs do not."
     assert not bare.drawable

@@ -54,7 +54,7 @@ def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
     result.figure().savefig(tmp_path / "parameters.png")
     unknown = parameters(models().drop(columns="parameters"))
     assert not unknown.drawable
-    assert unknown.text().endswith("29 runs do not report their parameters.")
+    assert unknown.text().endswith("29 runs do not report parameters.")
 
 
 def test_how_quiet_the_machine_was_says_nothing_of_sizes() -> None:
