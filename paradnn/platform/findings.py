@@ -1,8 +1,7 @@
-"""What of a host hurts measurements, looked up without changing anything: `python -m paradnn.check`
-shows it.
+"""Settings and facts of a host that disturb measurements: what `python -m paradnn.check` shows.
 
-What a host does not say is left out. Files stand below a root, so that tests plant a host of their
-own.
+Nothing is changed. A fact that the host does not report is omitted. Files are looked up below a
+root, so that tests can plant a host.
 """
 
 import os
@@ -11,22 +10,16 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from paradnn.core.control_groups import cpu_quota_cores, memory_limit_bytes
-from paradnn.core.tables import rows
 from paradnn.core.words import core_list, core_text
-from paradnn.platform.load import BUSY_CORES, HostLoad
+from paradnn.platform.load import BUSY_CORES, ForeignProcess, HostLoad, format_processes
 
 _CPUS = "sys/devices/system/cpu"
-_TUNE = "sudo python -m pyperf system tune, or: echo {} | sudo tee {} > /dev/null"
-#: Name, files, the value that a measurement wants, whether another harms. Turbo is there twice:
-#: Intel's driver says no_turbo, the others boost.
-_SETTINGS = (
-    ("governor", f"{_CPUS}/cpu*/cpufreq/scaling_governor", "performance", True),
-    ("turbo", f"{_CPUS}/intel_pstate/no_turbo", "1", True),
-    ("turbo", f"{_CPUS}/cpufreq/boost", "0", True),
-    ("thp", "sys/kernel/mm/transparent_hugepage/enabled", "madvise", False),
-)
+_SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
+#: Swap in use, in MiB, from which pages of a point may be on disk.
+_MAX_SWAP = 100
 _NVIDIA_QUERY = (
     "index",
     "persistence_mode",
@@ -35,8 +28,8 @@ _NVIDIA_QUERY = (
     "clocks_throttle_reasons.active",
 )
 #: Bits of the reasons for which a board runs below its clock (NVML, nvmlClocksThrottleReasons).
-#: Idle (1), the clocks that were asked for (2) and the display's (0x100) are no harm.
-_REASONS = {
+#: Harmless are idle (1), clocks that an application requested (2) and the display's clock (0x100).
+_THROTTLE_REASONS = {
     0x4: "power limit",
     0x8: "hardware slow-down",
     0x10: "synchronised boost",
@@ -44,14 +37,125 @@ _REASONS = {
     0x40: "temperature (hardware)",
     0x80: "power brake",
 }
-#: What each finding is called, and why it matters.
-_TEXTS = {row["name"]: (row["what"], row["why"]) for row in rows(__file__)}
+
+
+class _Setting(NamedTuple):
+    """A setting of the kernel.
+
+    Attributes:
+        name: the name of its finding.
+        files: a pattern of the files that hold it.
+        wanted: the value that suits measurements.
+        harms: whether other values disturb measurements.
+    """
+
+    name: str
+    files: str
+    wanted: str
+    harms: bool = True
+
+
+#: Turbo is listed twice: Intel's driver has no_turbo, the other drivers have boost.
+_SETTINGS = (
+    _Setting("governor", f"{_CPUS}/cpu*/cpufreq/scaling_governor", "performance"),
+    _Setting("turbo", f"{_CPUS}/intel_pstate/no_turbo", "1"),
+    _Setting("turbo", f"{_CPUS}/cpufreq/boost", "0"),
+    _Setting("thp", "sys/kernel/mm/transparent_hugepage/enabled", "madvise", harms=False),
+)
+
+
+class _Description(NamedTuple):
+    """What a finding is called, and why it matters. `{}` in the name is the number of a GPU."""
+
+    what: str
+    why: str
+
+
+_DESCRIPTIONS = {
+    "governor": _Description(
+        "clock governor",
+        "other governors lower the clock of an idle core and raise it late: short steps are timed "
+        "at a changing clock",
+    ),
+    "turbo": _Description(
+        "turbo boost",
+        "the clock above its base depends on the temperature and on the number of busy cores",
+    ),
+    "thp": _Description(
+        "transparent huge pages",
+        "with always, the kernel merges pages while a point runs; with never, large arrays miss in "
+        "the TLB",
+    ),
+    "load_average": _Description(
+        "load average", "the number of processes that run or wait for a core"
+    ),
+    "foreign_cpu": _Description(
+        "other processes take",
+        "a step waits for its slowest thread; a thread that shares its core takes up to twice as "
+        "long",
+    ),
+    "steal": _Description(
+        "steal",
+        "the hypervisor runs other machines on these cores; nothing in this machine can prevent it",
+    ),
+    "smt": _Description(
+        "simultaneous multithreading",
+        "two threads of a core share its arithmetic units: a product is no faster on both, and "
+        "less regular; platform.threads sets the number of threads",
+    ),
+    "numa": _Description(
+        "memory nodes",
+        "memory of another node is slower, and each process places its arrays differently",
+    ),
+    "cpu_quota": _Description(
+        "CPU quota",
+        "once the quota is used up, the kernel stops all threads for the rest of a period (100 ms)",
+    ),
+    "memory_limit": _Description(
+        "memory limit", "a point that exceeds it is killed: outcome oom_host"
+    ),
+    "swap": _Description(
+        "swap", "a page that is read from a disk takes 10,000 times as long as one in memory"
+    ),
+    "clock_source": _Description(
+        "clock source",
+        "reading hpet or acpi_pm takes a system call and at least a microsecond",
+    ),
+    "virtual": _Description(
+        "machine",
+        "neighbors of a virtual machine share its caches, memory and cores unseen: compare points "
+        "of one sweep",
+    ),
+    "battery": _Description("battery", "most machines lower their clock on a battery"),
+    "gpu_persistence": _Description(
+        "GPU {} persistence",
+        "without it the driver unloads between processes, and opening the device takes at least a "
+        "second",
+    ),
+    "gpu_clock": _Description(
+        "GPU {} clock",
+        "an idle board lowers its clock; unlocked clocks depend on temperature and power",
+    ),
+    "gpu_throttling": _Description("GPU {} slow-downs", "the board runs below the requested clock"),
+    "gpu_processes": _Description(
+        "processes on the GPUs",
+        "a board runs the kernels of two processes in turn: those of one wait for those of the "
+        "other",
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found: `name` for programs, `what` for people. harms: whether it widens intervals or
-    shifts results and can be mended. remedy: a command or an advice.
+    """One fact about a host.
+
+    Attributes:
+        name: the name for programs.
+        what: the name for people.
+        value: the current value.
+        harms: whether it widens intervals or shifts results, and can be changed.
+        why: why it matters.
+        remedy: a command or advice; may be empty.
     """
 
     name: str
@@ -62,205 +166,222 @@ class Finding:
     remedy: str = ""
 
 
-def _found(
-    name: str, value: str, remedy: str = "", *, harms: bool | None = None, of: str = ""
+def _finding(
+    name: str, value: str, remedy: str = "", *, harms: bool | None = None, board: str = ""
 ) -> Finding:
-    """A finding of the table, `of` a board; unless it says otherwise it harms where there is
-    something to do.
-    """
-    what, why = _TEXTS[name]
-    return Finding(
-        name, what.format(of), value, bool(remedy) if harms is None else harms, why, remedy
-    )
+    """A finding of the kind `name`. Unless stated otherwise it harms if there is a remedy."""
+    description = _DESCRIPTIONS[name]
+    if harms is None:
+        harms = bool(remedy)
+    what = description.what.format(board)
+    return Finding(name, what, value, harms, description.why, remedy)
 
 
 def host_findings(root: Path = Path("/")) -> list[Finding]:
-    """Settings and facts of the host; what is true now and likely to stay so. Takes some
-    milliseconds.
+    """Settings and facts of the host that are likely to stay. Takes some milliseconds.
+
+    Args:
+        root: where proc and sys are mounted.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
         cores = []
-    found = []
-    for name, glob, wanted, harms in _SETTINGS:
-        texts = {path: read_text(path) for path in sorted(root.glob(glob))}
-        # Of several values that a file offers, the one in brackets.
-        files = {
-            path: re.sub(r".*\[(.*?)\].*", r"\1", text) for path, text in texts.items() if text
-        }
-        wrong = [path for path, value in files.items() if value != wanted]
-        value = ", ".join(sorted({*files.values()}))
-        if files:
-            if name == "turbo":
-                value = "on" if wrong else "off"
-            else:
-                value = value
-            if wrong:
-                remedy = _TUNE.format(wanted, " ".join(map(str, wrong)))
-            else:
-                remedy = ""
-            found.append(_found(name, value, remedy, harms=harms and bool(wrong)))
-    facts = (*_facts_of_cores(root, cores), *_facts_of_machine(root))
-    return found + [_found(name, value, to_do) for name, value, to_do in facts if value]
+    found = [finding for setting in _SETTINGS for finding in _setting(root, setting)]
+    return [*found, *_core_facts(root, cores), *_machine_facts(root)]
+
+
+def _setting(root: Path, setting: _Setting) -> Iterator[Finding]:
+    """The finding of a setting; nothing if the host does not have it."""
+    values = {}
+    for path in sorted(root.glob(setting.files)):
+        text = read_text(path)
+        if text:
+            # Of several values that a file offers, the current one is in brackets.
+            values[path] = re.sub(r".*\[(.*?)\].*", r"\1", text)
+    if not values:
+        return
+    wrong = [path for path, value in values.items() if value != setting.wanted]
+    if setting.name == "turbo":
+        value = "on" if wrong else "off"
+    else:
+        value = ", ".join(sorted(set(values.values())))
+    remedy = ""
+    if wrong:
+        files = " ".join(map(str, wrong))
+        remedy = (
+            "sudo python -m pyperf system tune, or: "
+            f"echo {setting.wanted} | sudo tee {files} > /dev/null"
+        )
+    yield _finding(setting.name, value, remedy, harms=setting.harms and bool(wrong))
 
 
 def load_findings(load: HostLoad) -> list[Finding]:
     """What others take now."""
     found = []
     if load.average is not None:
-        found.append(_found("load_average", f"{load.average:.2f}"))
+        found.append(_finding("load_average", f"{load.average:.2f}"))
     if load.foreign is not None:
-        harms = load.foreign * load.cores > BUSY_CORES
-        takers = "; ".join(f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in load.takers)
-        value = f"{load.foreign * load.cores:.2f} of {load.cores} cores" + (
-            f": {takers}" if takers else ""
-        )
-        own, others = (
-            [str(one.pid) for one in load.takers if one.measures == own] for own in (True, False)
-        )
-        ways = [f"end them or wait: ps {' '.join(others)}"] if others else []
-        # A measurement is not one to end.
-        if own:
-            ways.append(
-                f"ParaDnn measures here ({', '.join(own)}): wait for its end, python -m paradnn.watch shows it"
-            )
-        found.append(_found("foreign_cpu", value, "; ".join(ways) * harms, harms=harms))
+        found.append(_foreign_cpu(load))
     if load.steal is not None:
-        if load.stolen:
-            remedy = "measure at another time, or on a machine with cores of its own"
-        else:
-            remedy = ""
-        found.append(_found("steal", f"{load.steal:.1%}", remedy))
+        remedy = ""
+        if load.has_steal:
+            remedy = "measure at another time, or on a machine with dedicated cores"
+        found.append(_finding("steal", f"{load.steal:.1%}", remedy))
     return found
 
 
-#: Name, its value, empty where the host does not say it, and what to do, empty where it is no harm.
-_Fact = tuple[str, str, str]
+def _foreign_cpu(load: HostLoad) -> Finding:
+    """The cores that other processes take. Measurements of this suite must not be ended."""
+    value = f"{load.foreign_cores:.2f} of {load.cores} cores"
+    if load.processes:
+        value += f": {'; '.join(format_processes(load.processes))}"
+    harms = load.foreign_cores > BUSY_CORES
+    remedies = []
+    others = _pids(process for process in load.processes if not process.measures)
+    measurements = _pids(process for process in load.processes if process.measures)
+    if others:
+        remedies.append(f"end them or wait: ps {' '.join(others)}")
+    if measurements:
+        remedies.append(
+            f"ParaDnn measures here ({', '.join(measurements)}): wait for its end, "
+            "python -m paradnn.watch shows it"
+        )
+    remedy = "; ".join(remedies) if harms else ""
+    return _finding("foreign_cpu", value, remedy, harms=harms)
 
 
-def _facts_of_cores(root: Path, cores: Sequence[int]) -> Iterator[_Fact]:
+def _pids(processes: Iterator[ForeignProcess]) -> list[str]:
+    return [str(process.pid) for process in processes]
+
+
+def _core_facts(root: Path, cores: Sequence[int]) -> Iterator[Finding]:
+    """Multithreading, memory nodes and the quota of the cores that this process may use."""
     siblings = {
         read_text(root / _CPUS / f"cpu{core}/topology/thread_siblings_list") for core in cores
-    } - {""}
+    }
+    siblings.discard("")
     threads = sum(len(core_list(group)) for group in siblings)
     if threads > len(siblings):
-        shared = f"{threads} threads on {len(siblings)} cores"
+        yield _finding("smt", f"{threads} threads on {len(siblings)} cores")
     elif siblings:
-        shared = "off"
-    else:
-        shared = ""
-    yield "smt", shared, ""
+        yield _finding("smt", "off")
 
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/cpulist"))
     nodes = [core_list(read_text(path)) for path in files]
-    used = [held for held in nodes if set(held) & set(cores)]
-    if len(used) > 1:
-        one = core_text([core for core in used[0] if core in cores])
-    else:
-        one = ""
+    used = [node for node in nodes if set(node) & set(cores)]
     if len(nodes) > 1:
-        value = f"{len(used)} of {len(nodes)} in use"
-    else:
-        value = ""
-    yield "numa", value, f"platform.cores={one}" if one else ""
+        remedy = ""
+        if len(used) > 1:
+            first = core_text([core for core in used[0] if core in cores])
+            remedy = f"platform.cores={first}"
+        yield _finding("numa", f"{len(used)} of {len(nodes)} in use", remedy)
 
     quota = cpu_quota_cores(root)
     if quota is None:
-        yield "cpu_quota", "none", ""
+        yield _finding("cpu_quota", "none")
     elif quota < len(cores):
         remedy = f"platform.threads={max(1, int(quota))}, or a container without a quota"
-        yield "cpu_quota", f"{quota:g} of {len(cores)} cores", remedy
+        yield _finding("cpu_quota", f"{quota:g} of {len(cores)} cores", remedy)
     else:
-        yield "cpu_quota", f"{len(cores)} of {len(cores)} cores", ""
+        yield _finding("cpu_quota", f"{len(cores)} of {len(cores)} cores")
 
 
-def _facts_of_machine(root: Path) -> Iterator[_Fact]:
+def _machine_facts(root: Path) -> Iterator[Finding]:
+    """Memory limit, swap, clock source, virtualization and battery."""
     limit = memory_limit_bytes(root)
-    yield "memory_limit", "none" if limit is None else f"{limit / 2**30:.1f} GiB", ""
+    if limit is None:
+        yield _finding("memory_limit", "none")
+    else:
+        yield _finding("memory_limit", f"{limit / 2**30:.1f} GiB")
 
-    swaps = [row.split() for row in read_text(root / "proc/swaps").splitlines()[1:]]
-    used = sum(int(row[3]) for row in swaps if len(row) > 3) / 2**10
-    yield (
-        "swap",
-        f"{used:.0f} MiB in use" if swaps else "none",
-        "sudo swapoff -a" if used > 100 else "",
-    )
+    swaps = [line.split() for line in read_text(root / "proc/swaps").splitlines()[1:]]
+    used = sum(int(swap[3]) for swap in swaps if len(swap) > 3) / 2**10  # KiB in /proc/swaps
+    remedy = "sudo swapoff -a" if used > _MAX_SWAP else ""
+    yield _finding("swap", f"{used:.0f} MiB in use" if swaps else "none", remedy)
 
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
-    slow = source in ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
-    yield "clock_source", source, "boot with tsc=reliable" if slow else ""
+    if source:
+        remedy = "boot with tsc=reliable" if source in _SLOW_CLOCKS else ""
+        yield _finding("clock_source", source, remedy)
 
-    flags = [
-        row.split()
-        for row in read_text(root / "proc/cpuinfo").splitlines()
-        if row.startswith("flags")
-    ]
-    yield (
-        "virtual",
-        "".join("virtual machine" if "hypervisor" in row else "bare metal" for row in flags[:1]),
-        "",
-    )
+    lines = read_text(root / "proc/cpuinfo").splitlines()
+    flags = [line.split() for line in lines if line.startswith("flags")]
+    if flags:
+        is_virtual = "hypervisor" in flags[0]
+        yield _finding("virtual", "virtual machine" if is_virtual else "bare metal")
 
-    states = [
-        read_text(path) for path in sorted((root / "sys/class/power_supply").glob("*/status"))
-    ]
-    yield "battery", ", ".join(states), "plug it in" if "Discharging" in states else ""
+    supplies = sorted((root / "sys/class/power_supply").glob("*/status"))
+    states = [read_text(path) for path in supplies]
+    if any(states):
+        remedy = "plug it in" if "Discharging" in states else ""
+        yield _finding("battery", ", ".join(states), remedy)
 
 
 def read_text(path: Path) -> str:
-    """A small file without the space around its text; empty where it cannot be read."""
+    """The stripped text of a small file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def gpu_findings(ask: Callable[..., list[list[str]]] | None = None) -> list[Finding]:
-    """Findings of every NVIDIA board; none where there is no nvidia-smi. `ask` is `nvidia_smi`."""
-    ask = ask or nvidia_smi
-    found = [finding for row in ask("gpu", *_NVIDIA_QUERY) for finding in _board(*row)]
+def gpu_findings(query: Callable[..., list[list[str]]] | None = None) -> list[Finding]:
+    """Findings of every NVIDIA board; empty without nvidia-smi.
+
+    Args:
+        query: replaces `nvidia_smi`.
+    """
+    query = query or nvidia_smi
+    found = [finding for row in query("gpu", *_NVIDIA_QUERY) for finding in _board(*row)]
     if found:
-        users = ask("compute-apps", "pid", "name")
+        users = query("compute-apps", "pid", "name")
         value = "; ".join(f"{name} ({pid})" for pid, name in users) or "none"
-        found.append(
-            _found(
-                "gpu_processes",
-                value,
-                f"end them: {' '.join(pid for pid, _ in users)}" if users else "",
-            )
-        )
+        remedy = ""
+        if users:
+            remedy = f"end them: {' '.join(pid for pid, _ in users)}"
+        found.append(_finding("gpu_processes", value, remedy))
     return found
 
 
-def _board(number: str, persistence: str, now: str, most: str, throttled: str) -> Iterator[Finding]:
+def _board(
+    number: str, persistence: str, clock: str, max_clock: str, throttled: str
+) -> Iterator[Finding]:
+    """Findings of one board, from the fields of `_NVIDIA_QUERY`."""
+    remedy = ""
     if persistence == "Disabled":
         remedy = f"sudo nvidia-smi -i {number} -pm 1"
-    else:
-        remedy = ""
-    yield _found("gpu_persistence", persistence, remedy, harms=False, of=number)
-    if most.isdigit():
-        remedy = f"sudo nvidia-smi -i {number} -lgc MHZ,MHZ, with one that it holds under load"
-    else:
-        remedy = ""
-    yield _found("gpu_clock", f"{now} of at most {most} MHz", remedy, harms=False, of=number)
+    yield _finding("gpu_persistence", persistence, remedy, harms=False, board=number)
+
+    remedy = ""
+    if max_clock.isdigit():
+        remedy = f"sudo nvidia-smi -i {number} -lgc MHZ,MHZ, with a clock that it holds under load"
+    value = f"{clock} of at most {max_clock} MHz"
+    yield _finding("gpu_clock", value, remedy, harms=False, board=number)
+
     if throttled.startswith("0x"):
-        reasons = ", ".join(text for bit, text in _REASONS.items() if bit & int(throttled, 16))
+        bits = int(throttled, 16)
+        reasons = ", ".join(text for bit, text in _THROTTLE_REASONS.items() if bit & bits)
+        remedy = ""
         if reasons:
             remedy = "let it cool, or see nvidia-smi -q -d PERFORMANCE,POWER"
-        else:
-            remedy = ""
-        yield _found("gpu_throttling", reasons or "none", remedy, of=number)
+        yield _finding("gpu_throttling", reasons or "none", remedy, board=number)
 
 
 def nvidia_smi(kind: str, *fields: str) -> list[list[str]]:
-    """What nvidia-smi says of each of a kind ("gpu", "compute-apps"): its fields; nothing where it
-    does not answer.
+    """Query nvidia-smi.
+
+    Args:
+        kind: `gpu` or `compute-apps`.
+        fields: names of the fields.
+
+    Returns:
+        The fields of each board or process; empty if nvidia-smi does not answer.
     """
-    query = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
+    rows = [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines()]
     return [row for row in rows if len(row) == len(fields)]

@@ -1,39 +1,51 @@
-"""How busy this host is with something else, and who makes it so: what happened between two looks.
+"""How busy this host is with other work, and which processes cause it, between two moments.
 
-What a point does itself, its worker and this process, is not foreign; nor is anything that this
-process started.
+The work of this process, of the processes that it belongs to, and of all that it started is not
+foreign.
 """
 
 import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+# An engine that measures alone has no psutil (`paradnn.platform.environment`).
+with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
 from paradnn.core.words import counted
 from paradnn.worker.meters import between, read_counters
 
-#: A host is busy where others take so many cores, or the hypervisor such a share of their time.
+#: A host is busy if others take this many cores, or the hypervisor this share of their time.
 BUSY_CORES = 0.3
 BUSY_STEAL = 0.05
-#: A machine is slow as a whole where a reference kernel runs at less than this share of its best
-#: there.
+#: A machine is slow as a whole if a reference kernel runs at less than this share of its best speed.
 SLOW = 0.75
-#: A shorter look says nothing: the kernel counts in hundredths of a second.
-_SHORTEST = 0.2
-#: A process that takes less is not named.
-_NAMED = 0.05
-_LONGEST = 60  # characters of a name
+#: Shortest observation in seconds. The kernel counts processor time in hundredths of a second.
+_MIN_SECONDS = 0.2
+#: Processes that take fewer cores are not listed.
+_MIN_CORES = 0.05
+#: Number of foreign processes that are listed, and that a sentence names.
+_MAX_LISTED = 5
+_MAX_NAMED = 2
+#: Characters of the label of a process.
+_MAX_LABEL = 60
+_INTERPRETER = re.compile(r"(python|pypy|node|ruby|perl|java|bash|sh)[\d.]*$")
+#: Commands of this suite that measure.
+_MEASUREMENT = re.compile(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)")
 
 
 @dataclass(frozen=True)
 class ForeignProcess:
-    """A foreign process: who, and how many cores it takes; `measures` where it is of this suite,
-    measuring.
+    """A process that is no part of this measurement.
+
+    Attributes:
+        pid: its number.
+        name: its label (`process_label`).
+        cores: how many cores it takes.
+        measures: whether it is a measurement of this suite.
     """
 
     pid: int
@@ -44,120 +56,161 @@ class ForeignProcess:
 
 @dataclass(frozen=True)
 class HostLoad:
-    """What others took of the `cores` that may be used, as shares of their capacity; None where
-    that is unknown.
+    """What others took of the cores that this process may use.
+
+    Attributes:
+        cores: the number of these cores.
+        average: the one-minute load average; None if the system has none.
+        foreign: share of the cores' capacity that other processes took; None if unknown.
+        steal: share of the cores' capacity that the hypervisor took; None if unknown.
+        processes: the foreign processes that took most.
     """
 
     cores: int
     average: float | None
     foreign: float | None
     steal: float | None
-    takers: tuple[ForeignProcess, ...]
+    processes: tuple[ForeignProcess, ...]
 
     @property
-    def busy(self) -> bool:
-        """Whether points measured now would be contended."""
-        return (self.foreign or 0.0) * self.cores > BUSY_CORES or self.stolen
+    def foreign_cores(self) -> float:
+        """The number of cores that other processes took; 0 if unknown."""
+        return (self.foreign or 0.0) * self.cores
 
     @property
-    def stolen(self) -> bool:
+    def is_busy(self) -> bool:
+        """Whether points that are measured now would be contended."""
+        return self.foreign_cores > BUSY_CORES or self.has_steal
+
+    @property
+    def has_steal(self) -> bool:
         """Whether the hypervisor takes too much."""
         return (self.steal or 0.0) > BUSY_STEAL
 
     def __str__(self) -> str:
-        """What a person should know, as the rest of a sentence: load 3.2 on 2 cores, others take
-        1.4 of them.
-        """
+        """The end of a sentence: `load 3.2 on 2 cores, others take 1.4 of them`."""
+        parts = []
         if self.average is not None:
-            parts = [f"load {self.average:.1f} on {counted(self.cores, 'core')}"]
-        else:
-            parts = []
-        if self.foreign is not None and self.foreign * self.cores > BUSY_CORES:
-            who = ", ".join(
-                f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in self.takers[:2]
-            )
-            parts.append(
-                f"others take {self.foreign * self.cores:.1f} of them{f' ({who})' if who else ''}"
-            )
-        if self.stolen:
-            parts.append(f"the hypervisor takes {self.steal:.0%} (steal)")
+            parts.append(f"load {self.average:.1f} on {counted(self.cores, 'core')}")
+        if self.foreign_cores > BUSY_CORES:
+            part = f"others take {self.foreign_cores:.1f} of them"
+            if self.processes:
+                part += f" ({', '.join(format_processes(self.processes[:_MAX_NAMED]))})"
+            parts.append(part)
+        if self.has_steal:
+            parts.append(f"the hypervisor takes {self.steal or 0.0:.0%} (steal)")
         return ", ".join(parts)
 
 
+def format_processes(processes: Sequence[ForeignProcess]) -> Iterator[str]:
+    """Label, number and cores of each process: `python train.py (17) 1.4`."""
+    for process in processes:
+        yield f"{process.name} ({process.pid}) {process.cores:.1f}"
+
+
 def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
-    """What says that the machine as a whole is slow, beside what `tags` say of others, given how
-    fast each reference kernel ran as a share of its best there; none where it is not. A lower clock
-    and the neighbours of a virtual machine show in no counter.
+    """The tags `contended` and `contended_reason` of a machine that is slow as a whole.
+
+    A lower clock and the neighbors of a virtual machine show in no counter, but in the speed of
+    reference kernels.
+
+    Args:
+        speeds: reference kernel -> its speed as a share of its best speed on this machine.
+        tags: tags that are known already, whose reason is kept.
+
+    Returns:
+        The tags; empty if the machine is not slow.
     """
-    name, speed = min(speeds.items(), key=lambda entry: entry[1], default=("", 1.0))
-    reasons = [tags.get("contended_reason"), f"the machine ran at {speed:.0%} of its best ({name})"]
-    if speed < SLOW:
-        return {"contended": "true", "contended_reason": "; ".join(filter(None, reasons))}
-    return {}
+    if not speeds:
+        return {}
+    slowest = min(speeds, key=lambda name: speeds[name])
+    speed = speeds[slowest]
+    if speed >= SLOW:
+        return {}
+    reason = f"the machine ran at {speed:.0%} of its best ({slowest})"
+    known = tags.get("contended_reason")
+    return {"contended": "true", "contended_reason": f"{known}; {reason}" if known else reason}
 
 
 class LoadMonitor:
-    """Looks when it is made, and again when it is asked."""
+    """Observes the host from its construction to each `look`."""
 
     def __init__(self) -> None:
         self._counters = read_counters()
         self._times = _processor_seconds()
 
     def look(self) -> HostLoad:
-        """The load since this was made; waits where that was only just now."""
-        time.sleep(max(0.0, self._counters.seconds + _SHORTEST - time.perf_counter()))
+        """The load since construction, of which some tenths of a second must have passed."""
+        time.sleep(max(0.0, self._counters.seconds + _MIN_SECONDS - time.perf_counter()))
         counters = read_counters()
-        times = _processor_seconds()
-        seconds = counters.seconds - self._counters.seconds
         seen = between(self._counters, counters)
-        # This process, those that it is a part of (a shell, make), and all that it started.
-        this = psutil.Process()
-        own = {this.pid, *(child.pid for child in this.children(recursive=True))}
-        own |= {parent.pid for parent in this.parents() if parent.pid > 1}
-        takers = []
-        for process, (name, after) in times.items():
-            # One that began meanwhile is counted from nothing.
-            cores = (after - self._times.get(process, (name, 0.0))[1]) / seconds
-            if process.pid not in own and cores > _NAMED:
-                words: list[str] = []
-                with contextlib.suppress(psutil.Error):
-                    words = process.cmdline()
-                called = described(words) or name
-                measures = (
-                    re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called)
-                    is not None
-                )
-                takers.append(ForeignProcess(process.pid, called, cores, measures))
-        takers.sort(key=lambda taker: -taker.cores)
-        load = load_average(), seen.foreign_cpu_fraction, seen.steal_fraction
-        return HostLoad(counters.cores, *load, tuple(takers[:5]))
+        return HostLoad(
+            cores=counters.cores,
+            average=load_average(),
+            foreign=seen.foreign_cpu_fraction,
+            steal=seen.steal_fraction,
+            processes=self._foreign_processes(counters.seconds - self._counters.seconds),
+        )
+
+    def _foreign_processes(self, seconds: float) -> tuple[ForeignProcess, ...]:
+        """The processes that took most in the last `seconds`, the largest share first."""
+        own = _own_pids()
+        found = []
+        for process, (name, after) in _processor_seconds().items():
+            # A process that began in the meantime has no earlier reading.
+            _, before = self._times.get(process, (name, 0.0))
+            cores = (after - before) / seconds
+            if process.pid in own or cores <= _MIN_CORES:
+                continue
+            words: list[str] = []
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+            label = process_label(words) or name
+            measures = _MEASUREMENT.search(label) is not None
+            found.append(ForeignProcess(process.pid, label, cores, measures))
+        found.sort(key=lambda process: process.cores, reverse=True)
+        return tuple(found[:_MAX_LISTED])
 
 
 def load_average() -> float | None:
-    """The one-minute load average; None where the system has none."""
+    """The one-minute load average; None if the system has none."""
     try:
         return os.getloadavg()[0]
     except OSError:
         return None
 
 
-def described(words: Sequence[str]) -> str:
-    """What a person would know a process by, of an interpreter what it runs: `python -m mlflow ui`."""
-    program = re.split(r"[/\\]", words[0])[-1] if words else ""
-    if not re.match(r"(python|pypy|node|ruby|perl|java|bash|sh)[\d.]*$", program):
+def process_label(words: Sequence[str]) -> str:
+    """The label of a process: its program, and of an interpreter what it runs.
+
+    `python -m mlflow` for `/usr/bin/python -m mlflow ui --password x`: no word that may be secret.
+    """
+    if not words:
+        return ""
+    program = re.split(r"[/\\]", words[0])[-1]
+    if not _INTERPRETER.match(program):
         return program
     shown = [program]
     for word in words[1:]:
         if word == "-c":
-            return f"{program} -c"  # the program itself may hold anything
+            return f"{program} -c"  # the program text may hold anything
         shown.append(word)
         if shown[-2] == "-m" or not word.startswith("-"):
             break
-    return " ".join(shown)[:_LONGEST]
+    return " ".join(shown)[:_MAX_LABEL]
+
+
+def _own_pids() -> set[int]:
+    """This process, the processes that it belongs to (a shell, make), and all that it started."""
+    this = psutil.Process()
+    children = this.children(recursive=True)
+    # Every process descends from number 1.
+    parents = [parent for parent in this.parents() if parent.pid > 1]
+    return {this.pid, *(process.pid for process in (*children, *parents))}
 
 
 def _processor_seconds() -> Mapping["psutil.Process", tuple[str, float]]:
-    """Name and processor time of every process that is seen, those of other users too."""
+    """Name and processor seconds of every visible process, of all users."""
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]

@@ -274,7 +274,7 @@ class CeilingsKeeper:
         found = [
             run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"
         ]
-        any_will_do = bool(found) and all(found) and LoadMonitor().look().busy
+        any_will_do = bool(found) and all(found) and LoadMonitor().look().is_busy
         return lambda tags: (
             outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
         )

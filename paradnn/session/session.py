@@ -180,7 +180,7 @@ class _Session:
         if processes:  # what is seen of the machine is recorded with every point
             load = self.watch.look()
             self.findings = load_findings(load)
-            if load.busy:
+            if load.is_busy:
                 advice = "intervals will be wide; python -m paradnn.check says more"
                 self.reporter.say(f"this machine is busy: {load}: {advice}")
         try:

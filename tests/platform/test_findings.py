@@ -1,4 +1,4 @@
-"""What is found on planted hosts, folders that look like /proc and /sys, and on this one."""
+"""Findings on planted hosts (folders that look like /proc and /sys) and on this one."""
 
 import os
 import sys
@@ -6,22 +6,53 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
-from paradnn.platform.load import ForeignProcess, HostLoad, LoadMonitor, described
+from paradnn.platform.load import ForeignProcess, HostLoad, LoadMonitor, process_label
 from tests.processes import started
 
-#: Planted hosts, their files and what is found on them; and what processes are called.
-HOSTS, PROCESSES = (
-    yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
-    for name in ("hosts", "processes")
-)
+CPUS = "sys/devices/system/cpu"
+#: A laptop on which every setting disturbs.
+DISTURBED_LAPTOP = {
+    f"{CPUS}/cpu0/cpufreq/scaling_governor": "powersave",
+    f"{CPUS}/cpu1/cpufreq/scaling_governor": "powersave",
+    f"{CPUS}/cpu0/topology/thread_siblings_list": "0-1",
+    f"{CPUS}/cpu1/topology/thread_siblings_list": "0-1",
+    f"{CPUS}/intel_pstate/no_turbo": "0",
+    "sys/devices/system/node/node0/cpulist": "0,2-3",
+    "sys/devices/system/node/node1/cpulist": "1,4-7",
+    "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never",
+    "sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet",
+    "sys/class/power_supply/BAT0/status": "Discharging",
+    "sys/fs/cgroup/cpu.max": "150000 100000",
+    "sys/fs/cgroup/job/cpu.max": "max 100000",
+    "sys/fs/cgroup/job/memory.max": "4294967296",
+    "proc/self/cgroup": "0::/job",
+    "proc/swaps": "Filename Type Size Used Priority\n/dev/sda2 partition 2097148 512000 -2",
+    "proc/cpuinfo": "processor : 0\nflags : fpu sse2 avx",
+}
+#: A server on which nothing disturbs.
+TUNED_SERVER = {
+    f"{CPUS}/cpu0/cpufreq/scaling_governor": "performance",
+    f"{CPUS}/cpu1/cpufreq/scaling_governor": "performance",
+    f"{CPUS}/cpu0/topology/thread_siblings_list": "0",
+    f"{CPUS}/cpu1/topology/thread_siblings_list": "1",
+    f"{CPUS}/cpufreq/boost": "0",
+    "sys/devices/system/node/node0/cpulist": "0-1",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+    "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
+    "sys/fs/cgroup/cpu.max": "max 100000",
+    "sys/fs/cgroup/memory.max": "max",
+    "proc/self/cgroup": "0::/",
+    "proc/swaps": "Filename Type Size Used Priority",
+    "proc/cpuinfo": "processor : 0\nflags : fpu sse2 hypervisor",
+}
+QUIET = HostLoad(cores=2, average=0.2, foreign=0.01, steal=0.0, processes=())
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    """The host's files below `root`."""
+    """Write a host's files below `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,94 +65,151 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
 
 
-def found(root: Path) -> dict[str, Finding]:
-    return {finding.name: finding for finding in host_findings(root)}
+def findings_of(files: dict[str, str], root: Path) -> dict[str, Finding]:
+    return {finding.name: finding for finding in host_findings(plant(root, files))}
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_all_that_hurts_is_found_and_nothing_else(host: str, tmp_path: Path) -> None:
-    findings = found(plant(tmp_path, HOSTS[host]["files"]))
-    told = HOSTS[host]
-    assert (
-        told["found"].items() <= {name: finding.value for name, finding in findings.items()}.items()
-    )
-    assert [name for name, finding in findings.items() if finding.harms] == told["harmful"]
-    assert all(
-        finding.why and bool(finding.remedy) >= finding.harms for finding in findings.values()
-    )
-    if told["harmful"]:
-        assert set(findings) == set(told["found"])
-        assert findings["numa"].remedy == "platform.cores=0"
-        tune = "sudo python -m pyperf system tune, or: echo performance | sudo tee "
-        assert findings["governor"].remedy.startswith(tune)
+def harmful(findings: dict[str, Finding]) -> list[str]:
+    return [name for name, finding in findings.items() if finding.harms]
 
 
-def test_what_a_host_does_not_tell_is_left_out(tmp_path: Path) -> None:
-    assert {finding.name for finding in host_findings(tmp_path)} <= {
-        "cpu_quota",
-        "memory_limit",
-        "swap",
+def test_every_disturbing_setting_is_found(tmp_path: Path) -> None:
+    findings = findings_of(DISTURBED_LAPTOP, tmp_path)
+    assert {name: finding.value for name, finding in findings.items()} == {
+        "governor": "powersave",
+        "turbo": "on",
+        "thp": "always",
+        "smt": "2 threads on 1 cores",
+        "numa": "2 of 2 in use",
+        "cpu_quota": "1.5 of 2 cores",
+        "memory_limit": "4.0 GiB",
+        "swap": "500 MiB in use",
+        "clock_source": "hpet",
+        "virtual": "bare metal",
+        "battery": "Discharging",
     }
+    assert harmful(findings) == [
+        "governor",
+        "turbo",
+        "numa",
+        "cpu_quota",
+        "swap",
+        "clock_source",
+        "battery",
+    ]
 
 
-QUIET = HostLoad(2, 0.2, 0.01, 0.0, ())
-
-
-def test_a_busy_machine_is_said_to_be() -> None:
-    assert not QUIET.busy
-    busy = replace(QUIET, average=3.2, foreign=0.7, takers=(ForeignProcess(17, "python", 1.4),))
-    assert busy.busy
-    assert str(busy) == "load 3.2 on 2 cores, others take 1.4 of them (python (17) 1.4)"
-    harming = {finding.name: finding for finding in load_findings(busy) if finding.harms}
-    assert list(harming) == ["foreign_cpu"]
-    assert "17" in harming["foreign_cpu"].remedy
-    own = replace(
-        busy, takers=(ForeignProcess(18, "python -m paradnn.worker", 1.0, measures=True),)
+def test_every_harmful_finding_has_a_reason_and_a_remedy(tmp_path: Path) -> None:
+    findings = findings_of(DISTURBED_LAPTOP, tmp_path)
+    assert all(finding.why for finding in findings.values())
+    assert all(finding.remedy for finding in findings.values() if finding.harms)
+    assert findings["numa"].remedy == "platform.cores=0"
+    assert findings["governor"].remedy.startswith(
+        "sudo python -m pyperf system tune, or: echo performance | sudo tee "
     )
-    [remedy] = [finding.remedy for finding in load_findings(own) if finding.harms]
-    assert (
-        remedy == "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
-    )
-    stolen = replace(QUIET, steal=0.2)
-    assert stolen.busy
-    assert str(stolen) == "load 0.2 on 2 cores, the hypervisor takes 20% (steal)"
+
+
+def test_nothing_harms_on_a_tuned_server(tmp_path: Path) -> None:
+    findings = findings_of(TUNED_SERVER, tmp_path)
+    assert harmful(findings) == []
+    assert findings["cpu_quota"].value == "none"
+    assert findings["memory_limit"].value == "none"
+    assert findings["virtual"].value == "virtual machine"
+    assert findings["turbo"].value == "off"
+
+
+def test_facts_that_a_host_does_not_report_are_omitted(tmp_path: Path) -> None:
+    names = {finding.name for finding in host_findings(tmp_path)}
+    assert names <= {"cpu_quota", "memory_limit", "swap"}
+
+
+def test_a_quiet_machine_is_not_busy() -> None:
+    assert not QUIET.is_busy
     assert not [finding for finding in load_findings(QUIET) if finding.harms or finding.remedy]
 
 
-def test_what_this_process_started_is_not_foreign() -> None:
-    watch = LoadMonitor()
+def test_foreign_processes_make_a_machine_busy() -> None:
+    busy = replace(QUIET, average=3.2, foreign=0.7, processes=(ForeignProcess(17, "python", 1.4),))
+    [harm] = [finding for finding in load_findings(busy) if finding.harms]
+    assert busy.is_busy
+    assert str(busy) == "load 3.2 on 2 cores, others take 1.4 of them (python (17) 1.4)"
+    assert harm.name == "foreign_cpu"
+    assert harm.value == "1.40 of 2 cores: python (17) 1.4"
+    assert harm.remedy == "end them or wait: ps 17"
+
+
+def test_a_measurement_of_this_suite_is_not_to_be_ended() -> None:
+    worker = ForeignProcess(18, "python -m paradnn.worker", 1.0, measures=True)
+    [harm] = [
+        finding
+        for finding in load_findings(replace(QUIET, foreign=0.7, processes=(worker,)))
+        if finding.harms
+    ]
+    assert harm.remedy == (
+        "ParaDnn measures here (18): wait for its end, python -m paradnn.watch shows it"
+    )
+
+
+def test_a_hypervisor_makes_a_machine_busy() -> None:
+    stolen = replace(QUIET, steal=0.2)
+    assert stolen.is_busy
+    assert str(stolen) == "load 0.2 on 2 cores, the hypervisor takes 20% (steal)"
+
+
+def test_processes_that_this_one_started_are_not_foreign() -> None:
+    monitor = LoadMonitor()
     with started([sys.executable, "-c", "while True: pass"]) as spinner:
-        assert spinner.pid not in {taker.pid for taker in watch.look().takers}
+        assert spinner.pid not in {process.pid for process in monitor.look().processes}
 
 
-def test_a_board_that_is_hot_and_shared_is_told() -> None:
-    def findings(**said: list[list[str]]) -> dict[str, Finding]:
-        return {
-            one.name: one
-            for one in gpu_findings(lambda kind, *_: said.get(kind.replace("-", "_"), []))
-        }
+def board_findings(**answers: list[list[str]]) -> dict[str, Finding]:
+    """Findings of boards, with the answers of nvidia-smi to each kind of query."""
 
+    def query(kind: str, *_: str) -> list[list[str]]:
+        return answers.get(kind.replace("-", "_"), [])
+
+    return {finding.name: finding for finding in gpu_findings(query)}
+
+
+def test_a_hot_and_shared_board_is_found() -> None:
     hot = ["0", "Disabled", "1200", "1980", "0x0000000000000020"]
-    found = findings(gpu=[hot], compute_apps=[["4242", "python"]])
-    assert {name for name, finding in found.items() if finding.harms} == {
-        "gpu_throttling",
-        "gpu_processes",
-    }
-    assert found["gpu_throttling"].value == "temperature (software)"
-    assert found["gpu_processes"].value == "python (4242)"
-    assert "-pm 1" in found["gpu_persistence"].remedy
-    idle = findings(gpu=[["0", "Enabled", "1200", "1980", "0x1"]])
-    assert not [finding for finding in idle.values() if finding.harms]
-    assert findings() == {}
+    findings = board_findings(gpu=[hot], compute_apps=[["4242", "python"]])
+    assert harmful(findings) == ["gpu_throttling", "gpu_processes"]
+    assert findings["gpu_throttling"].value == "temperature (software)"
+    assert findings["gpu_processes"].value == "python (4242)"
+    assert "-pm 1" in findings["gpu_persistence"].remedy
 
 
-def test_findings_are_recorded_and_identify_nothing() -> None:
+def test_an_idle_board_has_no_harmful_finding() -> None:
+    assert harmful(board_findings(gpu=[["0", "Enabled", "1200", "1980", "0x1"]])) == []
+
+
+def test_a_machine_without_boards_has_no_finding_of_them() -> None:
+    assert board_findings() == {}
+
+
+def test_findings_are_recorded_and_do_not_change_the_environment_id() -> None:
     plain = Environment("a processor", {"cores": 2}, {"keras": "3"}, {})
-    told = replace(plain, findings=tuple(load_findings(QUIET)))
-    assert told.environment_id == plain.environment_id
-    assert told.as_dict()["findings"][0]["name"] == "load_average"
+    checked = replace(plain, findings=tuple(load_findings(QUIET)))
+    assert checked.environment_id == plain.environment_id
+    assert checked.as_dict()["findings"][0]["name"] == "load_average"
 
 
-@pytest.mark.parametrize(("words", "called"), PROCESSES)
-def test_a_process_is_called_by_what_it_runs(words: list[str], called: str) -> None:
-    assert described(words) == called
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        pytest.param(
+            ["/usr/bin/python3.11", "-u", "-m", "mlflow", "ui", "--password", "x"],
+            "python3.11 -u -m mlflow",
+            id="module",
+        ),
+        pytest.param(["python", "train.py", "--token=x"], "python train.py", id="script"),
+        pytest.param(["python3", "-c", "import secret"], "python3 -c", id="program text"),
+        pytest.param(["/opt/chrome", "--type=x"], "chrome", id="other program"),
+        pytest.param([], "", id="no words"),
+    ],
+)
+def test_the_label_of_a_process_has_no_word_that_may_be_secret(
+    words: list[str], label: str
+) -> None:
+    assert process_label(words) == label
