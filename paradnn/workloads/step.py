@@ -1,5 +1,6 @@
-"""A step: training a batch, or a forward pass of one, again and again (docs/explanation/method.md); and the
-metrics that every kind of work has in common with it, each declared here, where it is computed.
+"""A timed step: training on a batch, or a forward pass of one (docs/explanation/method.md).
+
+This module also declares and computes the metrics that every kind of work has in common with it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from paradnn.session.run_records import RunRecords, has_valid_steps
 from paradnn.worker.workload import WorkerSide
 
 if TYPE_CHECKING:
+    from paradnn.config.outcome import PointResult
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-#: Given the built model and its step, compiles what is needed; what is done with a step's run once
-#: that was timed.
-Beside = Callable[[Any, Any], Callable[[Any], None]]
+#: Called with the built model and its step to compile what else is needed. Returns a function that
+#: measures it, which is called with the run of the step after that was timed.
+AfterCompiling = Callable[[Any, Any], Callable[[Any], None]]
 
-#: What a run of any kind may hold: of the point, however it ended, and of its timed steps.
+#: The metrics of every point, whatever its outcome, and of its timed steps.
 METRICS = (
     # speed
     Metric(
@@ -60,7 +62,8 @@ METRICS = (
         "repeated_seconds", "s", "lower", "blocks that do not count, as they were measured again"
     ),
     Metric("final_loss", "1", None, "loss after the last measured block (training only)"),
-    # at the speed of the machine for its ceilings (measure.reference, `paradnn.session.reference`)
+    # Corrected to the machine's speed during its ceilings (measure.reference,
+    # `paradnn.session.reference`).
     Metric(
         "examples_per_second_at_reference",
         "1/s",
@@ -75,13 +78,13 @@ METRICS = (
         "reference_speed",
         "1",
         "higher",
-        "speed of reference_kernel beside the blocks / for the ceilings",
+        "speed of reference_kernel between the blocks / for the ceilings",
     ),
     Metric(
         "reference_own",
         "1",
         None,
-        "slowdown of the kernel by the point itself: beside its blocks / before",
+        "slowdown of the kernel by the point itself: between its blocks / before",
     ),
     Metric(
         "reference_slope",
@@ -104,7 +107,7 @@ METRICS = (
             f"{best}reference_{kernel}_ms", "ms", "lower", f"a call of the {kernel} kernel {when}"
         )
         for kernel in ("arithmetic", "memory", "dispatch")
-        for best, when in (("", "beside the blocks"), ("best_", "for the ceilings"))
+        for best, when in (("", "between the blocks"), ("best_", "for the ceilings"))
     ),
     # single steps
     Metric(
@@ -151,7 +154,7 @@ METRICS = (
     Metric("spec_flops_per_second", "FLOP/s", None, "the specification's peak in this precision"),
     Metric("spec_bytes_per_second", "B/s", None, "the specification's memory bandwidth"),
     Metric(
-        "precision_share", "1", None, "share of the program's product FLOPs in the type asked for"
+        "precision_share", "1", None, "share of the program's product FLOPs in the requested type"
     ),
     # memory and energy
     Metric("memory_lower_bound_bytes", "B", None, "analytic lower bound of memory for one step"),
@@ -193,7 +196,7 @@ METRICS = (
         "lower",
         "largest difference of its outputs from the model's / the largest",
     ),
-    # what took the point's cores
+    # contention
     Metric("load_average", "1", None, "the host's one-minute load average when the point started"),
     Metric("foreign_cpu_fraction", "1", "lower", "cores' time that others took during the blocks"),
     Metric(
@@ -272,7 +275,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class SingleStep(Workload, WorkerSide, RunRecords, ResultDescription):
-    """Steps in blocks; of a forward pass also the latency of single ones."""
+    """Steps in timed blocks, and the latency of single forward passes."""
 
     name = "step"
     key = "mode"
@@ -295,10 +298,13 @@ class SingleStep(Workload, WorkerSide, RunRecords, ResultDescription):
         return SingleStep(config.get("mode", self.mode))
 
     def measure(self, run: PointRun) -> None:
-        measure_step(run, None if self.mode == "train" else lambda _, __: run.note_latencies)
+        if self.mode == "train":
+            measure_step(run)
+        else:
+            measure_step(run, lambda workload, step: run.note_latencies)
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Those of every point, however it ended, and of its timed steps where these count."""
+        """Return the metrics of every point, and those of its timed steps if they are valid."""
         metrics = point_metrics(measured)
         if has_valid_steps(measured):
             metrics |= step_metrics(measured)
@@ -307,135 +313,132 @@ class SingleStep(Workload, WorkerSide, RunRecords, ResultDescription):
 
 def measure_step(
     run: PointRun,
-    beside: Beside | None,
-    ready: Callable[[Any, Any], None] = lambda workload, step: None,
+    after_compiling: AfterCompiling | None = None,
+    prepare: Callable[[Any, Any], None] | None = None,
 ) -> None:
-    """Build, make `ready` (model and step), compile, warm up and measure a step of the point's
-    model, then what is measured `beside`.
+    """Build, compile, warm up and measure a step of the point's model.
+
+    Args:
+        run: The request, and its answer as far as it is known.
+        after_compiling: Compiles and measures something in addition to the step.
+        prepare: Called with the model and its step before compiling.
     """
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
 
-    point = run.request
     phases = run.phases
     with phases("build"):
-        workload, step = prepare_step(point, run.framework)
-        ready(workload, step)
-    fed = None
-    source = point["data"]["name"] if "data" in point else "synthetic"
-    if (
-        source != "synthetic" and "learning_set" not in point
-    ):  # a set to judge by is no input of the timed step
-        with phases("input"):
-            if run.framework.name != "tensorflow":
-                reads = f"data={source} is read by TensorFlow's tf.data, which is not loaded beside {run.framework.name}"
-                raise UnavailableError(f"{reads}: use framework=tensorflow, or data=synthetic")
-            from paradnn.worker.input.feed import FedStep, Feed
-
-            fed = FedStep(step, Feed(point, workload))
+        workload, step = prepare_step(run.request, run.framework)
+        if prepare:
+            prepare(workload, step)
+    fed = _fed_step(run, workload, step)
     with phases("compile"):
         compilation, first_loss = compile_steps(step)
         products = product_flops(step)
-        then = beside(workload, step) if beside else None
+        measure_more = after_compiling(workload, step) if after_compiling else None
     run.memory.compiled()
-    timed = run.time(fed.run if fed else step.run, step)
+    run_steps = fed.run if fed else step.run
+    timed = run.time(run_steps, step)
     run.note_measured(timed, workload, compilation, products, first_loss)
-    if then:
-        then(fed.run if fed else step.run)
+    if measure_more:
+        measure_more(run_steps)
     if fed:
         with phases("balance"):
             run.note(input=fed.measure(timed[0]))
     run.look_closer(step)
 
 
+def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:
+    """Return the step with batches from the point's input; None if its input is synthetic.
+
+    A set for an evaluation is no input of the timed step.
+
+    Raises:
+        UnavailableError: The framework of the point cannot read the input.
+    """
+    point = run.request
+    source = point["data"]["name"] if "data" in point else "synthetic"
+    if source == "synthetic" or "learning_set" in point:
+        return None
+    with run.phases("input"):
+        framework = run.framework.name
+        if framework != "tensorflow":
+            raise UnavailableError(
+                f"data={source} is read by TensorFlow's tf.data, which is not loaded next to "
+                f"{framework}: use framework=tensorflow, or data=synthetic"
+            )
+        from paradnn.worker.input.feed import FedStep, Feed
+
+        return FedStep(step, Feed(point, workload))
+
+
 def point_metrics(measured: Measured) -> dict[str, float]:
-    """Those of every point, however it ended: analytic counts, phases of all processes, and the
-    most memory that any took: the child's own peak, before the profiler, or what was seen of one
-    that did not live to report it.
+    """Return the metrics of every point: analytic costs, phases and memory, over all processes.
+
+    Memory is the largest that any process took: its own peak before the profiler, or the peak that
+    was seen from outside if the process did not live to report it.
     """
     from paradnn.store.metrics import PHASES
 
     point = measured.point
     costs = measured.costs
-    results = measured.results
-    metrics: dict[str, float] = {"batch_size_per_device": point.batch_size / point.devices}
-    metrics |= {name: getattr(costs, name) for name in ("parameters", "memory_lower_bound_bytes")}
+    metrics: dict[str, float] = {
+        "batch_size_per_device": point.batch_size / point.devices,
+        "parameters": costs.parameters,
+        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
+    }
     if costs.flops_per_step:
-        metrics |= {"flops_per_step": costs.flops_per_step, "bytes_per_step": costs.bytes_per_step}
+        metrics["flops_per_step"] = costs.flops_per_step
+        metrics["bytes_per_step"] = costs.bytes_per_step
         metrics["arithmetic_intensity"] = costs.flops_per_step / costs.bytes_per_step
     for name in PHASES:
-        seconds = [result.phases[name] for result in results if name in result.phases]
+        seconds = [result.phases[name] for result in measured.results if name in result.phases]
         if seconds:
             metrics[f"phase_{name}_seconds"] = sum(seconds)
-    for result in results:
-        names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
-        found = {name: getattr(result.answer, name, None) for name in names}
-        if result.outcome != "ok" or not found[names[0]]:
-            found[names[0]] = max(found[names[0]] or 0, result.peak_memory_bytes or 0) or None
-        metrics |= {
-            name: max(value, metrics.get(name, value))
-            for name, value in known_values(found).items()
-        }
+    for result in measured.results:
+        for name, value in known_values(_memory(result)).items():
+            metrics[name] = max(value, metrics.get(name, value))
     return metrics | known_values({"load_average": measured.load})
 
 
+def _memory(result: PointResult) -> dict[str, float | None]:
+    """Return the peak memory of a process, in bytes."""
+    names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
+    peaks = {name: getattr(result.answer, name, None) for name in names}
+    if result.outcome != "ok" or not peaks["peak_memory_bytes"]:
+        largest = max(peaks["peak_memory_bytes"] or 0, result.peak_memory_bytes or 0)
+        peaks["peak_memory_bytes"] = largest or None
+    return peaks
+
+
 def step_metrics(measured: Measured) -> dict[str, float]:
-    """Metrics of the timed steps; input and profile are those of the first process."""
-    from paradnn.session.measured import quantile, quantile_metrics
+    """Return the metrics of the timed steps; input and profile are those of the first process."""
     from paradnn.session.reference import reference_metrics
 
     point = measured.point
     costs = measured.costs
-    answers = measured.answers
-    peaks = measured.peaks
     timed = measured.timed
-    first = answers[0]
-    metrics = _speed(measured)
-    # p99 only of a hundred or more single steps in each process.
-    each = [answer.latencies for answer in answers if answer.latencies]
-    for share in (50, 90, 99) if each else ():
-        if min(map(len, each)) >= (100 if share == 99 else 10):
-            metrics |= quantile_metrics(f"latency_p{share}", share / 100, each, quantile, 1e3)
-    metrics |= known_values({"latency_steps": float(sum(map(len, each))) or None})
-    compiling = [
-        compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement
-    ]
-    metrics |= {name: statistics.median(each[name] for each in compiling) for name in compiling[0]}
+    first = measured.answers[0]
+    metrics = _speed_metrics(measured)
+    metrics |= _latency_metrics(measured)
+    metrics |= _compile_metrics(measured)
     if timed[0].product_types:
         metrics["precision_share"] = timed[0].product_types.get(point.precision, 0.0)
-    metrics |= _contention(timed)
-    joules = [entry.energy_joules for entry in timed if entry.energy_joules is not None]
-    if len(joules) == len(timed):
-        step = sum(joules) / sum(
-            len(entry.timing.blocks) * entry.timing.steps_per_block for entry in timed
-        )
-        metrics |= {
-            "energy_per_step_joules": step,
-            "energy_per_example_joules": step / point.batch_size,
-        }
-    if costs.flops_per_step:  # the attainable roof is Williams et al.'s (CACM 2009)
-        rate = metrics["flops_per_second"]
-        peak = peaks.get("peak_flops_per_second")
-        bandwidth = peaks.get("peak_bytes_per_second")
-        roof = (
-            peak
-            and bandwidth
-            and min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
-        )
-        roofs = {"flops_utilization": peak, "roofline_fraction": roof}
-        roofs["flops_utilization_spec"] = peaks.get("spec_flops_per_second")
-        metrics |= {**peaks} | {name: rate / most for name, most in roofs.items() if most}
+    metrics |= _contention_metrics(timed)
+    metrics |= _energy_metrics(timed, point.batch_size)
+    if costs.flops_per_step:
+        metrics |= _roofline_metrics(measured, metrics["flops_per_second"])
     if first.input:
-        metrics |= balance_metrics(
-            first.input, timed[0].timing.blocks, point.batch_size, point.platform.name
-        )
+        blocks = timed[0].timing.blocks
+        metrics |= balance_metrics(first.input, blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
         metrics |= profile_metrics(first.profile, costs.flops_per_step, point.precision)
-    return metrics | reference_metrics([entry.timing for entry in timed], peaks, point.batch_size)
+    timings = [entry.timing for entry in timed]
+    return metrics | reference_metrics(timings, measured.peaks, point.batch_size)
 
 
-def _speed(measured: Measured) -> dict[str, float]:
-    """Step times from block times, and what follows from them."""
+def _speed_metrics(measured: Measured) -> dict[str, float]:
+    """Return step times, and the rates that follow from them."""
     times = measured.step
     batch = measured.point.batch_size
     timings = [entry.timing for entry in measured.timed]
@@ -468,51 +471,123 @@ def _speed(measured: Measured) -> dict[str, float]:
     return known_values(metrics)
 
 
+#: Minimum of single steps in each process for a latency percentile.
+_MIN_LATENCIES = {50: 10, 90: 10, 99: 100}
+
+
+def _latency_metrics(measured: Measured) -> dict[str, float]:
+    """Return percentiles of single steps."""
+    from paradnn.session.measured import quantile, quantile_metrics
+
+    processes = [answer.latencies for answer in measured.answers if answer.latencies]
+    if not processes:
+        return {}
+    metrics = {"latency_steps": float(sum(map(len, processes)))}
+    for share, minimum in _MIN_LATENCIES.items():
+        if min(map(len, processes)) >= minimum:
+            metrics |= quantile_metrics(f"latency_p{share}", share / 100, processes, quantile, 1e3)
+    return metrics
+
+
+def _compile_metrics(measured: Measured) -> dict[str, float]:
+    """Return medians over the processes of `compiling_metrics`."""
+    processes = [
+        compiling_metrics(answer.measurement, answer.input)
+        for answer in measured.answers
+        if answer.measurement
+    ]
+    return {
+        name: statistics.median(process[name] for process in processes) for name in processes[0]
+    }
+
+
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """What the steps up to the last that compiled took beyond ordinary ones, which do not wait for
-    input.
+    """Return what the steps up to the last compilation took beyond ordinary steps.
+
+    Args:
+        measurement: The timed steps of a process.
+        fed: Its input, if it is real. These first steps do not wait for input.
     """
     compilation = measurement.compilation
     ordinary = statistics.median(fed.free_step_seconds if fed else measurement.timing.step_times)
     steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
-    return {
+    metrics = {
         "compile_seconds": max(0.0, sum(compilation.seconds[:steps]) - steps * ordinary),
         "compile_steps": float(steps),
         "compilations": float(sum(compilation.programs)),
-        **(vars(compilation.conversion) if compilation.conversion else {}),
+    }
+    if compilation.conversion:
+        metrics |= vars(compilation.conversion)
+    return metrics
+
+
+def _energy_metrics(timed: Sequence[Measurement], batch_size: int) -> dict[str, float]:
+    """Return the energy of a step, if it was counted in all processes."""
+    joules = [entry.energy_joules for entry in timed if entry.energy_joules is not None]
+    if len(joules) != len(timed):
+        return {}
+    steps = sum(len(entry.timing.blocks) * entry.timing.steps_per_block for entry in timed)
+    step_joules = sum(joules) / steps
+    return {
+        "energy_per_step_joules": step_joules,
+        "energy_per_example_joules": step_joules / batch_size,
     }
 
 
-def _contention(timed: Sequence[Measurement]) -> dict[str, float]:
-    """Means over processes, under the fields' own names; and the processor time that the point took
-    for a step.
+def _roofline_metrics(measured: Measured, rate: float) -> dict[str, float]:
+    """Return peaks, and the rate in FLOP/s as a fraction of each.
+
+    The attainable performance is that of the roofline model (Williams et al., CACM 2009).
     """
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    own = []
-    for entry, seen in ((entry, entry.contention) for entry in timed if entry.contention):
-        shares = {
-            name: value
-            for name, value in vars(seen).items()
-            if name not in ("cores", "reason", "stops")
-        }
-        for name, value in known_values(shares).items():
-            found[name].append(value)
-        if seen.own_cpu_fraction is not None:
-            own.append(
-                seen.own_cpu_fraction * seen.cores * statistics.fmean(entry.timing.step_times) * 1e3
-            )
-    metrics = {name: statistics.fmean(values) for name, values in found.items()}
-    return metrics | (
-        {"processor_time_ms": statistics.geometric_mean(own)} if own and min(own) > 0 else {}
-    )
+    costs = measured.costs
+    peaks = measured.peaks
+    peak = peaks.get("peak_flops_per_second")
+    bandwidth = peaks.get("peak_bytes_per_second")
+    attainable = None
+    if peak and bandwidth:
+        attainable = min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
+    limits = {
+        "flops_utilization": peak,
+        "roofline_fraction": attainable,
+        "flops_utilization_spec": peaks.get("spec_flops_per_second"),
+    }
+    fractions = {name: rate / limit for name, limit in limits.items() if limit}
+    return {**peaks, **fractions}
 
 
-_LEADING = 10  # how many types of operations have a metric of their own
+def _contention_metrics(timed: Sequence[Measurement]) -> dict[str, float]:
+    """Return means over the processes, and the processor time of the point for a step."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    processor_ms = []
+    for entry in timed:
+        contention = entry.contention
+        if not contention:
+            continue
+        for name, value in known_values(vars(contention)).items():
+            if name not in ("cores", "reason", "stops"):
+                values[name].append(value)
+        if contention.own_cpu_fraction is not None:
+            own_cores = contention.own_cpu_fraction * contention.cores
+            processor_ms.append(own_cores * statistics.fmean(entry.timing.step_times) * 1e3)
+    metrics = {name: statistics.fmean(entries) for name, entries in values.items()}
+    if processor_ms and min(processor_ms) > 0:
+        metrics["processor_time_ms"] = statistics.geometric_mean(processor_ms)
+    return metrics
+
+
+#: Number of operation types that have their own metric.
+_LEADING_TYPES = 10
+#: Characters that MLflow allows in the name of a metric, in addition to letters and digits.
+_NAME_CHARS = "_-. /:"
 
 
 def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
-    """Shares of the leading types and all categories; the profile's FLOPs against the analytic
-    ones, where known.
+    """Return the metrics of a profile.
+
+    Args:
+        profile: The profile.
+        flops_per_step: Analytic FLOPs of a step; 0 if they are unknown.
+        precision: The requested precision.
     """
     metrics = {
         "profile_steps": float(profile.steps),
@@ -524,22 +599,33 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
         metrics["profile_flops_ratio"] = profile.product_flops / flops_per_step
         metrics["profile_precision_share"] = profile.product_types.get(precision, 0.0)
     shares: defaultdict[str, float] = defaultdict(float)
+    # The last row is the time in which no operation ran.
     for place, row in enumerate(profile.operation_types.rows()[:-1]):
         shares[f"category_share.{row['category']}"] += row["share"]
-        if place < _LEADING:  # of MLflow's names of metrics
-            kind = "".join(
-                letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in row["type"]
-            )
-            shares[f"op_share.{kind}"] = row["share"]
+        if place < _LEADING_TYPES:
+            shares[f"op_share.{_metric_name(row['type'])}"] = row["share"]
     return metrics | shares
+
+
+def _metric_name(operation_type: str) -> str:
+    return "".join(
+        letter if letter.isalnum() or letter in _NAME_CHARS else "_" for letter in operation_type
+    )
 
 
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Metrics of real input, given the blocks' seconds (the paper, section 4.4; docs/how-to/input.md). A
-    host runs ahead of any device but a CPU: there the share is what the fed step takes longer than
-    the one whose batch stays.
+    """Return the metrics of real input (the paper, section 4.4; docs/how-to/input.md).
+
+    A host runs ahead of any device but a CPU. There, the share of waiting follows from the times of
+    the step with and without real input.
+
+    Args:
+        measured: Waiting times, and the rates of step and pipeline alone.
+        blocks: Seconds of the timed blocks.
+        batch_size: Examples of a step.
+        platform: Kind of device.
     """
     from paradnn.worker.series import median_interval
 

@@ -363,7 +363,7 @@ def test_a_step_is_a_token_of_each_example() -> None:
     assert len(record.artifacts["prefill.json"]["processes"][0]["prefill"]["blocks"]) == 30
     assert "token of each example of **gpt" in record.description
     assert (
-        "\n\nGeneration: first token after 200.000 ms, then 5.000 ms a token; "
+        "\n\nGeneration: first token after 200.000 ms, then 5.000 ms per token; "
         in record.description
     )
 

@@ -47,7 +47,7 @@ def generated(
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.generate.decoder import Decoder
 
-    decoder = Decoder(model, BATCH, PROMPT, TOKENS, compile_mode)
+    decoder = Decoder(model, BATCH, prompt=PROMPT, tokens=TOKENS, compile=compile_mode)
     generator = np.random.default_rng(7)
     for variable in decoder.model.trainable_variables:
         variable.assign(2 * draw(variable, generator))

@@ -199,7 +199,7 @@ def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None
             lambda path: path.write_bytes(b"no record at all, but long enough for one"),
             "damaged, or of another format",
         ),
-        (lambda path: path.write_bytes(b""), "not one batch of 8 could be made"),
+        (lambda path: path.write_bytes(b""), "too few readable pictures for one batch of 8"),
         (cut_off, "damaged, or of another format"),
         (
             lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")),
@@ -264,7 +264,7 @@ def test_waiting_is_the_planted_delay_alone(
         nonlocal now
         now += seconds
 
-    fed = FedStep(step, Feed(request, workload, slow=lambda: passes(slow)))
+    fed = FedStep(step, Feed(request, workload, delay=lambda: passes(slow)))
     compiled = step.function
     step.run(1)
     monkeypatch.setattr(step, "function", lambda *arguments: (passes(2.0), compiled(*arguments))[1])

@@ -325,7 +325,7 @@ def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str,
 
 @pytest.mark.parametrize("model", [GPT, GENERATED_LLAMA], ids=["gpt", "llama"])
 def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
-    decoder = Decoder(model, BATCH, PROMPT, TOKENS, "graph")
+    decoder = Decoder(model, BATCH, prompt=PROMPT, tokens=TOKENS, compile="graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
     costs = make_model(model).costs(
         batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths

@@ -1,4 +1,6 @@
-"""Input from files: `pipelines` of tf.data and the sets that are made where the user names none;
-`feed` hands their batches to the step and measures what it waits for them, and what they cost the
-host. A point with synthetic data, and every other framework, needs no TensorFlow for it.
+"""Input from files with TensorFlow's tf.data.
+
+`pipelines` builds the pipelines, and generates sets of pictures if the user names none. `feed`
+hands their batches to the step, and measures waiting times and the load of the host. A point with
+synthetic data does not import this package.
 """

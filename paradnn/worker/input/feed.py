@@ -1,8 +1,7 @@
-"""The pipeline of a point as the step sees it: a batch for each step, and what the step waited for
-it.
+"""The pipeline of a point as the step sees it: one batch per step, and the time it waited for it.
 
-The pipeline works in threads of its own, `data.threads` of them and no more, while the step runs;
-its buffers are full when a Feed was made.
+The pipeline works in its own `data.threads` threads while the step runs. Its buffers are full when
+a Feed was made.
 """
 
 import math
@@ -22,130 +21,179 @@ from paradnn.worker.frameworks import Step
 from paradnn.worker.input.pipelines import ImagePipeline
 from paradnn.worker.step import synthetic_batch
 
-#: A pipeline whose process used less than this share of a core for this long has full buffers.
-_IDLE_SHARE = 0.2
+#: The buffers of a pipeline are full if its process used less than this fraction of a core for
+#: this time.
+_IDLE_FRACTION = 0.2
 _IDLE_SECONDS = 0.03
+#: Maximum time to wait for full buffers.
 _SETTLE_SECONDS = 5.0
-#: What a message of tf.data says of its graph, around what was wrong.
-_PLACES = re.compile(
+#: Parts of tf.data's error messages that describe its graph.
+_GRAPH_PLACES = re.compile(
     r"\{\{.*?\}\} |Error in user-defined function .*? iterator: \S+ |\s+\[.*", re.DOTALL
 )
 
 
-def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool) -> tf.data.Dataset:
-    """`dataset` in its own order whatever its threads do, with a pool of so many of its own."""
+def _with_threads(dataset: tf.data.Dataset, threads: int, is_tuned: bool) -> tf.data.Dataset:
+    """Return `dataset` with a private pool of threads, in its own order whatever they do."""
     options = tf.data.Options()
     options.deterministic = True
-    options.autotune.enabled = tuned
+    options.autotune.enabled = is_tuned
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
     return dataset.with_options(options)
 
 
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Feed:
-    """Batches for the step of `point`; raises Unavailable where there are none. `waited`: seconds
-    that `take` waited since it was last set to 0. `slow` is called for each batch within that time:
-    tests put a known delay there.
+    """Batches for the step of a point.
+
+    Args:
+        point: The request.
+        workload: The model of the step.
+        delay: Called for each batch, within the waiting time. Tests put a known delay here.
+
+    Attributes:
+        batch_size: Examples of a batch.
+        threads: Threads of the pipeline.
+        waited: Seconds that `take` waited since it was last set to 0.
+
+    Raises:
+        UnavailableError: The input has no batch.
     """
 
     def __init__(
         self,
         point: Mapping[str, Any],
         workload: BuiltModel,
-        slow: Callable[[], None] = lambda: None,
+        delay: Callable[[], None] = lambda: None,
     ) -> None:
         data = point["data"]
-        kind = point["platform"]["name"]
-        self._training = point["mode"] == "train"
-        self._slow = slow
+        self._is_training = point["mode"] == "train"
+        self._delay = delay
         if data["path"] is None:
-            self._where = f"data={data['name']}"
+            self._source = f"data={data['name']}"
         else:
-            self._where = f"data.path={data['path']}"
+            self._source = f"data.path={data['path']}"
         self.batch_size = point["batch_size"]
         self.waited = 0.0
-        if hasattr(os, "sched_getaffinity"):
-            cores = len(os.sched_getaffinity(0))
-        else:
-            cores = os.cpu_count() or 1
-        self.threads = data["threads"] or cores
+        self.threads = data["threads"] or _available_cores()
         seed = point["seed"]
-        size = point["batch_size"]
-        # Where a target is no label (boxes on anchors) all are synthetic, and stay.
-        labelled = [(spec.dtype, spec.shape) for spec in workload.targets] == [("int32", ())]
-        fixed = [] if labelled else synthetic_batch(workload, size, seed)[1]
-        self._targets = [tf.constant(array) for array in fixed]
-        classes = workload.targets[0].high if labelled else None
-        self.pipeline = ImagePipeline(data, workload.inputs[0].shape, classes, size, seed)
-        batches = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE)
-        ahead = data["prefetch"]
-        batches = batches.prefetch(ahead) if ahead else batches
-        self._dataset = _with_threads(batches, self.threads, tuned=data["threads"] is None)
-        if kind != "cpu":
-            onto = tf.data.experimental.prefetch_to_device("GPU:0", ahead)
-            self._dataset = self._dataset.apply(onto)
-        self._ahead = ahead * (1 if kind == "cpu" else 2) + 2
+        # If a target is no label (boxes on anchors), all targets are synthetic and stay the same.
+        target_types = [(spec.dtype, spec.shape) for spec in workload.targets]
+        is_labelled = target_types == [("int32", ())]
+        fixed_targets = []
+        classes = None
+        if is_labelled:
+            classes = workload.targets[0].high
+        else:
+            fixed_targets = synthetic_batch(workload, self.batch_size, seed)[1]
+        self._targets = [tf.constant(array) for array in fixed_targets]
+        self.pipeline = ImagePipeline(
+            data,
+            shape=workload.inputs[0].shape,
+            classes=classes,
+            batch_size=self.batch_size,
+            seed=seed,
+        )
+        self._dataset = self._prefetched(data, point["platform"]["name"])
         self._iterator = iter(self._dataset)
         self.take()
         self.settle()
 
+    def _prefetched(self, data: Mapping[str, Any], platform: str) -> tf.data.Dataset:
+        """Return the batches of the pipeline, made ahead on the host and on the device."""
+        ahead = data["prefetch"]
+        batches = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE)
+        if ahead:
+            batches = batches.prefetch(ahead)
+        dataset = _with_threads(batches, self.threads, is_tuned=data["threads"] is None)
+        buffers = 1
+        if platform != "cpu":
+            buffers = 2
+            dataset = dataset.apply(tf.data.experimental.prefetch_to_device("GPU:0", ahead))
+        # Batches that may exist before they are taken.
+        self._buffered = ahead * buffers + 2
+        return dataset
+
     def take(self) -> tuple[Any, ...]:
-        """The arguments of the next step; UnavailableError where something in the input cannot be read."""
+        """Return the arguments of the next step.
+
+        Raises:
+            UnavailableError: The input is damaged, or has no batch.
+        """
         start = time.perf_counter()
         try:
             batch = next(self._iterator, None)
-            if batch is None:  # another pass
+            if batch is None:
+                # Begin another pass.
                 self._iterator = iter(self._dataset)
                 batch = next(self._iterator)
         except StopIteration:
-            reason = f"not one batch of {self.batch_size} could be made of it (nothing there can be read)"
-            raise UnavailableError(f"{self._where}: {reason}") from None
-        except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-            reason = _PLACES.sub("", error.message)[:200]
             raise UnavailableError(
-                f"{self._where}: damaged, or of another format: {reason}"
+                f"{self._source}: holds too few readable pictures for one batch of "
+                f"{self.batch_size}"
             ) from None
-        self._slow()
+        except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+            reason = _GRAPH_PLACES.sub("", error.message)[:200]
+            raise UnavailableError(
+                f"{self._source}: damaged, or of another format: {reason}"
+            ) from None
+        self._delay()
         self.waited += time.perf_counter() - start
         pictures, labels = batch
-        if self._training:
+        if self._is_training:
             return ([pictures], self._targets or [labels])
         return ([pictures],)
 
     def settle(self) -> None:
-        """Wait until the pipeline's buffers are full and it works no more."""
+        """Wait until the buffers of the pipeline are full, and it works no more."""
         end = time.perf_counter() + _SETTLE_SECONDS
         while time.perf_counter() < end:
             before = time.process_time()
             time.sleep(_IDLE_SECONDS)
-            if time.process_time() - before < _IDLE_SHARE * _IDLE_SECONDS:
+            if time.process_time() - before < _IDLE_FRACTION * _IDLE_SECONDS:
                 return
 
     def drain(self, batches: int = 0) -> None:
-        """Take so many; else what was made ahead, so that what comes next is made while it is
-        waited for.
+        """Take a number of batches.
+
+        0: take all that were made ahead, so that the following ones are made while someone waits.
         """
-        for _ in range(batches or self._ahead):
+        for _ in range(batches or self._buffered):
             self.take()
 
 
-# Two measurements beside the protocol's own blocks, in which every step had a batch from the pipeline:
-# - rounds: the step on a batch that stays, with the pipeline at rest, and fed again by turns: a ratio of neighbours;
-# - alone: the pipeline without the step, its rate and the processor time that it takes.
+# Two measurements complete the timed blocks, in which every step has a batch from the pipeline:
+# - rounds: the step on a batch that stays while the pipeline rests, and on fed batches, in turn;
+#   the ratio of neighbors is free of drift;
+# - alone: the pipeline without the step, for its rate and its processor time.
 
-#: Pairs of segments, at least so long each; six pairs are what a 95% interval of a median takes.
+#: Pairs of segments. Six pairs are the fewest for a 95% interval of a median.
 _ROUNDS = 6
-_SEGMENT = 0.15
-#: No further round is begun after so many seconds.
+_SEGMENT_SECONDS = 0.15
+#: No further round starts after this time.
 _ROUNDS_SECONDS = 30.0
-#: The pipeline alone: so many parts, all of them so long at least, and no longer.
+#: The pipeline alone: number of parts, and minimum and maximum duration of all together.
 _PARTS = 6
-_ALONE = 1.0
-_ALONE_MOST = 15.0
+_ALONE_MIN_SECONDS = 1.0
+_ALONE_MAX_SECONDS = 15.0
+#: If a step waits for a smaller fraction of its time, the buffers are full in the long run too.
+_WAITING_FRACTION = 0.01
 
 
 class FedStep:
-    """A step with a batch from `feed` for each; `waits` are the seconds that it waited in each run."""
+    """A step that takes a batch from a feed each time.
+
+    Attributes:
+        step: The step.
+        source: The feed.
+        waits: Seconds that the step waited in each run.
+    """
 
     def __init__(self, step: Step, feed: Feed) -> None:
         self.step = step
@@ -153,56 +201,65 @@ class FedStep:
         self.waits: list[float] = []
 
     def run(self, steps: int) -> float | None:
-        """As `Step.run`. Raises UnavailableError where the input is damaged."""
+        """Run steps, as `Step.run` does; raises UnavailableError if the input is damaged."""
         self.source.waited = 0.0
         loss = self.step.feed(steps, self.source.take)
         self.waits.append(self.source.waited)
         return loss
 
     def measure(self, timing: Timing) -> InputMeasurement:
-        """What the input of the blocks in `timing` cost."""
-        begin = len(timing.calibration) + len(timing.warmup) - 1
-        waits = self.waits[begin:][: len(timing.blocks)]
-        step = self.step
-        feed = self.source
-        step.run(1)
-        free_steps = _steps(_timed(step.run, 1))
-        fed_steps = _steps(statistics.median(timing.blocks) / timing.steps_per_block)
-        free = list[float]()
-        fed = list[float]()
+        """Return what the input of timed blocks cost."""
+        first_block = len(timing.calibration) + len(timing.warmup) - 1
+        waits = self.waits[first_block : first_block + len(timing.blocks)]
+        is_waiting = sum(waits) > _WAITING_FRACTION * sum(timing.blocks)
+        self.step.run(1)
+        free_steps = _segment_steps(_step_seconds(self.step.run, 1))
+        fed_steps = _segment_steps(statistics.median(timing.blocks) / timing.steps_per_block)
+        free: list[float] = []
+        fed: list[float] = []
         begun = time.perf_counter()
-        while len(fed) < _ROUNDS and (not fed or time.perf_counter() - begun < _ROUNDS_SECONDS):
-            feed.settle()
-            free.append(_timed(step.run, free_steps))
-            # A step that hardly waits finds the buffers full in the long run too.
-            if sum(waits) > 0.01 * sum(timing.blocks):
-                feed.drain()
-            fed.append(_timed(self.run, fed_steps))
-        return InputMeasurement(waits, free, fed, _alone(feed), feed.threads)
+        while len(fed) < _ROUNDS:
+            if fed and time.perf_counter() - begun >= _ROUNDS_SECONDS:
+                break
+            self.source.settle()
+            free.append(_step_seconds(self.step.run, free_steps))
+            if is_waiting:
+                self.source.drain()
+            fed.append(_step_seconds(self.run, fed_steps))
+        alone = _measure_pipeline(self.source)
+        return InputMeasurement(waits, free, fed, alone, self.source.threads)
 
 
-def _steps(seconds: float) -> int:
-    return max(1, math.ceil(_SEGMENT / max(seconds, 1e-6)))
+def _segment_steps(step_seconds: float) -> int:
+    """Return the number of steps of a segment."""
+    return max(1, math.ceil(_SEGMENT_SECONDS / max(step_seconds, 1e-6)))
 
 
-def _timed(run: Callable[[int], float | None], steps: int) -> float:
-    """Seconds of a step."""
+def _step_seconds(run: Callable[[int], float | None], steps: int) -> float:
+    """Return the mean duration of steps."""
     start = time.perf_counter()
     run(steps)
     return (time.perf_counter() - start) / steps
 
 
-def _alone(feed: Feed) -> list[PipelinePart]:
-    """Parts of the pipeline's work without the step; none is begun after `_ALONE_MOST`."""
+def _measure_pipeline(feed: Feed) -> list[PipelinePart]:
+    """Return the rate and processor time of the pipeline without the step, in parts."""
     feed.drain()
-    batches = max(1, math.ceil(_ALONE / _PARTS / max(_timed(feed.drain, 1), 1e-6)))
+
+    def drain_one(_: int) -> None:
+        feed.drain(1)
+
+    batch_seconds = max(_step_seconds(drain_one, 1), 1e-6)
+    batches = max(1, math.ceil(_ALONE_MIN_SECONDS / _PARTS / batch_seconds))
     parts: list[PipelinePart] = []
     begin = time.perf_counter()
-    while len(parts) < _PARTS and (not parts or time.perf_counter() - begin < _ALONE_MOST):
+    while len(parts) < _PARTS:
+        if parts and time.perf_counter() - begin >= _ALONE_MAX_SECONDS:
+            break
         start = time.perf_counter()
-        cpu = time.process_time()
+        processor_start = time.process_time()
         feed.drain(batches)
         seconds = time.perf_counter() - start
-        cpu_seconds = time.process_time() - cpu
-        parts.append(PipelinePart(batches * feed.batch_size, seconds, cpu_seconds))
+        processor_seconds = time.process_time() - processor_start
+        parts.append(PipelinePart(batches * feed.batch_size, seconds, processor_seconds))
     return parts

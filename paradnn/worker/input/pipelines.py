@@ -1,8 +1,9 @@
-"""The pipeline of pictures, in tf.data: read; decode with crop, resize with flip and normalisation;
-batch. And the sets that are generated where the user names none.
+"""Pipelines of pictures in tf.data: read, decode, crop, resize, flip, normalize and batch.
 
-Each picture has a number, its place in the order of reading; randomness is drawn from the seed and
-that number, so that batches are the same however many threads make them.
+Also the sets that are generated if the user names none.
+
+Each picture has a number, its position in the order of reading. Random decisions depend on the seed
+and this number, so batches are the same for any number of threads.
 """
 
 import fcntl
@@ -18,16 +19,22 @@ import tensorflow as tf
 
 from paradnn.core.errors import UnavailableError
 
-#: Of the channels of ImageNet's training pictures, in 0..255.
+#: Mean and standard deviation of the channels of ImageNet's training pictures, in 0..255.
 MEAN = (123.675, 116.28, 103.53)
 STANDARD_DEVIATION = (58.395, 57.12, 57.375)
-_SUFFIXES = (".jpg", ".jpeg", ".png")
-_CENTRE = 0.875
+_PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png")
+_OTHER_SUFFIXES = (".json", ".txt")
+#: Height and width of a central crop, as a fraction of the picture's.
+_CENTER_FRACTION = 0.875
 
 
 def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
-    """Paths, and the label of each where they are pictures; None where they are TFRecord files.
-    Raises UnavailableError.
+    """Return the input files, and the label of each picture; None for TFRecord files.
+
+    The label of a picture is the number of the folder below the root that holds it.
+
+    Raises:
+        UnavailableError: No pictures and no TFRecord files exist.
     """
     if data["path"] is None:
         return [str(path) for path in generated_images(data)], None
@@ -38,19 +45,15 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
         files = [root]
     else:
         files = sorted(path for path in root.rglob("*") if path.is_file())
-    pictures = [path for path in files if path.suffix.lower() in _SUFFIXES]
+    pictures = [path for path in files if path.suffix.lower() in _PICTURE_SUFFIXES]
     if pictures:
-        inner = (path.parent in (root, root.parent) for path in pictures)
-        heads = [
-            "" if top else path.relative_to(root).parts[0]
-            for path, top in zip(pictures, inner, strict=True)
-        ]
-        classes = {head: label for label, head in enumerate(sorted(set(heads)))}
-        return [str(path) for path in pictures], [classes[head] for head in heads]
+        folders = [_class_folder(path, root) for path in pictures]
+        labels = {folder: label for label, folder in enumerate(sorted(set(folders)))}
+        return [str(path) for path in pictures], [labels[folder] for folder in folders]
     records = [
         str(path)
         for path in files
-        if not path.name.startswith(".") and path.suffix not in (".json", ".txt")
+        if not path.name.startswith(".") and path.suffix not in _OTHER_SUFFIXES
     ]
     if not records:
         raise UnavailableError(
@@ -59,14 +62,28 @@ def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
     return records, None
 
 
+def _class_folder(path: Path, root: Path) -> str:
+    """Return the folder below `root` that holds a picture, "" if it is in `root` itself."""
+    if path.parent in (root, root.parent):
+        return ""
+    return path.relative_to(root).parts[0]
+
+
 class ImagePipeline:
-    """Pictures of `shape` (height, width, 3) with labels modulo `classes` (None: as they are), in
-    batches.
+    """Labelled pictures in batches.
+
+    Args:
+        data: The options of the input.
+        shape: Shape of a picture: (height, width, 3).
+        classes: Labels are taken modulo this number; None: as they are.
+        batch_size: Pictures of a batch.
+        seed: Seed of all random decisions.
     """
 
     def __init__(
         self,
         data: Mapping[str, Any],
+        *,
         shape: tuple[int, ...],
         classes: int | None,
         batch_size: int,
@@ -78,49 +95,45 @@ class ImagePipeline:
         self._batch_size = batch_size
         self._seed = seed
         self._files, self._labels = _image_files(data)
-        self._kept: tf.data.Dataset | None = None
+        self._cached: tf.data.Dataset | None = None
         if data["cache"] != "none":
             records = self._records(data["readers"])
-            whole = data["cache"] == "decoded"
-            self._kept = (records.map(self._whole, tf.data.AUTOTUNE) if whole else records).cache()
+            if data["cache"] == "decoded":
+                records = records.map(self._decoded_whole, tf.data.AUTOTUNE)
+            self._cached = records.cache()
 
     def batches(self, threads: int) -> tf.data.Dataset:
-        """(pictures (b, *shape) float32, labels (b,)); `threads` is the number of parallel calls,
-        or AUTOTUNE.
+        """Return pictures (batch, *shape) as float32 with labels (batch,).
+
+        Args:
+            threads: Number of parallel calls, or AUTOTUNE.
         """
         data = self._data
-        read = self._kept or self._records(data["readers"])
+        records = self._cached or self._records(data["readers"])
         if data["shuffle"] > 1:
-            read = read.shuffle(data["shuffle"], self._seed)
-        # One stage: of a picture that is decoded already, handing it to a second one was a sixth of
-        # its time.
-        return (
-            read.repeat()
-            .enumerate()
-            .map(self._finished, threads)
-            .batch(self._batch_size, drop_remainder=True)
-        )
+            records = records.shuffle(data["shuffle"], self._seed)
+        # One stage does all: a second one took a sixth of the time of a decoded picture.
+        numbered = records.repeat().enumerate()
+        return numbered.map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
 
     def _records(self, readers: int) -> tf.data.Dataset:
-        """(encoded picture, label) of every file once, or the serialised Examples in it; files in a
-        random order.
+        """Return each record once, with files in a random order.
+
+        Picture files give (encoded picture, label), TFRecord files give serialized Examples.
         """
         parallel = readers if readers > 1 else None
         if self._labels is not None:
-            named = tf.data.Dataset.from_tensor_slices(
-                (self._files, tf.constant(self._labels, tf.int64))
-            )
-            mixed = named.shuffle(len(self._files), self._seed)
-            return mixed.map(lambda name, label: (tf.io.read_file(name), label), parallel)
-        names = tf.data.Dataset.from_tensor_slices(self._files).shuffle(
-            len(self._files), self._seed
-        )
-        return names.interleave(
+            labels = tf.constant(self._labels, tf.int64)
+            named = tf.data.Dataset.from_tensor_slices((self._files, labels))
+            shuffled = named.shuffle(len(self._files), self._seed)
+            return shuffled.map(lambda name, label: (tf.io.read_file(name), label), parallel)
+        names = tf.data.Dataset.from_tensor_slices(self._files)
+        return names.shuffle(len(self._files), self._seed).interleave(
             tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel
         )
 
     def _parsed(self, record: tf.Tensor, *label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The encoded picture and its label, from a TFRecord's Example where it is one."""
+        """Return the encoded picture and its label, from a serialized Example if it is one."""
         if label:
             return record, label[0]
         features = {
@@ -130,33 +143,37 @@ class ImagePipeline:
         example = tf.io.parse_single_example(record, features)
         return example["image/encoded"], example["image/class/label"]
 
-    def _whole(self, *record: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _decoded_whole(self, *record: Any) -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label = self._parsed(*record)
         return _decode(encoded), label
 
     def _cropped(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """A window of a picture that was decoded before."""
-        return tf.slice(image, *self._window(tf.shape(image), number))
+        """Return a window of a decoded picture."""
+        begin, size = self._window(tf.shape(image), number)
+        return tf.slice(image, begin, size)
 
-    def _decoded(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """A window of an encoded picture; of a JPEG no more than that is decoded."""
+    def _decoded_window(self, encoded: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Return a window of an encoded picture; of a JPEG, only the window is decoded."""
 
         def jpeg() -> tf.Tensor:
             begin, size = self._window(tf.io.extract_jpeg_shape(encoded), number)
-            return tf.io.decode_and_crop_jpeg(
-                encoded, tf.concat([begin[:2], size[:2]], 0), channels=3
-            )
+            window = tf.concat([begin[:2], size[:2]], 0)
+            return tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
 
-        return tf.cond(
-            tf.io.is_jpeg(encoded), jpeg, lambda: self._cropped(_decode(encoded), number)
-        )
+        def other() -> tf.Tensor:
+            return self._cropped(_decode(encoded), number)
+
+        return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
 
     def _window(self, shape: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Begin and size, (y, x, channel) both: at random as for Inception (Szegedy et al., CVPR
-        2015, section 6), or the centre.
+        """Return begin and size of a window, both as (y, x, channel).
+
+        It is the center of the picture, or random as for Inception (Szegedy et al., CVPR 2015,
+        section 6).
         """
         if not self._data["augment"]:
-            size = tf.cast(tf.cast(shape, tf.float32) * (_CENTRE, _CENTRE, 1.0), tf.int32)
+            fractions = (_CENTER_FRACTION, _CENTER_FRACTION, 1.0)
+            size = tf.cast(tf.cast(shape, tf.float32) * fractions, tf.int32)
             return (shape - size) // 2, size
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
@@ -169,25 +186,29 @@ class ImagePipeline:
         )
         return begin, size
 
-    def _finished(self, number: tf.Tensor, element: Any) -> tuple[tf.Tensor, ...]:
-        """The picture as the model takes it, and its label, of one that was read."""
+    def _finished(self, number: tf.Tensor, record: Any) -> tuple[tf.Tensor, ...]:
+        """Return a picture as the model takes it, and its label."""
         if self._data["cache"] == "decoded":
-            image = self._cropped(element[0], number)
-            label = element[1]
+            image = self._cropped(record[0], number)
+            label = record[1]
         else:
-            encoded, label = self._parsed(*tf.nest.flatten(element))
-            image = self._decoded(encoded, number)
+            encoded, label = self._parsed(*tf.nest.flatten(record))
+            image = self._decoded_window(encoded, number)
         resized = tf.image.resize(image, self._shape[:2])
         if self._data["augment"]:
-            # The draw of `tf.random.stateless_uniform`, of which that makes four operations.
-            shape = tf.constant([], tf.int32)
-            drawn = tf.raw_ops.StatelessRandomUniform(
-                shape=shape, seed=tf.stack([self._seed, -1 - number])
-            )
-            resized = tf.cond(drawn < 0.5, lambda: tf.reverse(resized, [1]), lambda: resized)
-        normal = (resized - tf.constant(MEAN)) / tf.constant(STANDARD_DEVIATION)
-        bounded = label if self._classes is None else label % self._classes
-        return tf.ensure_shape(normal, self._shape), tf.cast(bounded, tf.int32)
+            resized = self._flipped_at_random(resized, number)
+        normalized = (resized - tf.constant(MEAN)) / tf.constant(STANDARD_DEVIATION)
+        if self._classes is not None:
+            label = label % self._classes
+        return tf.ensure_shape(normalized, self._shape), tf.cast(label, tf.int32)
+
+    def _flipped_at_random(self, image: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Return a picture, mirrored in half of the cases."""
+        # The number is that of `tf.random.stateless_uniform`, which takes four operations for it.
+        drawn = tf.raw_ops.StatelessRandomUniform(
+            shape=tf.constant([], tf.int32), seed=tf.stack([self._seed, -1 - number])
+        )
+        return tf.cond(drawn < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def _decode(encoded: tf.Tensor) -> tf.Tensor:
@@ -196,99 +217,118 @@ def _decode(encoded: tf.Tensor) -> tf.Tensor:
     return image
 
 
-# Sets of pictures, generated once for each machine: noise whose amplitude falls with spatial
-# frequency, as that of natural scenes does (Field, J. Opt. Soc. Am. A 4, 1987), with grain on top,
-# so that JPEG's size and the time to decode it are those of photographs.
+# Sets of pictures, generated once per machine. They are noise whose amplitude falls with spatial
+# frequency, as in natural scenes (Field, J. Opt. Soc. Am. A 4, 1987), with grain on top. Size and
+# decoding time of the JPEG files are then those of photographs.
 
-#: Part of every set's name: raise it when the content changes.
+#: Part of the name of every set. Raise it when the content changes.
 _VERSION = 2
 #: Files of a set, so that several can be read at once.
 _FILES = 8
-#: Labels of generated pictures are below this.
+#: Labels of generated pictures are below this number.
 CLASSES = 1000
-_QUALITY = 90
-#: Standard deviations of light, colour and grain (of 255), and how many fields of noise pictures
-#: are mixed from.
+_JPEG_QUALITY = 90
+#: Standard deviations of light, color and grain, of 255.
 _LIGHT = 52.0
-_COLOUR = 10.0
+_COLOR = 10.0
 _GRAIN = 3.0
+#: Mean light.
+_GRAY = 120
+#: Fields of noise that pictures are mixed from.
 _FIELDS = 8
+#: Relative range of sizes, smallest side in pixels, and fraction of pictures in portrait format.
+_SCALES = (0.8, 1.2)
+_MIN_SIDE = 16
+_PORTRAIT_FRACTION = 0.25
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """TFRecord files with `examples` pictures of mean `width` x `height`; one process makes them,
-    others wait.
+    """Return TFRecord files with generated pictures.
+
+    One process generates them; others wait.
+
+    Args:
+        options: `examples`, the number of pictures, and `width` and `height`, their mean size.
     """
-    parts = [options[key] for key in ("examples", "width", "height")]
-    name = f"images-{'x'.join(map(str, parts))}-v{_VERSION}"
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    sets = (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "data"
+    examples = options["examples"]
+    width = options["width"]
+    height = options["height"]
+    name = f"images-{examples}x{width}x{height}-v{_VERSION}"
+    sets = _cache_folder() / "paradnn" / "data"
     folder = sets / name
-    making = sets / f"{name}.making"
+    partial = sets / f"{name}.making"
     sets.mkdir(parents=True, exist_ok=True)
     with (sets / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            shutil.rmtree(making, ignore_errors=True)
-            making.mkdir()
-            _write_images(making, *parts)
-            making.rename(folder)
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            _write_images(partial, examples, width, height)
+            partial.rename(folder)
     return sorted(folder.iterdir())
 
 
+def _cache_folder() -> Path:
+    """Return the user's cache folder; a relative XDG_CACHE_HOME is invalid and ignored."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return configured if configured.is_absolute() else Path.home() / ".cache"
+
+
 def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
-    """Fields of `size` x `size`, of variance 1, whose amplitude falls as frequency does; periodic."""
-    frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
-    spectrum = np.fft.rfft2(generator.standard_normal((_FIELDS, size, size))) / np.maximum(
-        frequency, 1 / size
-    )
-    values = np.fft.irfft2(spectrum, s=(size, size))
+    """Return periodic noise (fields, size, size) of variance 1 with amplitude 1 / frequency."""
+    vertical = np.fft.fftfreq(size)[:, None]
+    horizontal = np.fft.rfftfreq(size)[None, :]
+    frequency = np.maximum(np.hypot(vertical, horizontal), 1 / size)
+    white = generator.standard_normal((_FIELDS, size, size))
+    values = np.fft.irfft2(np.fft.rfft2(white) / frequency, s=(size, size))
     return np.asarray(values / values.std(axis=(1, 2), keepdims=True), np.float32)
 
 
 def _picture(
     generator: np.random.Generator, fields: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """The next picture, uint8 (height, width, 3): fields shifted at random and mixed into light and
-    colour.
+    """Return a picture (height, width, 3) as uint8: randomly shifted fields, mixed into light and
+    color.
     """
-    size = fields.shape[1]
-    rolled = (
-        np.roll(fields[generator.integers(_FIELDS)], generator.integers(size, size=2), (0, 1))
-        for _ in range(3)
-    )
-    light, red, blue = (field[:height, :width] for field in rolled)
-    base = (
-        120 + light * _LIGHT + generator.standard_normal((height, width), dtype=np.float32) * _GRAIN
-    )
-    mixed = np.stack(
-        [base + red * _COLOUR, base - (red + blue) * _COLOUR / 2, base + blue * _COLOUR], axis=-1
-    )
-    return np.asarray(np.clip(mixed, 0, 255), np.uint8)
+
+    def shifted_field() -> np.ndarray:
+        field = fields[generator.integers(_FIELDS)]
+        shift = generator.integers(fields.shape[1], size=2)
+        return np.roll(field, shift, (0, 1))[:height, :width]
+
+    light = shifted_field()
+    red = shifted_field()
+    blue = shifted_field()
+    grain = generator.standard_normal((height, width), dtype=np.float32)
+    base = _GRAY + light * _LIGHT + grain * _GRAIN
+    channels = [base + red * _COLOR, base - (red + blue) * _COLOR / 2, base + blue * _COLOR]
+    return np.asarray(np.clip(np.stack(channels, axis=-1), 0, 255), np.uint8)
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
-    """Sizes vary by a fifth, and a quarter of the pictures stands upright."""
+    """Write a set; sizes vary by a fifth, and a quarter of the pictures is in portrait format."""
     generator = np.random.default_rng(_VERSION)
     files = min(_FILES, examples)
-    fields = _noise(generator, max(16, math.ceil(1.2 * max(width, height))))
+    largest = math.ceil(_SCALES[1] * max(width, height))
+    fields = _noise(generator, max(_MIN_SIDE, largest))
     for number in range(files):
         with tf.io.TFRecordWriter(str(folder / f"train-{number:05d}-of-{files:05d}")) as writer:
             for _ in range(number, examples, files):
-                scale = generator.uniform(0.8, 1.2)
-                size = [max(16, round(width * scale)), max(16, round(height * scale))]
-                across, down = size[::-1] if generator.random() < 0.25 else size
-                picture = _picture(generator, fields, across, down)
-                encoded = tf.io.encode_jpeg(picture, quality=_QUALITY).numpy()
-                label = tf.train.Int64List(value=[int(generator.integers(CLASSES))])
-                features = {
-                    "image/encoded": tf.train.Feature(
-                        bytes_list=tf.train.BytesList(value=[encoded])
-                    ),
-                    "image/class/label": tf.train.Feature(int64_list=label),
-                }
-                writer.write(
-                    tf.train.Example(
-                        features=tf.train.Features(feature=features)
-                    ).SerializeToString()
-                )
+                scale = generator.uniform(*_SCALES)
+                picture_width = max(_MIN_SIDE, round(width * scale))
+                picture_height = max(_MIN_SIDE, round(height * scale))
+                if generator.random() < _PORTRAIT_FRACTION:
+                    picture_width, picture_height = picture_height, picture_width
+                picture = _picture(generator, fields, picture_width, picture_height)
+                label = int(generator.integers(CLASSES))
+                writer.write(_example(picture, label).SerializeToString())
+
+
+def _example(picture: np.ndarray, label: int) -> Any:
+    """Return a picture with its label as ImageNet's TFRecord files store it."""
+    encoded = tf.io.encode_jpeg(picture, quality=_JPEG_QUALITY).numpy()
+    features = {
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features))

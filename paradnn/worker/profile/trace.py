@@ -56,9 +56,9 @@ def attribute(
     """Divide the time of the window [start, end] among operations.
 
     Threads run side by side, and an event may contain others. The self time of an operation is its
-    duration without what ran within it on the same thread. Its wall time is the time that it explains: each
-    instant is divided equally among the operations that run in it. Wall times and the idle time
-    sum to the window.
+    duration without the operations within it on the same thread. Its wall time is the time that it
+    explains: each instant is divided equally among the operations that run in it. Wall times and
+    the idle time sum to the window.
 
     Returns:
         The usage of every (name, kind), and the seconds in which no operation ran.

@@ -122,7 +122,7 @@ def _process_count(point: Mapping[str, Any]) -> int:
 
 
 class _Participant:
-    """How a process of a point finds the others, and what it does.
+    """One process of a point: it finds the others and makes its steps.
 
     The measured process calls `publish_addresses` before it forks the processes of its host. Each
     process on another host calls `join`.
@@ -309,7 +309,7 @@ class _TorchStep(Step):
                 self._torch.cuda.synchronize()
 
     def _exchange(self, values: Any) -> None:
-        """Send a window of messages to the other process, and receive its answer; or the reverse."""
+        """Exchange a window of messages and their answer with the other process."""
         dist: Any = self._dist
         if self._rank == 0:
             transfer = dist.send

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Reported percentiles of each time.
 _PERCENTILES = (50, 90, 99)
-#: A search for the highest rate tries each rate for this time, and stops when the rates that held
+#: A search for the highest rate tries each rate for this time, and stops when the rates that passed
 #: and failed differ by less than this fraction.
 _PROBE_SECONDS = 10.0
 _PRECISION = 0.05
@@ -551,7 +551,7 @@ def _steady_tags(processes: Sequence[Sequence[EndpointRequest]]) -> dict[str, st
     ]
     relevant = [str(change) for change in changes if change.matters]
     if not changes:
-        return {"steady": "false", "steady_reason": "too few requests to tell"}
+        return {"steady": "false", "steady_reason": "too few requests to decide"}
     if relevant:
         return {"steady": "false", "steady_reason": relevant[0]}
     return {"steady": "true", "steady_reason": "no change that matters"}

@@ -44,9 +44,9 @@ _MAX_EXCESS = 4
 #: Back-off after a failed request, in seconds: doubles from the first to the last value.
 _FIRST_PAUSE = 0.1
 _LAST_PAUSE = 2.0
-#: The server is gone after this number of consecutive failures: at least the minimum, in a closed
-#: loop so many for each request in flight, in an open loop those of so many seconds, at most the
-#: maximum.
+#: The server is gone after this number of consecutive failures. In a closed loop it is a number for
+#: each request in flight, in an open loop the requests of some seconds. Minimum and maximum apply
+#: to both.
 _MIN_FAILURES = 10
 _FAILURES_IN_FLIGHT = 5
 _FAILURE_SECONDS = 3.0

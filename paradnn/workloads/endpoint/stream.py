@@ -65,7 +65,7 @@ class StreamedAnswer:
 
 @dataclass(frozen=True)
 class _Event:
-    """One event: when its last line arrived (ns), and its content; None stands for `[DONE]`."""
+    """One event: when its last line arrived (ns), and its content; None for `[DONE]`."""
 
     time: int
     content: Any

@@ -1,8 +1,7 @@
-"""Generating tokens (`mode=generate`): a prompt is read at once, then one token follows the other
-(docs/how-to/generation.md).
+"""Generation of tokens (`mode=generate`, docs/how-to/generation.md).
 
-A timed step is one decode step: a token of each example; what reading the prompts took stands
-beside it.
+A prompt is read at once (prefill), then one token follows the other (decode). A timed step is one
+decode step: a token of each example. The prefill is timed separately.
 """
 
 from __future__ import annotations
@@ -34,7 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation(WorkloadMessage):
-    """What reading the prompts took, to the first token; the timed steps are those after it."""
+    """The prefill of one process; the timed steps are the decode steps.
+
+    Attributes:
+        prefill: Times of reading the prompts, to the first token.
+        compilation: Compilation of the prefill.
+        cache_bytes: Size of the key-value cache.
+    """
 
     wire_name: ClassVar[str] = "generation"
 
@@ -45,9 +50,7 @@ class Generation(WorkloadMessage):
 
 @dataclass(frozen=True)
 class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, PhaseForecast):
-    """The length of a prompt, and of what is generated for it; every example of a batch has the
-    same.
-    """
+    """The length of a prompt and of its answer, the same for all examples of a batch."""
 
     name = "generate"
     group = "generate"
@@ -62,31 +65,34 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
     phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
     contention_prefixes: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
     objectives = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
-    is_profile_complete = False  # products of one token are small, and many are fused with others
+    # The products of one token are small, and compilers fuse many of them.
+    is_profile_complete = False
 
     prompt: int = option(
         64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000
     )
     tokens: int = option(
-        64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000
+        64, "mode=generate: tokens to generate, one after the other", low=1, high=1_000_000
     )
 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
-        """Its keys stand in every configuration, so that `mode` need not be a group; they must be
-        at their defaults.
+        """Raise ConfigError if the keys are set without mode=generate.
+
+        They are in every configuration, so that `mode` need not be a group.
         """
-        given = read(Generate, config.get("generate", {}), "generate")
-        for name, value in vars(given).items():
-            if value != getattr(GENERATE, name) and config.get("mode") != "generate":
+        if config.get("mode") == "generate":
+            return
+        options = read(Generate, config.get("generate", {}), "generate")
+        for name, value in vars(options).items():
+            if value != getattr(GENERATE, name):
                 remedy = "add mode=generate, or leave it out"
                 raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
 
     def check(self, point: Point) -> None:
         if not point.model.generates:
             reason = f"model={point.model.name} generates no tokens"
-            raise ConfigError(
-                "mode", "generate", reason, "choose model=gpt or model=llama, or mode=inference"
-            )
+            remedy = "choose model=gpt or model=llama, or mode=inference"
+            raise ConfigError("mode", "generate", reason, remedy)
         require_value(
             "devices", point.devices, required=1, reason="mode=generate is for one device"
         )
@@ -94,13 +100,13 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "data",
             point.data.name,
             required="synthetic",
-            reason="mode=generate takes prompts of its own",
+            reason="mode=generate draws its own prompts",
         )
-        most = int(asdict(point.model)["sequence_length"])
+        positions = int(asdict(point.model)["sequence_length"])
         length = self.prompt + self.tokens
-        if length > most:
-            reason = f"with generate.prompt={self.prompt} is more than the model's {most} positions"
-            remedy = f"raise model.sequence_length to {length}, or ask for less"
+        if length > positions:
+            reason = f"with generate.prompt={self.prompt} exceeds the model's {positions} positions"
+            remedy = f"raise model.sequence_length to {length}, or generate fewer"
             raise ConfigError("generate.tokens", self.tokens, reason, remedy)
 
     def cost_options(self) -> dict[str, int]:
@@ -113,24 +119,33 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
 
         point = run.request
         framework = run.framework
-        size = run.request["batch_size"]
+        batch_size = point["batch_size"]
+
+        def make_step(workload: Any) -> Any:
+            batch = synthetic_batch(workload, batch_size, point["seed"])
+            return framework.make_step(workload, batch, point)
+
         with run.phases("build"):
-            # What only generates keeps its weights in the products' type.
+            # A model that only generates keeps its weights in the type of the products.
             choose_types(point, framework, mixed=False)
             with framework.scope():
-                decoder = Decoder(point["model"], size, self.prompt, self.tokens, point["compile"])
-            prefill, decode = (
-                framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
-                for workload in (decoder.prefill, decoder.decode)
-            )
+                decoder = Decoder(
+                    point["model"],
+                    batch_size,
+                    prompt=self.prompt,
+                    tokens=self.tokens,
+                    compile=point["compile"],
+                )
+            prefill = make_step(decoder.prefill)
+            decode = make_step(decoder.decode)
         with run.phases("compile"):
-            reading, _ = compile_steps(prefill)
+            prefill_compilation, _ = compile_steps(prefill)
             compilation, _ = compile_steps(decode)
             products = product_flops(decode)
         run.memory.compiled()
-        read, _, disturbed = run.time(prefill.run, prefill, lambda _: run.phases("prefill"))
-        run.note_contention("prefill", disturbed)
-        run.note(work=Generation(read, reading, decoder.cache_bytes))
+        timing, _, contention = run.time(prefill.run, prefill, lambda _: run.phases("prefill"))
+        run.note_contention("prefill", contention)
+        run.note(work=Generation(timing, prefill_compilation, decoder.cache_bytes))
         run.note_measured(run.time(decode.run, decode), decoder.decode, compilation, products)
         run.note_latencies(decode.run)
         run.look_closer(decode)
@@ -139,45 +154,48 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """The decode step as time and rate of a token, with an interval where the step has one; the
-        prompts.
+        """Return the decode step as time and rate of a token, and the metrics of the prefill.
+
+        Values have an interval if the step has one.
         """
-        given = messages_of_kind(measured.answers, Generation)
-        costs = measured.costs
-        step = known.get("step_time_ms")
-        if not given or step is None:
+        generations = messages_of_kind(measured.answers, Generation)
+        step_ms = known.get("step_time_ms")
+        if not generations or step_ms is None:
             return {}
-        found = self._prefill_metrics(measured.point, given, known)
-        for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        metrics = self._prefill_metrics(measured.point, generations, known)
+        # A rate is low if the time is high.
+        for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
             milliseconds = known.get(f"step_time{end}_ms")
             if milliseconds:
-                found[f"time_per_output_token{end}_ms"] = milliseconds
-                found[f"tokens_per_second_per_user{other}"] = 1e3 / milliseconds
-                found[f"tokens_per_second{other}"] = measured.point.batch_size * 1e3 / milliseconds
-        found |= {
+                user_rate = 1e3 / milliseconds
+                metrics[f"time_per_output_token{end}_ms"] = milliseconds
+                metrics[f"tokens_per_second_per_user{opposite}"] = user_rate
+                metrics[f"tokens_per_second{opposite}"] = measured.point.batch_size * user_rate
+        costs = measured.costs
+        compile_seconds = [sum(entry.compilation.seconds) for entry in generations]
+        metrics |= {
             "cache_bytes": costs.cache_bytes,
             "decode_flops": costs.flops_per_step,
             "decode_bytes": costs.bytes_per_step,
-            "prefill_compile_seconds": statistics.median(
-                sum(entry.compilation.seconds) for entry in given
-            ),
+            "prefill_compile_seconds": statistics.median(compile_seconds),
+            "generation_ms": metrics["time_to_first_token_ms"] + (self.tokens - 1) * step_ms,
         }
         bandwidth = known.get("peak_bytes_per_second")
         if bandwidth:
-            found["decode_bandwidth_fraction"] = costs.bytes_per_step / (step / 1e3) / bandwidth
-        return found | {"generation_ms": found["time_to_first_token_ms"] + (self.tokens - 1) * step}
+            decode_bandwidth = costs.bytes_per_step / (step_ms / 1e3)
+            metrics["decode_bandwidth_fraction"] = decode_bandwidth / bandwidth
+        return metrics
 
     def _prefill_metrics(
-        self, point: Point, given: Sequence[Generation], known: Mapping[str, float]
+        self, point: Point, generations: Sequence[Generation], known: Mapping[str, float]
     ) -> dict[str, float]:
-        """Time to the first token with its interval, and what reading the prompts comes to."""
+        """Return the time to the first token with its interval, and the rates of the prefill."""
         from paradnn.config.point import prefill_costs
         from paradnn.session.measured import summarise
 
         costs = prefill_costs(point)
-        timings = [entry.prefill for entry in given]
-        times = summarise([timing.step_times for timing in timings])
-        found = {
+        times = summarise([entry.prefill.step_times for entry in generations])
+        metrics = {
             "time_to_first_token_ms": times.value * 1e3,
             "prompt_tokens_per_second": point.batch_size * self.prompt / times.value,
             "prefill_flops": costs.flops_per_step,
@@ -186,64 +204,61 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             "prefill_flops_per_second": costs.flops_per_step / times.value,
         }
         if times.low is not None and times.high is not None:
-            found |= {
-                "time_to_first_token_low_ms": times.low * 1e3,
-                "time_to_first_token_high_ms": times.high * 1e3,
-            }
+            metrics["time_to_first_token_low_ms"] = times.low * 1e3
+            metrics["time_to_first_token_high_ms"] = times.high * 1e3
         peak = known.get("peak_flops_per_second")
         if peak:
-            found["prefill_flops_utilization"] = found["prefill_flops_per_second"] / peak
-        return found
+            metrics["prefill_flops_utilization"] = metrics["prefill_flops_per_second"] / peak
+        return metrics
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        timings = [entry.prefill for entry in messages_of_kind(measured.answers, Generation)]
+        generations = messages_of_kind(measured.answers, Generation)
+        timings = [entry.prefill for entry in generations]
         if not timings:
             return {}
-        reasons = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
-        words = "; ".join(reasons) or timings[0].steady_reason
-        return {"prefill_steady": str(not reasons).lower(), "prefill_steady_reason": words}
+        problems = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
+        return {
+            "prefill_steady": str(not problems).lower(),
+            "prefill_steady_reason": "; ".join(problems) or timings[0].steady_reason,
+        }
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        given = messages_of_kind(measured.answers, Generation)
-        if given:
-            return {
-                "prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}
-            }
-        return {}
+        generations = messages_of_kind(measured.answers, Generation)
+        if not generations:
+            return {}
+        processes = [plain_fields(entry) for entry in generations]
+        return {"prefill.json": {"unit": "s", "processes": processes}}
 
     def find_contradictions(self, costs: Costs, answer: Answer) -> list[str]:
-        found = [
-            each.cache_bytes
-            for each in messages_of_kind([answer], Generation)
-            if each.cache_bytes != costs.cache_bytes
-        ]
         return [
-            f"the cache has {count} bytes, the analytic count is {costs.cache_bytes}"
-            for count in found
+            f"the cache has {entry.cache_bytes} bytes, the analytic count is {costs.cache_bytes}"
+            for entry in messages_of_kind([answer], Generation)
+            if entry.cache_bytes != costs.cache_bytes
         ]
 
     def describe(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> ResultText | None:
         if "generation_ms" not in metrics:
             return None
+        user_rate = rounded(metrics["tokens_per_second_per_user"])
         clauses = [
             f"first token after {metrics['time_to_first_token_ms']:.3f} ms, "
-            f"then {metrics['time_per_output_token_ms']:.3f} ms a token",
-            f"{rounded(metrics['tokens_per_second'])} tokens/s, "
-            f"{rounded(metrics['tokens_per_second_per_user'])} for each user",
+            f"then {metrics['time_per_output_token_ms']:.3f} ms per token",
+            f"{rounded(metrics['tokens_per_second'])} tokens/s, {user_rate} for each user",
         ]
         if "decode_bandwidth_fraction" in metrics:
             share = metrics["decode_bandwidth_fraction"]
-            clauses.append(f"{share:.1%} of the measured bandwidth at what a token must move")
+            clauses.append(f"{share:.1%} of the measured bandwidth for the minimum of a token")
         return ResultText("generation", clauses)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer
-        than a block.
+        """The prefill is timed as decode steps are: in blocks of the same duration.
+
+        A prefill that is longer than a block takes longer.
         """
-        generating = (points.text("mode") == "generate")[:, None]
-        if generating.any():
-            return {"prefill": (known["warmup"] + known["measure"]) * generating}
-        return {}
+        is_own = (points.text("mode") == "generate")[:, None]
+        if not is_own.any():
+            return {}
+        return {"prefill": (known["warmup"] + known["measure"]) * is_own}
 
 
 GENERATE = Generate()

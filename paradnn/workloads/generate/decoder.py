@@ -1,9 +1,8 @@
-"""Greedy generation with a key-value cache: the two phases of it as workloads that share weights
-and cache.
+"""Greedy generation with a key-value cache: prefill and decode share weights and cache.
 
-All shapes are fixed: each decode step reads the whole cache and masks what is not written yet.
-Cache, token and its place are variables, so that one program serves all and no step waits for the
-host; behind the last place it starts again after the prompt.
+All shapes are fixed: each decode step reads the whole cache and masks the positions that are not
+written yet. The cache, the token and its position are variables, so one program serves all steps
+and no step waits for the host. After the last position, decoding starts again after the prompt.
 """
 
 import math
@@ -17,15 +16,29 @@ from paradnn.families import make_model
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.families.parts.attention import Attention, mixed
 
+#: Score of a masked position.
+_MASKED = -1e30
+
 
 class Decoder:
-    """The phases of a decoder-only model for so many prompts; `prefill` takes the prompts, (batch,
-    prompt), `decode` nothing. Both give logits (batch, vocab_size). `model` is the same over whole
-    sequences; cache_bytes: keys and values of all layers.
+    """The two phases of a decoder-only model for a batch of prompts.
+
+    Args:
+        model: The options of the model.
+        batch_size: Number of prompts.
+        prompt: Tokens of each prompt.
+        tokens: Tokens to generate.
+        compile: How the steps are compiled, such as "xla".
+
+    Attributes:
+        model: The same model over whole sequences.
+        prefill: Takes prompts (batch, prompt), returns logits (batch, vocab_size).
+        decode: Takes nothing, returns logits (batch, vocab_size).
+        cache_bytes: Size of the keys and values of all layers.
     """
 
     def __init__(
-        self, model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str
+        self, model: Mapping[str, Any], batch_size: int, *, prompt: int, tokens: int, compile: str
     ) -> None:
         options: Any = make_model(model)
         self._network = options.network()
@@ -33,96 +46,116 @@ class Decoder:
         self._length = prompt + tokens
         self._by_xla = compile == "xla"
         self.model = self._network.workload.model
-        shape = (batch_size, options.key_heads_count, self._length, options.width // options.heads)
+        head = options.width // options.heads
+        shape = (batch_size, options.key_heads_count, self._length, head)
         dtype = keras.config.dtype_policy().compute_dtype
-        self._keys, self._values = (
-            [_variable(shape, dtype, f"{name}_{number}") for number in range(options.layers)]
-            for name in ("keys", "values")
-        )
-        self._place = _variable((), "int32", "place")
+        layers = range(options.layers)
+        self._keys = [_variable(shape, dtype, f"keys_{number}") for number in layers]
+        self._values = [_variable(shape, dtype, f"values_{number}") for number in layers]
+        self._position = _variable((), "int32", "place")
         self._token = _variable((batch_size, 1), "int32", "token")
         caches = [*self._keys, *self._values]
-        self.cache_bytes = math.prod(shape) * len(caches) * (4 if dtype == "float32" else 2)
+        element_bytes = 4 if dtype == "float32" else 2
+        self.cache_bytes = math.prod(shape) * len(caches) * element_bytes
+        weights = self.model.trainable_variables
+        state = [*caches, self._position, self._token]
+        # Both phases share the values that one step hands to the next.
         carried: list[Any] = []
-        handed = (self.model.trainable_variables, [*caches, self._place, self._token])
 
-        def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
-            return BuiltModel(FunctionModel(compute, *handed), inputs, carried=carried)
+        def phase(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
+            return BuiltModel(FunctionModel(compute, weights, state), inputs, carried=carried)
 
-        self.prefill = workload(self._read, ArraySpec((prompt,), "int32", options.vocab_size))
-        self.decode = workload(self._next)
+        self.prefill = phase(self._read_prompts, ArraySpec((prompt,), "int32", options.vocab_size))
+        self.decode = phase(self._decode_token)
 
-    def _read(self, prompts: Any) -> Any:
-        """Tokens (batch, prompt) -> logits (batch, vocab_size) of what follows the last."""
-        self._place.assign(ops.convert_to_tensor(self._prompt, "int32"))
-        return self._choose(self._blocks(prompts, None))
+    def _read_prompts(self, prompts: Any) -> Any:
+        """Return the logits (batch, vocab_size) after the last token of prompts (batch, prompt)."""
+        self._position.assign(ops.convert_to_tensor(self._prompt, "int32"))
+        return self._choose_token(self._blocks(prompts, None))
 
-    def _next(self) -> Any:
-        """Logits (batch, vocab_size) of what follows the last token."""
-        place = self._place + 0  # as it is now
-        x = self._blocks(self._token.value, place)
-        after = place + 1
-        self._place.assign(ops.where(after < self._length, after, self._prompt))
-        return self._choose(x)
+    def _decode_token(self) -> Any:
+        """Return the logits (batch, vocab_size) after the last token."""
+        # The sum is the present value; the variable itself changes below.
+        position = self._position + 0
+        x = self._blocks(self._token.value, position)
+        following = position + 1
+        self._position.assign(ops.where(following < self._length, following, self._prompt))
+        return self._choose_token(x)
 
-    def _blocks(self, tokens: Any, place: Any) -> Any:
-        """Tokens (batch, n) at `place`, or None: from the beginning -> (batch, n, width) after all
-        blocks.
+    def _blocks(self, tokens: Any, position: Any) -> Any:
+        """Return the output (batch, n, width) of all blocks.
+
+        Args:
+            tokens: Tokens (batch, n).
+            position: Position of the first token; None: the beginning.
         """
-        x = self._network.embed(tokens, first=0 if place is None else place)
-        for number, ((before, attention), (then, feed)) in enumerate(self._network.blocks):
-            x = x + self._attend(attention, number, before(x), place)
-            x = x + feed(then(x))
+        first = 0 if position is None else position
+        x = self._network.embed(tokens, first=first)
+        for number, (attention_part, feed_part) in enumerate(self._network.blocks):
+            attention_norm, attention = attention_part
+            feed_norm, feed = feed_part
+            x = x + self._attend(attention, number, attention_norm(x), position)
+            x = x + feed(feed_norm(x))
         return x
 
-    def _choose(self, x: Any) -> Any:
-        """The last token's logits, after the likeliest was noted."""
+    def _choose_token(self, x: Any) -> Any:
+        """Store the likeliest token, and return the logits of the last position."""
         logits = ops.cast(self._network.logits(x[:, -1]), "float32")
         self._token.assign(ops.cast(ops.argmax(logits, axis=-1), "int32")[:, None])
         return logits
 
-    def _attend(self, attention: Attention, number: int, x: Any, place: Any) -> Any:
-        """Of x (batch, n, width) to itself, or with a place to the cache up to it; its keys and
-        values are cached.
+    def _attend(self, attention: Attention, number: int, x: Any, position: Any) -> Any:
+        """Return the attention of x (batch, n, width), and cache its keys and values.
+
+        A prompt attends to itself, a token to the cache up to its position.
         """
-        query, key, value = attention.project(x, first=0 if place is None else place)
+        first = 0 if position is None else position
+        query, key, value = attention.project(x, first=first)
         keys = self._keys[number]
         values = self._values[number]
-        for cache, rows in ((keys, key), (values, value)):
-            self._write(cache, ops.transpose(rows, (0, 2, 1, 3)), place)
-        if place is None:
+        self._write(keys, ops.transpose(key, (0, 2, 1, 3)), first)
+        self._write(values, ops.transpose(value, (0, 2, 1, 3)), first)
+        if position is None:
             return attention.last(mixed(query, key, value, causal=True))
-        return attention.last(self._look_back(query, keys, values, place))
+        return attention.last(self._attend_to_cache(query, keys, values, position))
 
-    def _look_back(
-        self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any
+    def _attend_to_cache(
+        self, query: Any, keys: keras.Variable, values: keras.Variable, position: Any
     ) -> Any:
-        """Query (batch, 1, heads, head) over the places up to `place` -> (batch, 1, width); float32
-        softmax. Heads that share their keys are the rows of one product; keys and values lie as it
-        takes them: no step moves the cache.
+        """Return the attention (batch, 1, width) of a token to the cache, with float32 softmax.
+
+        Heads that share their keys are the rows of one product. Keys and values are stored as the
+        product takes them, so no step moves the cache.
+
+        Args:
+            query: Query (batch, 1, heads, head).
+            keys: Cached keys.
+            values: Cached values.
+            position: The last position that is written.
         """
         batch, _, heads, head = query.shape
-        shared = ops.reshape(query, (batch, keys.shape[1], heads // keys.shape[1], head))
-        scores = ops.cast(ops.einsum("bhqd,bhkd->bhqk", shared, keys.value), "float32") / math.sqrt(
-            head
-        )
-        scores = ops.where(ops.arange(self._length) <= place, scores, -1e30)
-        mixed = ops.einsum(
-            "bhqk,bhkd->bhqd", ops.cast(ops.softmax(scores), query.dtype), values.value
-        )
-        return ops.reshape(mixed, (batch, 1, heads * head))
+        key_heads = keys.shape[1]
+        grouped = ops.reshape(query, (batch, key_heads, heads // key_heads, head))
+        scores = ops.cast(ops.einsum("bhqd,bhkd->bhqk", grouped, keys.value), "float32")
+        scores = scores / math.sqrt(head)
+        is_written = ops.arange(self._length) <= position
+        weights = ops.softmax(ops.where(is_written, scores, _MASKED))
+        weights = ops.cast(weights, query.dtype)
+        output = ops.einsum("bhqk,bhkd->bhqd", weights, values.value)
+        return ops.reshape(output, (batch, 1, heads * head))
 
-    def _write(self, cache: keras.Variable, rows: Any, place: Any) -> None:
-        """Let `rows` (batch, heads, n, head) stand in the cache from `place` on (None: 0), the rest
-        as it is; in place: Keras' own `slice_update` copies the cache, but where XLA sees that
-        nothing else reads it. TensorFlow copies what was written to in part when it is read all the
-        same; without XLA it has no other way.
+    def _write(self, cache: keras.Variable, rows: Any, first: Any) -> None:
+        """Write rows (batch, heads, n, head) into the cache in place, from position `first` on.
+
+        Keras' `slice_update` copies the cache, unless XLA sees that nothing else reads it. Even so,
+        TensorFlow without XLA copies a partly written variable when it is read; it has no other
+        way.
         """
         count = rows.shape[2]
-        first = 0 if place is None else place
         backend = keras.backend.backend()
         if backend == "torch":
-            cache.value.index_copy_(2, ops.cast(first + ops.arange(count), "int64"), rows)
+            positions = ops.cast(first + ops.arange(count), "int64")
+            cache.value.index_copy_(2, positions, rows)
         elif backend == "tensorflow" and not self._by_xla:
             cache.value[:, :, first : first + count].assign(rows)
         else:
@@ -130,7 +163,10 @@ class Decoder:
 
 
 def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
-    # Without autocast a variable's value is the framework's own, which can be written to in place.
+    """Return a variable of zeros that can be written in place.
+
+    Without autocast, the value of a variable is the framework's own.
+    """
     return keras.Variable(
         keras.initializers.Zeros(),
         shape=shape,

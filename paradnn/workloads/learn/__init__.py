@@ -114,7 +114,7 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
             raise ConfigError("data.path", "null", reason, "set it to the folder of the files")
         data.check(point.model)
         if self.warmup_epochs >= self.epochs:
-            reason = f"leaves none of learn.epochs={self.epochs}"
+            reason = f"must be less than learn.epochs={self.epochs}"
             raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, "choose fewer")
         if point.batch_size > data.sizes.training:
             reason = f"exceeds the {data.sizes.training:,} training examples of data={data.name}"

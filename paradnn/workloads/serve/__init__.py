@@ -1,5 +1,6 @@
-"""Inference under load (`scenario=...`): the scenarios of MLPerf Inference (docs/how-to/serving.md).
+"""Inference under load (`scenario=...`): the scenarios of MLPerf Inference.
 
+See docs/how-to/serving.md.
 Definitions and defaults are those of mlperf.conf and test_settings.h of LoadGen 6.0.
 """
 

@@ -2,7 +2,7 @@
 
 A byte on standard input starts that process. For each query it writes two 64-bit numbers: when the
 query was due and when it was issued, in ns of the monotonic clock. It sleeps between queries: a
-process that spins would take a core from what is measured.
+process that spins would take a core from the measured one.
 """
 
 from __future__ import annotations

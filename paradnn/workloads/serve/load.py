@@ -184,7 +184,7 @@ def serve_closed(
 
 
 class NotServed(PointEnded):
-    """The requested load did not arrive or was not served; `load` is what was measured of it."""
+    """The requested load did not arrive or was not served; `load` is the measured part."""
 
     def __init__(self, reason: str, load: Load, outcome: str) -> None:
         super().__init__(reason)

@@ -42,7 +42,7 @@ METRICS = (
         "queries_per_second",
         "1/s",
         "higher",
-        "queries served / time from the first to come to the last end",
+        "queries served / time from the first scheduled query to the last end",
     ),
     Metric("queries_per_batch", "1", None, "mean number of queries that were served at once"),
     Metric("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
@@ -69,7 +69,7 @@ METRICS = (
         "peak_queries_per_second",
         "1/s",
         "higher",
-        "highest rate found at which the limit was held",
+        "highest rate found that met the limit",
         has_interval=True,
     ),
     Metric(
