@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from analysis.analyses.claims import answered
 from analysis.claims.evaluate import ClaimVerdict, Data, judge, summary, table
@@ -35,7 +34,7 @@ def text(verdicts: tuple[ClaimVerdict, ...]) -> str:
 def answer(
     check: str, frame: pd.DataFrame, operations: pd.DataFrame | None = None, pool: bool = False
 ) -> tuple[str, str]:
-    """(answer, what is missing) of one check, written as a user would."""
+    """The answer of one check, written as a user would, and what it lacks."""
     claims = parse_claims(f"- id: x\n  says: something\n  checks:\n    - {check}\n", "test")
     read = None if operations is None else lambda _: operations
     finding = judge(claims, Data(frame, read, pool))[0].findings[0]
@@ -50,6 +49,7 @@ TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
 def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
+    """A TPU that is faster than a GPU by a factor per point."""
     return pd.concat(
         [
             side("tpu", POINTS, FLAT * speedup * NOISE, **columns),
@@ -59,26 +59,44 @@ def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
     )
 
 
-def steep(exponent: float) -> pd.DataFrame:
+def speed_by_size(exponent: float) -> pd.DataFrame:
+    """A speed that follows a power of the size of the model, and one of the batch size."""
     return side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
 
 
-def won(share: float) -> pd.DataFrame:
-    return two_sides(np.where(np.arange(len(POINTS)) < share * len(POINTS), 3.0, 1 / 3))
+def speed_by_three_axes() -> pd.DataFrame:
+    """A speed with exponents -0.5 of the batch size, 0.5 of nodes and 0.1 of layers."""
+    layers = POINTS["model.layers"].to_numpy(dtype=float)
+    return side("tpu", POINTS, BATCH**-0.5 * SIZE**0.5 * layers**0.1 * NOISE)
 
 
-def lost(frame: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The same, with so many of the last runs out of memory."""
-    failed = frame.index >= len(frame) - count
+def speedup_by_batch(exponent: float) -> pd.DataFrame:
+    return two_sides(BATCH**exponent)
+
+
+def constant_speedup(factor: float) -> pd.DataFrame:
+    return two_sides(np.full(len(POINTS), factor))
+
+
+def share_won(share: float, missing: int = 0) -> pd.DataFrame:
+    """A share of the points is three times as fast on the TPU, the rest a third as fast.
+
+    The last `missing` runs of the GPU are out of memory.
+    """
+    is_won = np.arange(len(POINTS)) < share * len(POINTS)
+    frame = two_sides(np.where(is_won, 3.0, 1 / 3))
+    if not missing:
+        return frame
+    failed = frame.index >= len(frame) - missing
     return frame.assign(
         outcome=np.where(failed, "oom_device", "ok"),
         examples_per_second=frame["examples_per_second"].mask(failed),
     )
 
 
-def scaled(fraction: float) -> pd.DataFrame:
-    """On one and on eight devices, of which this fraction of the step makes no use."""
-    speedup = NOISE / (fraction + (1 - fraction) / 8)
+def scaled(serial_fraction: float) -> pd.DataFrame:
+    """Runs on one and on eight devices, which a fraction of the step does not use."""
+    speedup = NOISE / (serial_fraction + (1 - serial_fraction) / 8)
     sides = [
         runs(POINTS, devices=count, examples_per_second=FLAT * gain)
         for count, gain in ((1, 1.0), (8, speedup))
@@ -86,38 +104,140 @@ def scaled(fraction: float) -> pd.DataFrame:
     return pd.concat(sides)
 
 
-RANKED = side(
-    "tpu",
-    POINTS,
-    BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE,
-)
-FREE = side("gpu", POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1}), 100 * NOISE)
-APART = pd.concat([side("tpu", POINTS, 300 * NOISE), FREE], ignore_index=True)
-#: Planted runs, by the names of answered.yaml.
-FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
-    "steep": steep,
-    "scaled": scaled,
-    "faster": lambda by: two_sides(by * FLAT / 100),
-}
-FRAMES |= {
-    "ranked": lambda: RANKED,
-    "apart": lambda: APART,
-    "with_batch": lambda exponent: two_sides(BATCH**exponent),
-}
-FRAMES |= {
-    "won": lambda share, missing=0: lost(won(share), int(missing)) if missing else won(share)
-}
-ANSWERED = yaml.safe_load(Path(__file__).with_name("answered.yaml").read_text())["rows"]
+def without_common_points() -> pd.DataFrame:
+    """A TPU three times as fast as a GPU that ran other models."""
+    others = POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1})
+    return pd.concat(
+        [side("tpu", POINTS, 300 * NOISE), side("gpu", others, 100 * NOISE)], ignore_index=True
+    )
 
 
-@pytest.mark.parametrize(
-    ("check", "planted", "expected"), ANSWERED, ids=[f"{row[0]}, {row[1]}" for row in ANSWERED]
-)
+TREND = "kind: trend, metric: examples_per_second"
+RANKING = "kind: ranking, metric: examples_per_second"
+COMPARE = f"kind: compare, {TPU_GPU}"
+RATIO = f"kind: ratio, {TPU_GPU}"
+THRESHOLD = "kind: threshold, metric: examples_per_second"
+CASES = [
+    pytest.param(
+        f"{TREND}, of: model.nodes, direction: rises", speed_by_size(0.5), YES, id="rises"
+    ),
+    pytest.param(
+        f"{TREND}, of: model.nodes, direction: falls", speed_by_size(0.5), NO, id="rises, not falls"
+    ),
+    pytest.param(
+        f"{TREND}, of: model.nodes, direction: rises",
+        speed_by_size(-0.5),
+        NO,
+        id="falls, not rises",
+    ),
+    pytest.param(
+        f"{TREND}, of: model.nodes, direction: falls", speed_by_size(-0.5), YES, id="falls"
+    ),
+    pytest.param(
+        f"{TREND}, of: model.nodes, direction: rises", speed_by_size(0.0), UNSURE, id="no trend"
+    ),
+    pytest.param(
+        f"{TREND}, {TPU_GPU}, of: batch_size, direction: rises",
+        speedup_by_batch(0.2),
+        YES,
+        id="speedup rises",
+    ),
+    pytest.param(
+        f"{TREND}, {TPU_GPU}, of: batch_size, direction: rises",
+        speedup_by_batch(-0.2),
+        NO,
+        id="speedup falls, not rises",
+    ),
+    pytest.param(
+        f"{RANKING}, larger: batch_size, than: model.layers",
+        speed_by_three_axes(),
+        YES,
+        id="sizes of weights count, not signs",
+    ),
+    pytest.param(
+        f"{RANKING}, larger: model.layers, than: batch_size",
+        speed_by_three_axes(),
+        NO,
+        id="smaller weight",
+    ),
+    pytest.param(
+        f"{RANKING}, larger: batch_size, than: [model.layers, model.nodes]",
+        speed_by_three_axes(),
+        UNSURE,
+        id="equal weights",
+    ),
+    pytest.param(f"{COMPARE}, at_least: 0.5", share_won(0.9), YES, id="most points won"),
+    pytest.param(f"{COMPARE}, at_least: 0.5", share_won(0.1), NO, id="few points won"),
+    pytest.param(f"{COMPARE}, at_most: 0.5", share_won(0.1), YES, id="few won, at most half"),
+    pytest.param(f"{COMPARE}, at_least: 0.5", share_won(0.5), UNSURE, id="half of the points won"),
+    pytest.param(f"{COMPARE}, between: [0.22, 0.78]", share_won(0.5), YES, id="half won, between"),
+    pytest.param(f"{COMPARE}, at_least: 0.5, margin: 4", share_won(0.9), NO, id="none won by 400%"),
+    pytest.param(
+        f"{COMPARE}, at_most: 0.5, margin: 4", share_won(0.1), YES, id="none won by 400%, at most"
+    ),
+    pytest.param(
+        f"{COMPARE}, at_least: 0.5, margin: 4",
+        share_won(0.9, missing=8),
+        NO,
+        id="whatever the eight missing points would have given",
+    ),
+    pytest.param(
+        f"{COMPARE}, at_least: 0.5, margin: 2",
+        share_won(0.6, missing=8),
+        UNSURE,
+        id="missing points could turn it",
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.5, at_least: 1.8",
+        constant_speedup(2.0),
+        YES,
+        id="median ratio above",
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.5, at_least: 2.2", constant_speedup(2.0), NO, id="median ratio below"
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.5, at_least: 2",
+        constant_speedup(2.0),
+        UNSURE,
+        id="median ratio at the bound",
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.5, between: [1.8, 2.2]",
+        constant_speedup(2.0),
+        YES,
+        id="median ratio between",
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.9, at_least: 1.9", constant_speedup(2.0), YES, id="90th percentile"
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.5, paired: false, at_least: 2.5",
+        without_common_points(),
+        YES,
+        id="ratio of medians above",
+    ),
+    pytest.param(
+        f"{RATIO}, quantile: 0.5, paired: false, at_least: 4",
+        without_common_points(),
+        NO,
+        id="ratio of medians below",
+    ),
+    pytest.param(f"{THRESHOLD}, at_least: 90", constant_speedup(1.0), YES, id="threshold reached"),
+    pytest.param(f"{THRESHOLD}, at_most: 90", constant_speedup(1.0), NO, id="threshold exceeded"),
+    pytest.param("kind: scaling, at_least: 0.1", scaled(0.3), YES, id="large serial fraction"),
+    pytest.param("kind: scaling, at_least: 0.1", scaled(0.05), NO, id="small serial fraction"),
+    pytest.param(
+        "kind: scaling, at_least: 0.1", scaled(0.1), UNSURE, id="serial fraction at the bound"
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "frame", "expected"), CASES)
 def test_a_check_is_answered_by_what_was_planted(
-    check: dict[str, object], planted: str, expected: str
+    check: str, frame: pd.DataFrame, expected: str
 ) -> None:
-    name, *numbers = planted.split()
-    assert answer(json.dumps(check), FRAMES[name](*map(float, numbers)), pool=True)[0] == expected
+    assert answer(f"{{{check}}}", frame, pool=True)[0] == expected
 
 
 def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
@@ -234,7 +354,7 @@ def test_what_is_missing_is_said(check: str, missing: str) -> None:
 
 
 def test_sides_without_a_point_in_common_are_said() -> None:
-    missing = answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", APART)[1]
+    missing = answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", without_common_points())[1]
     assert missing == "no point was measured on both sides, of 64 and 64 runs"
 
 
