@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paradnn.compare import trace_opens
+import paradnn.compare.trace_opens as trace_opens
 from paradnn.core.scratch import Scratch
 from paradnn.platform.commits import Checkout
 from paradnn.platform.process_guard import ProcessGuard
