@@ -1,21 +1,31 @@
-"""A model as a list of layers, and what a list of layers costs."""
+"""A model as a list of layers, and the costs of a step over them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-#: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
+#: Bytes of an element of a batch and of the logits, and of weights and optimizer variables in every
+#: precision.
 _FULL_BYTES = 4
+#: Bytes of an element of an activation by precision.
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int8_dynamic": 4}
 
 
 @dataclass(frozen=True)
 class Multiply:
-    """A matrix product of a layer's forward pass: for each example `rows` x `inputs` by `inputs` x
-    `outputs`, `times` one after the other, of which `constant` have inputs without a gradient; own:
-    pairs of matrices that an example has of its own, as of attention's heads, 0 where the right
-    matrix is every example's.
+    """A matrix product in the forward pass of a layer.
+
+    Each example multiplies a `rows` x `inputs` matrix by an `inputs` x `outputs` matrix.
+
+    Attributes:
+        rows: Rows of the left matrix.
+        inputs: Columns of the left matrix.
+        outputs: Columns of the right matrix.
+        times: Number of products, one after the other.
+        constant: How many of them have inputs that need no gradient.
+        own: Number of matrix pairs that belong to one example, such as those of attention heads; 0
+            if all examples share the right matrix.
     """
 
     rows: int
@@ -28,7 +38,17 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Convolve:
-    """A convolution of one image; pairs are downwards and to the right, `padding` is on each side."""
+    """A convolution of one image.
+
+    Attributes:
+        channels: Channels of the input.
+        height: Height of the input.
+        width: Width of the input.
+        filters: Channels of the output.
+        kernel: Height and width of a filter.
+        stride: Vertical and horizontal stride.
+        padding: Rows on each side, and columns on each side.
+    """
 
     channels: int
     height: int
@@ -41,50 +61,63 @@ class Convolve:
     @property
     def output(self) -> tuple[int, int]:
         """Height and width of the output."""
-        sizes = zip((self.height, self.width), self.kernel, self.stride, self.padding, strict=True)
         height, width = (
-            (size + 2 * padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes
+            (size + 2 * padding - kernel) // stride + 1
+            for size, kernel, stride, padding in zip(
+                (self.height, self.width), self.kernel, self.stride, self.padding, strict=True
+            )
         )
         return height, width
 
     @property
     def weights(self) -> int:
+        """Elements of all filters."""
         return self.filters * self.channels * self.kernel[0] * self.kernel[1]
 
     def macs(self, batch_size: int) -> int:
-        """Multiply-accumulates, in any direction."""
-        return batch_size * self.output[0] * self.output[1] * self.weights
+        """Return the multiply-accumulates of the forward pass, or of either gradient."""
+        height, width = self.output
+        return batch_size * height * width * self.weights
 
     def elements(self, batch_size: int) -> int:
-        """Of input, filters and output: any direction reads two of them, or their gradients, and
-        writes the third.
+        """Return the elements of input, filters and output.
+
+        The forward pass and each gradient read two of them, or their gradients, and write the
+        third.
         """
-        images = (
-            self.channels * self.height * self.width
-            + self.filters * self.output[0] * self.output[1]
-        )
-        return batch_size * images + self.weights
+        height, width = self.output
+        image_elements = self.channels * self.height * self.width + self.filters * height * width
+        return batch_size * image_elements + self.weights
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer with its bias, rectifier and addition; counts are elements per example, of
-    parameters in all.
+    """One layer with its bias, rectifier and residual addition.
 
-    macs: multiply-accumulates of the forward pass; input_macs: those of the gradient of its inputs,
-    by default as many. parameters: trained; fixed_parameters: moving statistics; weights: what the
-    gradient of the inputs is made with; rows: parameters that one example's lookup reads, by
-    default all; borrowed: those of another layer that it reads too; added: of a shared table's
-    gradient, what a lookup adds to.
+    Counts are elements per example, except parameters, which are totals.
 
-    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such
-    as gates; reread: its own outputs that the backward pass reads; again: inputs that this reads
-    again, by default all. kept: what must exist when the forward pass is over. held: what stays
-    from one step to the next, such as a cache.
-
-    is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets:
-    numbers of the batch that the loss compares its outputs with. products: what does the
-    multiply-accumulates, but for depthwise convolutions, which are no matrix product.
+    Attributes:
+        name: A name for tables.
+        macs: Multiply-accumulates of the forward pass.
+        input_macs: Multiply-accumulates of the gradient of the inputs; None: the same number.
+        parameters: Trained parameters.
+        fixed_parameters: Parameters that are not trained, such as moving statistics.
+        weights: Parameters from which the gradient of the inputs is computed.
+        rows: Parameters that the lookup of one example reads; None: all.
+        borrowed: Parameters of another layer that this layer reads, too.
+        added: Elements of the gradient of a shared table to which a lookup adds.
+        read: Inputs.
+        written: Outputs.
+        inner: Elements that the forward pass writes only for the backward pass, such as gates.
+        reread: Outputs that the backward pass of this layer reads.
+        again: Inputs that the backward pass reads again; None: all.
+        kept: Elements that must exist when the forward pass ends.
+        held: Elements that stay from one step to the next, such as a cache.
+        is_first: Whether it reads the batch, whose gradient is not needed.
+        is_last: Whether it writes the logits.
+        targets: Numbers of the batch with which the loss compares the outputs.
+        products: The operations that perform the multiply-accumulates. Depthwise convolutions are
+            not among them, because they are not matrix products.
     """
 
     name: str
@@ -109,7 +142,7 @@ class Layer:
     products: tuple[Multiply | Convolve, ...] = ()
 
 
-@lru_cache(maxsize=4096)  # the points of a sweep have the same ones
+@lru_cache(maxsize=4096)  # the points of a sweep share their layers
 def dense(
     name: str,
     inputs: int,
@@ -120,13 +153,17 @@ def dense(
     is_first: bool = False,
     is_last: bool = False,
 ) -> Layer:
-    """A dense layer over `tokens` positions; its outputs are kept for the gradient of what follows."""
+    """Return a dense layer over `tokens` positions.
+
+    Its outputs are kept for the gradient of the next layer.
+    """
+    weights = inputs * outputs
     return Layer(
         name,
-        macs=tokens * inputs * outputs,
+        macs=tokens * weights,
         input_macs=0 if is_first else None,
-        parameters=(inputs + bias) * outputs,
-        weights=0 if is_first else inputs * outputs,
+        parameters=weights + (outputs if bias else 0),
+        weights=0 if is_first else weights,
         read=tokens * inputs,
         written=tokens * outputs,
         kept=tokens * outputs,
@@ -138,12 +175,11 @@ def dense(
 
 
 def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
-    """Rows of a table."""
+    """Return a lookup of `tokens` rows in a table of `vocabulary` x `width` parameters."""
     rows = tokens * width
-    parameters = vocabulary * width
     return Layer(
         "embedding",
-        parameters=parameters,
+        parameters=vocabulary * width,
         rows=rows,
         read=tokens,
         written=rows,
@@ -154,8 +190,17 @@ def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training,
-    backward; cache_bytes: what stays from one step of a generation to the next, part of the memory.
+    """The costs of one step.
+
+    Attributes:
+        parameters: Trained parameters of one model.
+        non_trainable_parameters: Other parameters of one model.
+        forward_flops: FLOP of the forward pass.
+        backward_flops: FLOP of the backward pass; 0 in inference.
+        flops_per_step: FLOP of both.
+        bytes_per_step: Compulsory memory traffic.
+        memory_lower_bound_bytes: Lower bound of the memory.
+        cache_bytes: The part of the memory that stays from one step of a generation to the next.
     """
 
     parameters: int
@@ -168,100 +213,138 @@ class Costs:
     cache_bytes: int = 0
 
     def times(self, devices: int) -> Self:
-        """Of so many devices with a step like this each; the parameters stay those of one model."""
-        names = (
-            "forward_flops",
-            "backward_flops",
-            "flops_per_step",
-            "bytes_per_step",
-            "memory_lower_bound_bytes",
+        """Return the costs of `devices` devices that each perform a step like this one.
+
+        The parameters remain those of one model.
+        """
+        return replace(
+            self,
+            forward_flops=devices * self.forward_flops,
+            backward_flops=devices * self.backward_flops,
+            flops_per_step=devices * self.flops_per_step,
+            bytes_per_step=devices * self.bytes_per_step,
+            memory_lower_bound_bytes=devices * self.memory_lower_bound_bytes,
         )
-        return replace(self, **{name: devices * getattr(self, name) for name in names})
 
 
-#: Of what only the worker can count.
-UNKNOWN = Costs(0, 0, 0, 0, 0, 0, 0)
+#: The costs of a model that only the worker can count.
+UNKNOWN = Costs(
+    parameters=0,
+    non_trainable_parameters=0,
+    forward_flops=0,
+    backward_flops=0,
+    flops_per_step=0,
+    bytes_per_step=0,
+    memory_lower_bound_bytes=0,
+)
 
 
 def sum_costs(
     layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int
 ) -> Costs:
-    """Costs of one step over all layers; `slots` is the number of optimizer variables of the size
-    of each weight.
+    """Return the costs of one step over all layers.
 
-    bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses,
-    which are a layer's forward pass, its backward pass, the loss and the update.
-    memory_lower_bound_bytes is what must exist at one moment: in training the end of the forward
-    pass, in inference the largest of inputs and outputs of one product, with weights and batch.
-    docs/reference/metrics.md says which tensors these are, and how wide.
+    `bytes_per_step` is compulsory traffic: a tensor crosses the memory bus once per use. Its uses
+    are the forward pass of a layer, its backward pass, the loss and the update.
+
+    `memory_lower_bound_bytes` is what must exist at one moment. In training that is the end of the
+    forward pass. In inference it is the product with the largest inputs and outputs, with weights
+    and batch. docs/reference/metrics.md lists the tensors and their widths.
+
+    Args:
+        layers: The layers in the order of the forward pass.
+        batch_size: Examples per step.
+        precision: The type of the activations, a key of `COMPUTE_BYTES`.
+        mode: train, inference or generate.
+        slots: Optimizer variables of the size of each weight.
     """
-    training = mode == "train"
     width = COMPUTE_BYTES[precision]
-    forward = 2 * batch_size * sum(layer.macs for layer in layers)
-    inputs = sum(layer.macs if layer.input_macs is None else layer.input_macs for layer in layers)
-    backward = forward + 2 * batch_size * inputs if training else 0
+    is_training = mode == "train"
+    macs = sum(layer.macs for layer in layers)
     parameters = sum(layer.parameters for layer in layers)
-    fixed = sum(layer.fixed_parameters for layer in layers)
-    batch = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)
+    fixed_parameters = sum(layer.fixed_parameters for layer in layers)
+    forward_flops = 2 * batch_size * macs
+    backward_flops = 0
     traffic = sum(_forward_bytes(layer, batch_size, width) for layer in layers)
-    cache = width * batch_size * sum(layer.held for layer in layers)
-    memory = (width if mode == "generate" else _FULL_BYTES) * (parameters + fixed) + batch + cache
-    if training:
-        classes = _FULL_BYTES * batch_size * sum(layer.targets for layer in layers)
-        traffic += classes + sum(
-            _training_bytes(layer, batch_size, width, slots) for layer in layers
-        )
-        memory += (
-            _FULL_BYTES * slots * parameters
-            + classes
-            + width * batch_size * sum(layer.kept for layer in layers)
-        )
+    batch_bytes = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)
+    cache_bytes = width * batch_size * sum(layer.held for layer in layers)
+    # A model that only generates keeps its weights in the type of the products.
+    weight_bytes = width if mode == "generate" else _FULL_BYTES
+    memory = weight_bytes * (parameters + fixed_parameters) + batch_bytes + cache_bytes
+    if is_training:
+        target_bytes = _FULL_BYTES * batch_size * sum(layer.targets for layer in layers)
+        slot_bytes = _FULL_BYTES * slots * parameters
+        kept_bytes = width * batch_size * sum(layer.kept for layer in layers)
+        backward_flops = forward_flops + 2 * batch_size * sum(map(_input_macs, layers))
+        traffic += target_bytes
+        traffic += sum(_training_bytes(layer, batch_size, width, slots) for layer in layers)
+        memory += slot_bytes + target_bytes + kept_bytes
     else:
-        traffic += _FULL_BYTES * fixed
+        traffic += _FULL_BYTES * fixed_parameters
         memory += batch_size * max(_live_bytes(layer, width) for layer in layers)
-    return Costs(parameters, fixed, forward, backward, forward + backward, traffic, memory, cache)
+    return Costs(
+        parameters=parameters,
+        non_trainable_parameters=fixed_parameters,
+        forward_flops=forward_flops,
+        backward_flops=backward_flops,
+        flops_per_step=forward_flops + backward_flops,
+        bytes_per_step=traffic,
+        memory_lower_bound_bytes=memory,
+        cache_bytes=cache_bytes,
+    )
+
+
+def _input_macs(layer: Layer) -> int:
+    """Return the multiply-accumulates of the gradient of the inputs of a layer."""
+    return layer.macs if layer.input_macs is None else layer.input_macs
 
 
 def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
-    """Weights (of an embedding the rows looked up, at most the table) and inputs read, outputs
-    written.
+    """Return the bytes of the forward pass: weights and inputs read, outputs written.
+
+    An embedding reads the rows of the batch, but at most its table.
     """
     weights = layer.parameters + layer.borrowed
     if layer.rows is not None:
         weights = min(weights, batch_size * layer.rows)
-    moved = layer.read * (_FULL_BYTES if layer.is_first else width)
-    moved += layer.written * (_FULL_BYTES if layer.is_last else width)
-    return weights * width + batch_size * moved
+    input_width = _FULL_BYTES if layer.is_first else width
+    output_width = _FULL_BYTES if layer.is_last else width
+    example_bytes = layer.read * input_width + layer.written * output_width
+    return weights * width + batch_size * example_bytes
 
 
 def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> int:
-    """What training adds for `layer`; a gradient between two layers is written by one and read by
-    one: both are charged to the reader of the activation, and the logits' to the last layer, with
-    the loss that reads them.
+    """Return the bytes that training adds to the forward pass of a layer.
+
+    One layer writes the gradient between two layers and the other reads it. Both uses are charged
+    to the layer that reads the activation. The gradient of the logits is charged to the last layer,
+    with the loss that reads them.
     """
-    moved = (layer.read if layer.again is None else layer.again) * (
-        _FULL_BYTES if layer.is_first else width
-    )
-    moved += 0 if layer.is_first else 2 * layer.read * width  # a gradient written and read
-    moved += (2 * layer.inner + layer.reread) * width
+    inputs_again = layer.read if layer.again is None else layer.again
+    example_bytes = inputs_again * (_FULL_BYTES if layer.is_first else width)
+    if not layer.is_first:
+        example_bytes += 2 * layer.read * width  # the gradient of the inputs: written and read
+    example_bytes += (2 * layer.inner + layer.reread) * width
     if layer.is_last:
-        moved += 3 * layer.written * _FULL_BYTES
-    gradients = layer.weights * width + layer.parameters * 2 * width
-    gradients += 2 * min(layer.parameters + layer.borrowed, batch_size * layer.added) * width
-    update = (
-        layer.parameters * _FULL_BYTES * (2 + 2 * slots) + layer.fixed_parameters * _FULL_BYTES * 2
-    )
-    return batch_size * moved + gradients + update
+        example_bytes += 3 * layer.written * _FULL_BYTES
+    gradient_bytes = (layer.weights + 2 * layer.parameters) * width
+    table = layer.parameters + layer.borrowed
+    gradient_bytes += 2 * min(table, batch_size * layer.added) * width
+    # The update reads and writes each parameter and each of its slots.
+    update_bytes = layer.parameters * _FULL_BYTES * (2 + 2 * slots)
+    update_bytes += layer.fixed_parameters * _FULL_BYTES * 2
+    return batch_size * example_bytes + gradient_bytes + update_bytes
 
 
 def _live_bytes(layer: Layer, width: int) -> int:
-    """Bytes per example that exist beside the batch while `layer` runs: a product writes over none
-    of its inputs.
+    """Return the bytes per example that exist next to the batch while a layer runs.
+
+    A product overwrites none of its inputs.
     """
-    if layer.is_first or not layer.macs:
-        inputs = 0
-    else:
+    inputs = 0
+    if layer.macs and not layer.is_first:
         inputs = max(0, layer.read - layer.held)
-    return max(
-        (inputs + layer.written) * width, layer.written * _FULL_BYTES if layer.is_last else 0
-    )
+    live = (inputs + layer.written) * width
+    if layer.is_last:
+        return max(live, layer.written * _FULL_BYTES)
+    return live
