@@ -23,7 +23,7 @@ import mlperf_loadgen as lg
 import numpy as np
 
 from paradnn.worker.arrivals import LOADGEN_SEED, arrivals
-from paradnn.worker.meters import EnergyMeter
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.peak_search import percentile
 from paradnn.workloads.serve import SERVER
 from paradnn.workloads.serve.generator import QueryGenerator

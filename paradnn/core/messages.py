@@ -164,7 +164,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """What took processor time from the measured blocks (`paradnn.worker.meters`).
+    """What took processor time from the measured blocks (`paradnn.worker.contention`).
 
     Shares are relative to the capacity of the cores, except `throttled_fraction`, which is relative
     to the elapsed time. A value is None if the system does not provide it.

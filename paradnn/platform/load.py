@@ -16,7 +16,7 @@ with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
 from paradnn.core.words import counted
-from paradnn.worker.meters import between, read_counters
+from paradnn.worker.contention import contention_between, read_counters
 
 #: A host is busy if others take this many cores, or the hypervisor this share of their time.
 BUSY_CORES = 0.3
@@ -143,7 +143,7 @@ class LoadMonitor:
         """The load since construction, of which some tenths of a second must have passed."""
         time.sleep(max(0.0, self._counters.seconds + _MIN_SECONDS - time.perf_counter()))
         counters = read_counters()
-        seen = between(self._counters, counters)
+        seen = contention_between(self._counters, counters)
         return HostLoad(
             cores=counters.cores,
             average=load_average(),

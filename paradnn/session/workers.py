@@ -125,7 +125,7 @@ class PointProcesses:
     def held(self, pid: int, limit: int | None) -> int:
         """Bytes of a child and the processes that it started; above `limit` what they share counts
         once. Each counts with as much of files as the worker holds: so much would a process of its
-        own (`paradnn.worker.meters`).
+        own (`paradnn.worker.memory`).
         """
         each = self._each(pid)
         total = sum(each.values())

@@ -29,7 +29,7 @@ from paradnn.core.messages import (
     Started,
     WorkloadMessage,
 )
-from paradnn.worker.meters import give_back, remember_file_pages
+from paradnn.worker.memory import release_free_memory, remember_file_pages
 
 #: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far,
 #: should it not end.
@@ -64,7 +64,7 @@ def serve(channel: EventWriter, handler: Handler) -> None:
     """
     # What was imported stays as it is: the collector need not touch (and so copy) those pages in
     # every child.
-    give_back()
+    release_free_memory()
     gc.freeze()
     remember_file_pages()
     wakeup, notify = os.pipe()

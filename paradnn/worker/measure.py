@@ -1,10 +1,10 @@
-"""How a step is timed: calibrated blocks, warm-up until windows agree, blocks until enough, a
-verdict on those.
+"""Times a step: calibration, warm-up, measured blocks, and a verdict on them.
 
-A block is a number of steps between two synchronisations, long enough that neither the clock nor
-the host's dispatch is what is measured. Where the measured blocks are not steady, they become
-warm-up and twice as many are measured, twice at most; where something disturbed them, as many are
-measured again, once, and the less disturbed count. Every block is kept; summaries are the driver's.
+A block is a number of steps between two synchronizations. It is long enough that neither the clock
+nor the dispatch of the host dominates. If the measured blocks are not steady, they become warm-up,
+and twice as many are measured, at most twice. If something disturbed them, the same number is
+measured again, once, and the less disturbed attempt counts. Every block is kept; the driver
+computes the summaries.
 """
 
 import math
@@ -18,47 +18,69 @@ from typing import Any, Self
 
 from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
+from paradnn.worker.contention import ContentionMonitor, TurnsMonitor
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.frameworks import Step
-from paradnn.worker.meters import ContentionMonitor, EnergyMeter, TurnsMonitor
 from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
 from paradnn.worker.turns import Turn
 
-#: Blocks of a window: the last two or three of the warm-up end it once they show no change.
+#: Blocks of a window. The warm-up ends once its last two or three windows show no change.
 WINDOW = 4
-#: How often blocks that are not steady are measured again, and how often those that something
-#: disturbed.
+#: How often blocks that are not steady are measured again.
 REPEATS = 2
+#: How often blocks that something disturbed are measured again.
 DISTURBED_REPEATS = 1
-#: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours
-#: resemble each other it is too narrow, and a stop finds the moments at which it is (`python -m
-#: benchmarks.steadiness --stop 0.02`).
+#: `measure.relative_interval` does not stop before this many blocks. The interval of fewer blocks
+#: is too narrow if neighbors are correlated, and a stopping rule finds the moments at which it is
+#: (`python -m benchmarks.steadiness --stop 0.02`).
 FEWEST_TO_STOP = 40
-#: A block counts no more steps than this, however short a step is.
+#: The interval is checked again after this growth of the number of blocks, as a check takes longer
+#: the more blocks there are.
+_CHECK_GROWTH = 1.05
+#: A block has at most this many steps, however short a step is.
 MAX_STEPS = 1_000_000
-#: In turns, blocks of more steps than this begin with one that is not timed: the caches hold the
-#: other point's data.
+#: A calibration step aims this much beyond the shortest block, and grows at most tenfold.
+_CALIBRATION_MARGIN = 1.1
+_MAX_CALIBRATION_GROWTH = 10
+#: When two points take turns, blocks of more steps than this begin with an untimed step, because
+#: the caches hold the data of the other point.
 _LEAD = 3
-#: Reference kernels take this share of the time where none is given.
+#: The share of the time for reference kernels with measure.reference=true.
 REFERENCE_SHARE = 0.2
-#: Behind them steps go untimed for so many seconds: caches, sleeping threads and clocks are not the
-#: model's at once.
+#: Steps are untimed for this many seconds after reference kernels, because caches, sleeping threads
+#: and clocks do not recover at once.
 SETTLE_SECONDS = 0.01
+#: `compile_steps` ends after this many steps, even if each of them compiles again.
+MOST_STEPS = 8
+#: Synchronized steps for the latency quantiles: p99 needs at least a hundred.
+_LATENCY_STEPS = 200
+_LATENCY_SECONDS = 10.0
 
-#: Seconds of a call of each reference kernel, which it runs.
+#: Runs every reference kernel, and returns the seconds of a call by kernel.
 Reference = Callable[[], Mapping[str, float]]
-#: Runs so many steps, waits for the device, and returns the last loss.
+#: Runs a number of steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
 
 
 class NotFinite(PointEnded):
-    """The loss is NaN or infinite: the steps that are timed train nothing."""
+    """The loss is NaN or infinite, so the timed steps train nothing."""
 
     outcome = "nan"
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The numbers of the protocol: seconds, counts of blocks, and a share of the median or None."""
+    """The timing protocol; see `paradnn.config.point.Measure`.
+
+    Attributes:
+        min_seconds: Shortest measurement.
+        min_blocks: Fewest blocks.
+        max_seconds: Longest measurement, all attempts included.
+        block_seconds: Shortest block.
+        warmup_seconds: Longest warm-up.
+        relative_interval: Stop once half the 95% interval is below this share of the median.
+        reference: Share of the time for reference kernels; True for `REFERENCE_SHARE`.
+    """
 
     min_seconds: float
     min_blocks: int
@@ -70,67 +92,86 @@ class Protocol:
 
     @property
     def reference_share(self) -> float:
-        """The share of the time between blocks, at most, in which reference kernels run."""
+        """The largest share of the time between blocks for reference kernels."""
         if self.reference is True:
             return REFERENCE_SHARE
         return float(self.reference)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Self:
-        """The protocol in the request's `measure` group."""
-        return cls(
-            **{name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
-        )
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the protocol in the `measure` group of a request."""
+        known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What was observed during one attempt at the measured blocks."""
+
+    contention: Contention | None
+    joules: float | None
+    compiled: int
 
 
 class AttemptRecorder:
-    """Watches the attempts at the measured blocks, each from its first block to its last: what
-    others take, and of a model's step the energy and the programs compiled meanwhile. `kept`: the
-    number of the attempt that counts.
+    """Observes each attempt at the measured blocks, from its first block to its last.
+
+    It records the contention, the energy, and the number of programs that were compiled.
+
+    Args:
+        meter: Counts the energy; by default it is unavailable.
+        compilations: Returns how many programs the step has compiled so far.
+
+    Attributes:
+        kept: Index of the attempt that counts, by default the last.
     """
 
     def __init__(
         self, meter: EnergyMeter | None = None, compilations: Callable[[], int] = lambda: 0
     ) -> None:
-        self._watch = ContentionMonitor()
+        self._monitor = ContentionMonitor()
         self._meter = meter or EnergyMeter("unavailable")
         self._compilations = compilations
-        self._compiled = 0
-        self._seen: list[tuple[Contention | None, float | None, int]] = []
+        self._compiled_before = 0
+        self._attempts: list[_Attempt] = []
         self.kept = -1
 
     def start(self) -> None:
-        self._compiled = self._compilations()
+        """Begin an attempt."""
+        self._compiled_before = self._compilations()
         self._meter.start()
-        self._watch.start()
+        self._monitor.start()
 
     def stop(self) -> float:
-        """It has ended: what others took of it, 0 where nothing disturbed it."""
-        seen = self._watch.stop()
-        self._seen.append((seen, self._meter.joules(), self._compilations() - self._compiled))
-        return seen.taken if seen and seen.reason else 0.0
+        """End the attempt, and return the share that others took of it; 0 if it was undisturbed."""
+        contention = self._monitor.stop()
+        compiled = self._compilations() - self._compiled_before
+        self._attempts.append(_Attempt(contention, self._meter.joules(), compiled))
+        if contention and contention.reason:
+            return contention.taken
+        return 0.0
 
     @property
     def contention(self) -> Contention | None:
-        """What disturbed the blocks that count; None where the system does not tell."""
-        return self._seen[self.kept][0]
+        """What disturbed the blocks that count; None if the system does not provide it."""
+        return self._attempts[self.kept].contention
 
     @property
     def energy(self) -> tuple[float | None, str]:
-        """Joules, None where they are not known, and where they come from."""
-        return self._seen[self.kept][1], self._meter.source
+        """Joules of the blocks that count, None if unknown, and the source."""
+        return self._attempts[self.kept].joules, self._meter.source
 
-    def judged(self, timing: Timing) -> Timing:
-        """`timing`, not steady where something was compiled meanwhile, or the process was stopped."""
-        seen, _, compiled = self._seen[self.kept]
-        if compiled:
-            what = f"compiled {compiled} program(s)"
+    def checked(self, timing: Timing) -> Timing:
+        """Return the timing; it is not steady if a program was compiled or the process stopped."""
+        attempt = self._attempts[self.kept]
+        if attempt.compiled:
+            problem = f"compiled {attempt.compiled} program(s)"
+        elif attempt.contention and attempt.contention.stops:
+            problem = "were stopped (SIGSTOP)"
         else:
-            what = "were stopped (SIGSTOP)"
-        unsteady = replace(
-            timing, steady=False, steady_reason=f"the measured steps {what}; {timing.steady_reason}"
-        )
-        return unsteady if compiled or (seen and seen.stops) else timing
+            return timing
+        reason = f"the measured steps {problem}; {timing.steady_reason}"
+        return replace(timing, steady=False, steady_reason=reason)
 
 
 def measure_steps(
@@ -138,46 +179,64 @@ def measure_steps(
     protocol: Protocol,
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
-    watch: AttemptRecorder | None = None,
+    *,
+    recorder: AttemptRecorder | None = None,
     reference: Reference | None = None,
     turn: Turn | None = None,
     turns_monitor: TurnsMonitor | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks.
-    Raises NotFinite. With `turn` another point has the machine between the blocks, of which there
-    are as many as turns; `turns_monitor` watches this point's turns.
+    """Calibrate, warm up and measure.
+
+    Args:
+        run: Runs steps.
+        protocol: The timing protocol.
+        phase: Enters a phase by its name.
+        clock: Returns seconds.
+        recorder: Observes the attempts.
+        reference: Runs the reference kernels between blocks.
+        turn: Gives the machine to another point between the blocks. The number of blocks is then
+            that of the turns.
+        turns_monitor: Observes the turns of this point.
+
+    Raises:
+        NotFinite: The loss is NaN or infinite.
     """
-    measuring = _Measuring(run, protocol, clock, watch, reference)
+    timer = _BlockTimer(run, protocol, clock, recorder, reference)
     with phase("warmup"):
         begin = clock()
-        calibration = measuring.calibrate()
+        calibration = timer.calibrate()
         warmup = [calibration[-1].seconds]
         while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
-            measuring.refer_in_turn(len(warmup), begin)
-            warmup.append(measuring.block())
+            timer.run_reference_if_due(len(warmup), begin)
+            warmup.append(timer.time_block())
     with phase("measure"):
         if turn:
-            attempts = [(0.0, measuring.in_turn(warmup, turn, turns_monitor or TurnsMonitor()))]
+            attempts = [(0.0, timer.measure_in_turns(warmup, turn, turns_monitor))]
         else:
-            attempts = measuring.attempts(warmup)
-    # Of those that were disturbed the least; one that was not is the last.
-    kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number][0])
-    if watch and not turn:
-        watch.kept = kept
+            attempts = timer.measure_attempts(warmup)
+    # The least disturbed attempt counts. An undisturbed attempt is always the last.
+    kept = min(reversed(range(len(attempts))), key=lambda index: attempts[index][0])
+    if recorder and not turn:
+        recorder.kept = kept
     blocks = [timing.blocks for _, timing in attempts]
+    before = [*chain(*blocks[:kept])]
+    after = [*chain(*blocks[kept + 1 :])]
     return replace(
         attempts[kept][1],
         calibration=calibration,
-        warmup=[*warmup, *chain(*blocks[:kept])],
-        final_loss=measuring.loss,
-        discarded=[*chain(*blocks[kept + 1 :])],
-        repeated=sum(chain(*blocks[:kept], *blocks[kept + 1 :])),
+        warmup=[*warmup, *before],
+        final_loss=timer.loss,
+        discarded=after,
+        repeated=sum([*before, *after]),
     )
 
 
-class _Measuring:
-    """Blocks of `steps` steps, once those are calibrated; `loss` is the last one, and none that is
-    not finite.
+class _BlockTimer:
+    """Times blocks of steps.
+
+    Attributes:
+        steps: Steps per block, once they are calibrated.
+        loss: The loss of the last step.
     """
 
     def __init__(
@@ -185,24 +244,29 @@ class _Measuring:
         run: Run,
         protocol: Protocol,
         clock: Callable[[], float],
-        watch: AttemptRecorder | None,
+        recorder: AttemptRecorder | None,
         reference: Reference | None,
     ) -> None:
         self._run = run
         self._protocol = protocol
         self._clock = clock
-        self._watch = watch
+        self._recorder = recorder
         self._reference = reference
         self.steps = 1
         self.loss: float | None = None
-        # References since the warm-up began; the seconds that each of this attempt took, and its
-        # first block's number.
+        #: References since the warm-up began.
         self._references: list[References] = []
-        self._beside: list[float] = []
-        self._first = 0
+        #: Seconds of each reference of the current attempt, with the untimed steps after it.
+        self._reference_seconds: list[float] = []
+        #: Number of the first block of the current attempt.
+        self._first_block = 0
 
-    def block(self, steps: int | None = None) -> float:
-        """Seconds of a block, of so many steps where they are given."""
+    def time_block(self, steps: int | None = None) -> float:
+        """Return the seconds of a block, by default of the calibrated number of steps.
+
+        Raises:
+            NotFinite: The loss is NaN or infinite.
+        """
         steps = steps or self.steps
         start = self._clock()
         self.loss = self._run(steps)
@@ -212,224 +276,264 @@ class _Measuring:
         return seconds
 
     def calibrate(self) -> list[Trial]:
-        """Steps of a block that lasts at least `block_seconds`, twice in a row: the first are slow
-        and mislead.
-        """
-        wanted = self._protocol.block_seconds
-        confirmed = 0
-        trials: list[Trial] = []
-        while True:
-            seconds = self.block()
-            trials.append(Trial(self.steps, seconds))
-            if seconds >= wanted or self.steps >= MAX_STEPS:
-                confirmed += 1
-                if confirmed == 2:
-                    return trials
-                continue
-            confirmed = 0
-            # Sized from the trial with a tenth in reserve, but at most tenfold.
-            sized = math.ceil(1.1 * wanted * self.steps / max(seconds, 1e-9))
-            self.steps = min(MAX_STEPS, max(self.steps + 1, min(sized, 10 * self.steps)))
+        """Find the number of steps of a block that lasts at least `block_seconds`.
 
-    def attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:
-        """Measure until the blocks are steady and nothing disturbed them, or no further attempt is
-        to be had; what others took of each attempt, and its blocks.
+        Two trials in a row must last that long, because the first steps are slow and mislead.
+        """
+        goal = self._protocol.block_seconds
+        confirmations = 0
+        trials: list[Trial] = []
+        while confirmations < 2:
+            seconds = self.time_block()
+            trials.append(Trial(self.steps, seconds))
+            if seconds >= goal or self.steps >= MAX_STEPS:
+                confirmations += 1
+                continue
+            confirmations = 0
+            estimate = math.ceil(_CALIBRATION_MARGIN * goal * self.steps / max(seconds, 1e-9))
+            growth_limit = _MAX_CALIBRATION_GROWTH * self.steps
+            self.steps = min(MAX_STEPS, max(self.steps + 1, min(estimate, growth_limit)))
+        return trials
+
+    def measure_attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:
+        """Measure until the blocks are steady and undisturbed, or no further attempt is allowed.
+
+        Returns:
+            For each attempt the share that others took, and its timing.
         """
         attempts: list[tuple[float, Timing]] = []
         begin = self._clock()
         scale = 1
-        known = [*warmup]
+        known_blocks = [*warmup]
         while True:
-            if self._watch:
-                self._watch.start()
             start = self._clock()
-            self._first = len(known)
-            self._beside = []
-            blocks = self._blocks(scale, begin)
-            taken = self._watch.stop() if self._watch else 0.0
-            self._refer(len(blocks))
-            # What was disturbed would make what follows look like a jump.
-            attempts.append(
-                (taken, self._timing([] if attempts and attempts[-1][0] else known, blocks))
-            )
-            known += blocks
-            growth = 1 if taken else 2
-            disturbed = sum(taken > 0 for taken, _ in attempts)
-            if (
-                (disturbed > DISTURBED_REPEATS)
-                if taken
-                else (attempts[-1][1].steady or scale == 2**REPEATS)
-            ):
+            was_disturbed = bool(attempts) and attempts[-1][0] > 0
+            # A disturbance before the attempt would make its blocks look like a jump.
+            before = [] if was_disturbed else known_blocks
+            taken, timing = self._attempt(scale, begin, before, len(known_blocks))
+            attempts.append((taken, timing))
+            known_blocks = [*known_blocks, *timing.blocks]
+            if self._is_last(attempts, scale):
                 return attempts
+            growth = 1 if taken else 2
             now = self._clock()
-            if (
-                len(known) < FEWEST
-                or now - begin + growth * (now - start) > self._protocol.max_seconds
-            ):
+            expected_end = now - begin + growth * (now - start)
+            if len(known_blocks) < FEWEST or expected_end > self._protocol.max_seconds:
                 return attempts
             scale *= growth
 
-    def in_turn(self, warmup: Sequence[float], turn: Turn, monitor: TurnsMonitor) -> Timing:
-        """A block each time that it is this point's turn, which `monitor` watches."""
+    def _attempt(
+        self, scale: int, begin: float, before: Sequence[float], first_block: int
+    ) -> tuple[float, Timing]:
+        """Make one attempt, and return the share that others took, and the timing."""
+        if self._recorder:
+            self._recorder.start()
+        self._first_block = first_block
+        self._reference_seconds = []
+        blocks = self._measure_blocks(scale, begin)
+        taken = self._recorder.stop() if self._recorder else 0.0
+        self._run_reference(len(blocks))
+        return taken, self._judge(before, blocks)
+
+    @staticmethod
+    def _is_last(attempts: Sequence[tuple[float, Timing]], scale: int) -> bool:
+        """Return whether the last attempt is good enough, or the last of its kind."""
+        taken, timing = attempts[-1]
+        if taken:
+            disturbed = sum(share > 0 for share, _ in attempts)
+            return disturbed > DISTURBED_REPEATS
+        return timing.steady or scale == 2**REPEATS
+
+    def measure_in_turns(
+        self, warmup: Sequence[float], turn: Turn, monitor: TurnsMonitor | None
+    ) -> Timing:
+        """Time a block whenever it is the turn of this point, which `monitor` observes."""
+        monitor = monitor or TurnsMonitor()
         blocks: list[float] = []
         turn.end()
         while turn.wait():
             monitor.start()
             if self.steps > _LEAD:
-                self.block(1)
-            blocks.append(self.block())
+                self.time_block(1)
+            blocks.append(self.time_block())
             monitor.stop()
             turn.end(blocks[-1] / self.steps)
-        return self._timing(warmup, blocks)
+        return self._judge(warmup, blocks)
 
-    def _blocks(self, scale: int, begin: float) -> list[float]:
-        """One measurement, `scale` times as long as the least; none goes on for longer than allowed
-        since `begin`.
+    def _measure_blocks(self, scale: int, begin: float) -> list[float]:
+        """Time the blocks of one attempt.
+
+        Args:
+            scale: Factor of the least number of blocks and seconds.
+            begin: When the first attempt began; all attempts share `max_seconds`.
         """
         protocol = self._protocol
         blocks: list[float] = []
         start = self._clock()
-        looked = 0
+        next_check = float(FEWEST_TO_STOP)
         while True:
-            self.refer_in_turn(len(blocks), start)
-            blocks.append(self.block())
+            self.run_reference_if_due(len(blocks), start)
+            blocks.append(self.time_block())
             now = self._clock()
             if now - begin >= protocol.max_seconds:
                 return blocks
-            spent = now - start - sum(self._beside)
+            spent = now - start - sum(self._reference_seconds)
             if spent < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
                 continue
             if protocol.relative_interval is None:
                 return blocks
-            # Looking takes longer the more blocks there are: every twentieth of them is often
-            # enough.
-            if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
-                [times] = adjusted_times([self._timed([], blocks)])
-                looked = len(blocks)
-                ends = block_interval(times)
-                if (
-                    ends
-                    and (ends[1] - ends[0]) / 2 / statistics.median(times)
-                    <= protocol.relative_interval
-                ):
+            if len(blocks) >= next_check:
+                if self._is_narrow(blocks, protocol.relative_interval):
                     return blocks
+                next_check = max(FEWEST_TO_STOP, _CHECK_GROWTH * len(blocks))
 
-    def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """What an attempt gave, with the verdict on its blocks and the two windows before them: in
-        ten blocks alone a drift does not show. Where references tell, a change of the machine's
-        speed is none of the model's.
+    def _is_narrow(self, blocks: list[float], goal: float) -> bool:
+        """Return whether half the 95% interval is at most the share `goal` of the median."""
+        [times] = adjusted_times([self._timing([], blocks)])
+        interval = block_interval(times)
+        if interval is None:
+            return False
+        low, high = interval
+        return (high - low) / 2 / statistics.median(times) <= goal
+
+    def _judge(self, before: Sequence[float], blocks: list[float]) -> Timing:
+        """Return the timing of an attempt with the verdict on its steadiness.
+
+        The verdict includes two windows of blocks before the attempt, because ten blocks alone do
+        not show a drift. With reference kernels, a change of the machine's speed does not count as
+        a change of the step.
         """
-        [series] = adjusted_times([self._timed(before[-2 * WINDOW :], blocks)])
-        steady = False
-        reason = f"too few blocks to tell: {len(series)} of {FEWEST}"
-        if len(series) >= FEWEST:
+        [series] = adjusted_times([self._timing(before[-2 * WINDOW :], blocks)])
+        if len(series) < FEWEST:
+            steady = False
+            reason = f"too few blocks to tell: {len(series)} of {FEWEST}"
+        else:
             change = find_change(series)
             steady = not change.matters
-            reason = f"{'' if change.matters else 'no change that matters: '}{change}"
+            reason = f"no change that matters: {change}" if steady else str(change)
         return replace(
-            self._timed([], blocks), steady=steady, steady_reason=reason, beside=sum(self._beside)
+            self._timing([], blocks),
+            steady=steady,
+            steady_reason=reason,
+            beside=sum(self._reference_seconds),
         )
 
-    def _timed(self, before: Sequence[float], blocks: list[float]) -> Timing:
-        """Blocks of this attempt with those `before` them, and the references beside them."""
-        seen = [
-            replace(each, blocks=each.blocks - self._first + len(before))
-            for each in self._references
-        ]
-        series = [*before, *blocks]
-        seen = [each for each in seen if each.blocks >= 0]
-        return Timing(self.steps, [], [], series, False, "", None, references=seen)
+    def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
+        """Return blocks of this attempt after those `before` it, with their references."""
+        offset = len(before) - self._first_block
+        references = [replace(each, blocks=each.blocks + offset) for each in self._references]
+        return Timing(
+            steps_per_block=self.steps,
+            calibration=[],
+            warmup=[],
+            blocks=[*before, *blocks],
+            steady=False,
+            steady_reason="",
+            final_loss=None,
+            references=[each for each in references if each.blocks >= 0],
+        )
 
-    def refer_in_turn(self, blocks: int, start: float) -> None:
-        """Run the reference kernels before a block as often as their share of the time since
-        `start` allows, and behind them steps that are not timed.
+    def run_reference_if_due(self, blocks: int, start: float) -> None:
+        """Run the reference kernels, and untimed steps after them, if their share allows it.
+
+        Args:
+            blocks: Number of blocks so far.
+            start: When these blocks began.
         """
         if self._reference is None:
             return
-        beside = sum(self._beside)
-        once = beside / len(self._beside) if self._beside else 0.0
+        spent = sum(self._reference_seconds)
+        mean = spent / len(self._reference_seconds) if self._reference_seconds else 0.0
         begin = self._clock()
-        if beside + once <= self._protocol.reference_share * (begin - start + once):
-            self._refer(blocks)
-            self.block(math.ceil(self.steps * SETTLE_SECONDS / self._protocol.block_seconds))
-            self._beside.append(self._clock() - begin)
+        if spent + mean <= self._protocol.reference_share * (begin - start + mean):
+            self._run_reference(blocks)
+            settling_blocks = SETTLE_SECONDS / self._protocol.block_seconds
+            self.time_block(math.ceil(self.steps * settling_blocks))
+            self._reference_seconds.append(self._clock() - begin)
 
-    def _refer(self, blocks: int) -> None:
+    def _run_reference(self, blocks: int) -> None:
         if self._reference is not None:
-            self._references.append(References(self._first + blocks, dict(self._reference())))
+            references = References(self._first_block + blocks, dict(self._reference()))
+            self._references.append(references)
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:
-    """Whether the warm-up is over: its last three windows, or two where there are no more, show no
-    change.
-    """
+    """Return whether the last three windows of the warm-up, or its only two, show no change."""
     return len(warmup) >= 2 * WINDOW and not find_change(warmup[-3 * WINDOW :]).matters
-
-
-# Steps that are timed one by one, before the blocks (the phase `compile`) and after them
-# (`latency`). The first step does not say it all: PyTorch compiles again where a value it took for
-# constant has changed, JAX where the state that comes out of a step is placed otherwise than the
-# one that went in.
-
-#: A step that compiles again every time ends the phase all the same.
-MOST_STEPS = 8
 
 
 def compile_steps(
     step: Step, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Compilation, float | None]:
-    """Run `step` until it compiles nothing, or for the eighth time; what that took, and the very
-    first loss.
+    """Run a step until it compiles nothing, at most `MOST_STEPS` times.
+
+    The first step is not enough: PyTorch compiles again if a value that it took for a constant
+    changes, and JAX if the state that a step returns is placed differently from the state that it
+    received.
+
+    Returns:
+        What that took, and the loss of the very first step.
     """
     seconds: list[float] = []
     programs: list[int] = []
     losses: list[float | None] = []
-    watch = ContentionMonitor()
-    watch.start()
+    monitor = ContentionMonitor()
+    monitor.start()
     while len(programs) < MOST_STEPS and (not programs or programs[-1]):
-        before = step.compilations()
+        compiled_before = step.compilations()
         start = clock()
         losses.append(step.run(1))
         seconds.append(clock() - start)
-        programs.append(step.compilations() - before)
-    notes = [note] if (note := step.compile_note()) else []
+        programs.append(step.compilations() - compiled_before)
+    notes = [step.compile_note()]
     if programs[-1]:
         notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
-    return Compilation(
-        seconds, programs, "; ".join(notes) or None, watch.stop(), step.conversion()
-    ), losses[0]
-
-
-#: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so
-#: long.
-_LATENCY_STEPS = 200
-_LATENCY_SECONDS = 10.0
+    compilation = Compilation(
+        seconds=seconds,
+        programs=programs,
+        note="; ".join(note for note in notes if note) or None,
+        contention=monitor.stop(),
+        conversion=step.conversion(),
+    )
+    return compilation, losses[0]
 
 
 def single_latencies(
-    run: Callable[[int], float | None],
-    longest: float,
+    run: Run,
+    max_seconds: float,
     clock: Callable[[], float] = time.perf_counter,
-    watch: ContentionMonitor | None = None,
+    monitor: ContentionMonitor | None = None,
 ) -> tuple[list[float], Contention | None]:
-    """Seconds of single synchronised steps, for no longer than `longest` seconds, the cap of the
-    measurement; and what disturbed them. Where something did they are timed once more, and those
-    that were disturbed less count.
+    """Return the seconds of single synchronized steps, and what disturbed them.
+
+    If something disturbed them, they are timed once more, and the less disturbed ones count.
+
+    Args:
+        run: Runs steps.
+        max_seconds: The longest measurement of the point, which limits each of the two tries.
+        clock: Returns seconds.
+        monitor: Observes the contention.
     """
-    watch = watch or ContentionMonitor()
-    longest = min(_LATENCY_SECONDS, longest)
+    monitor = monitor or ContentionMonitor()
+    limit = min(_LATENCY_SECONDS, max_seconds)
     tries: list[tuple[list[float], Contention | None]] = []
     for _ in range(2):
-        seconds: list[float] = []
-        watch.start()
-        begin = now = clock()
-        while len(seconds) < _LATENCY_STEPS and now - begin < longest:
-            run(1)
-            end = clock()
-            seconds.append(end - now)
-            now = end
-        seen = watch.stop()
-        if not seen or not seen.reason:
-            return seconds, seen
-        tries.append((seconds, seen))
+        monitor.start()
+        latencies = _time_single_steps(run, limit, clock)
+        contention = monitor.stop()
+        if not contention or not contention.reason:
+            return latencies, contention
+        tries.append((latencies, contention))
     return min(reversed(tries), key=lambda each: each[1].taken if each[1] else 0.0)
+
+
+def _time_single_steps(run: Run, limit: float, clock: Callable[[], float]) -> list[float]:
+    latencies: list[float] = []
+    begin = clock()
+    now = begin
+    while len(latencies) < _LATENCY_STEPS and now - begin < limit:
+        run(1)
+        end = clock()
+        latencies.append(end - now)
+        now = end
+    return latencies

@@ -94,7 +94,7 @@ def _rates(
     number of blocks, whether they are steady, and what disturbed them.
     """
     watch = AttemptRecorder()
-    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), watch=watch)
+    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), recorder=watch)
     rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
     low, middle, high = (
         statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3

@@ -1,15 +1,10 @@
-"""One request, in a forked child: a point is built, compiled, warmed up, measured and profiled;
-ceilings are measured.
-
-Every way this can end within Python is an outcome with a one-line reason; what ends the process
-itself is classified by the driver, which watches from outside.
-"""
+"""The state of a request while a kind of work measures it, and what all kinds have in common."""
 
 import contextlib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paradnn.core.layers import Costs, Layer, sum_costs
@@ -17,25 +12,55 @@ from paradnn.core.messages import Answer, Compilation, Contention, Measurement, 
 from paradnn.families import make_model, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import bind_cores, layout_of
+from paradnn.worker.contention import TurnsMonitor
+from paradnn.worker.energy import EnergyMeter, open_energy_meter
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import AttemptRecorder, Protocol, Run, measure_steps, single_latencies
-from paradnn.worker.meters import EnergyMeter, MemoryMeter, TurnsMonitor, open_meter
+from paradnn.worker.memory import MemoryMeter
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.turns import Turn
 
 #: Enters a phase by its name.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
-#: Timed blocks, joules and where they come from, and what disturbed the blocks.
-Timed = tuple[Timing, tuple[float | None, str], Contention | None]
+
+
+@dataclass(frozen=True)
+class TimedSteps:
+    """Timed blocks with what was observed meanwhile.
+
+    Attributes:
+        timing: The blocks.
+        joules: Their energy; None if it is unknown.
+        energy_source: The counter, or why it is unavailable.
+        contention: What disturbed them; None if the system does not provide it.
+    """
+
+    timing: Timing
+    joules: float | None
+    energy_source: str
+    contention: Contention | None = None
 
 
 class PointRun:
-    """A request while it is served: what was measured so far is in the answer, whatever comes next.
-    The point's kind of work says what is done; here is what all of them use. `request` is the point
-    as plain values, `report` is called with the name of each phase as it begins: of the profile
-    with the answer so far, so that no limit that it exceeds costs what was measured before.
+    """A request while it is served.
+
+    Results are noted as soon as they are known, so that they survive whatever follows. The point's
+    kind of work decides what is done.
+
+    Args:
+        request: The point as plain values.
+        framework: The imported framework.
+        report: Called with the name of each phase as it begins. For the profile it also gets the
+            answer so far, so that a limit that the profile exceeds does not cost earlier results.
+
+    Attributes:
+        phases: Enters phases and counts their seconds.
+        memory: Counts the memory of the point's processes.
+        reference: Runs the reference kernels; None if none are requested.
+        answered: The answer so far.
+        turn: Alternates with another point; None for a point on its own.
     """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
@@ -47,176 +72,197 @@ class PointRun:
         self.answered = Answer("crash", None, self.phases.seconds)
         self.turn = Turn(request["turns"]) if "turns" in request else None
 
-    def note(self, **known: Any) -> None:
-        """These fields of the answer are known now."""
-        self.answered = replace(self.answered, **known)
+    def note(self, **fields: Any) -> None:
+        """Set fields of the answer."""
+        self.answered = replace(self.answered, **fields)
 
     def open_devices(self) -> None:
+        """Bind the cores, open the devices, and build the reference kernels if requested."""
         with self.phases("build"):
             platform = bind_cores(self.request["platform"])
             devices = self.devices
             if devices > 1:
-                self.framework = distributed(
-                    self.framework, layout_of(devices, self.request["platform"])
-                )
+                layout = layout_of(devices, self.request["platform"])
+                self.framework = distributed(self.framework, layout)
             self.framework.open_device(platform)
-            if devices == 1 and not self.turn and self.request.get("measure", {}).get("reference"):
-                from paradnn.worker.reference import Reference  # which takes Keras
+            wants_reference = self.request.get("measure", {}).get("reference")
+            if devices == 1 and not self.turn and wants_reference:
+                self._build_reference(platform["name"])
 
-                protocol = Protocol.of(self.request["measure"])
-                self.reference = Reference(
-                    platform["name"], protocol.block_seconds, protocol.reference_share
-                )
-                if platform["name"] == "cpu":
-                    self.memory.beside = self.reference.nbytes
-                else:
-                    self.memory.beside = 0
+    def _build_reference(self, platform_name: str) -> None:
+        from paradnn.worker.reference import Reference  # imports Keras
+
+        protocol = Protocol.from_settings(self.request["measure"])
+        self.reference = Reference(platform_name, protocol.block_seconds, protocol.reference_share)
+        self.memory.reference_bytes = self.reference.nbytes if platform_name == "cpu" else 0
 
     @property
     def devices(self) -> int:
+        """Number of devices that share each step."""
         return int(self.request.get("devices", 1))
 
     @property
     def seconds_left(self) -> float:
-        """Until the driver ends the process."""
+        """Seconds until the driver ends the process."""
         return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
 
-    def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
-        """The timed blocks, joules and where they come from, and what disturbed the blocks."""
-        watch = AttemptRecorder(self.meter(), step.compilations)
-        protocol = Protocol.of(self.request["measure"])
-        own = self.reference
+    def time(self, run: Run, step: Step, phase: Phase | None = None) -> TimedSteps:
+        """Warm up and time blocks of steps.
+
+        Args:
+            run: Runs steps.
+            step: The compiled step.
+            phase: Enters the phases, by default those of the point.
+        """
+        recorder = AttemptRecorder(self.energy_meter(), step.compilations)
         turns_monitor = TurnsMonitor()
         timing = measure_steps(
             run,
-            protocol,
+            Protocol.from_settings(self.request["measure"]),
             phase or self.phases,
-            watch=watch,
-            reference=own,
+            recorder=recorder,
+            reference=self.reference,
             turn=self.turn,
             turns_monitor=turns_monitor,
         )
         if self.turn:
-            no_energy = (None, "unavailable: two points took turns")
-            return timing, no_energy, turns_monitor.contention()
-        joules, source = watch.energy
-        if own:
-            timing = replace(
-                timing,
-                references=[*(References(-1, each) for each in own.before), *timing.references],
-            )
-            # What was spent between the blocks took its share of the time.
-            blocks = sum(timing.blocks)
-            joules = joules and joules * blocks / (blocks + timing.beside)
-        return watch.judged(timing), (joules, source), watch.contention
+            source = "unavailable: two points took turns"
+            return TimedSteps(timing, None, source, turns_monitor.contention())
+        joules, source = recorder.energy
+        if self.reference:
+            first_references = [References(-1, seconds) for seconds in self.reference.before]
+            timing = replace(timing, references=[*first_references, *timing.references])
+            if joules is not None:
+                # Reference kernels used a share of the energy that equals their share of the time.
+                block_seconds = sum(timing.blocks)
+                joules *= block_seconds / (block_seconds + timing.beside)
+        return TimedSteps(recorder.checked(timing), joules, source, recorder.contention)
 
     def note_measured(
         self,
-        timed: Timed,
+        timed: TimedSteps,
         workload: BuiltModel | None,
         compilation: Compilation,
         products: Mapping[str, float],
         loss: Any = None,
     ) -> None:
-        """What timed steps of a model gave (None: they have none); `loss` is the very first,
-        `products` are FLOPs.
+        """Note what the timed steps gave.
+
+        Args:
+            timed: The timed blocks.
+            workload: The built model; None if the steps have none.
+            compilation: The first steps.
+            products: FLOPs of products by the type of their operands.
+            loss: The loss of the very first step.
         """
-        timing, energy, contention = timed
+        parameters = 0
+        counted = None
         if workload:
-            parameters = _elements(workload.model.trainable_variables)
-        else:
-            parameters = 0
-        if workload:
+            parameters = _count_elements(workload.model.trainable_variables)
             counted = counted_costs(workload, self.request, sum(products.values()))
-        else:
-            counted = None
-        measured = Measurement(
-            parameters, compilation, shares(products), loss, timing, *energy, contention, counted
+        measurement = Measurement(
+            parameters=parameters,
+            compilation=compilation,
+            product_types=shares(products),
+            first_loss=loss,
+            timing=timed.timing,
+            energy_joules=timed.joules,
+            energy_source=timed.energy_source,
+            contention=timed.contention,
+            counted=counted,
         )
-        self.note(measurement=measured)
+        self.note(measurement=measurement)
 
     def note_latencies(self, run: Run) -> None:
-        """Seconds of single steps, and what disturbed them; not where two points take turns to
-        compare their blocks.
-        """
+        """Time single steps, unless two points take turns to compare their blocks."""
         if self.turn:
             return
         with self.phases("latency"):
-            seconds, disturbed = single_latencies(run, self.request["measure"]["max_seconds"])
-        self.note_contention("latency", disturbed)
-        self.note(latencies=seconds)
+            latencies, contention = single_latencies(run, self.request["measure"]["max_seconds"])
+        self.note_contention("latency", contention)
+        self.note(latencies=latencies)
 
-    def look_closer(self, step: Step) -> None:
-        """What the point took of memory, then where the time of its steps goes, if so asked for."""
-        # Before the profiler, whose buffers are none of the model's memory.
+    def note_memory_and_profile(self, step: Step) -> None:
+        """Note the memory of the point, then profile its steps if requested.
+
+        The memory comes first, because the buffers of the profiler do not belong to the model.
+        """
         if self.answered.peak_memory_bytes is None:
             self.note_memory()
         settings = self.request["measure"]
-        if settings["profile"] or settings["keep_trace"]:
+        keeps_trace = settings["keep_trace"]
+        if settings["profile"] or keeps_trace:
             with self.phases("profile", replace(self.answered, outcome="ok")):
-                keeps = settings["keep_trace"]
-                self.note(
-                    profile=profile_steps(
-                        self.framework, step, self.step_seconds(), keeps, self.seconds_left
-                    )
+                profile = profile_steps(
+                    self.framework, step, self.step_seconds(), keeps_trace, self.seconds_left
                 )
+                self.note(profile=profile)
 
-    def note_contention(self, phase: str, seen: Contention | None) -> None:
-        """What disturbed a phase beside the measured blocks."""
-        if seen:
-            self.note(contention={**self.answered.contention, phase: seen})
+    def note_contention(self, phase: str, contention: Contention | None) -> None:
+        """Note what disturbed a phase other than the measured blocks."""
+        if contention:
+            self.note(contention={**self.answered.contention, phase: contention})
 
     def note_memory(self) -> None:
-        """The peaks so far are those of the point."""
+        """Note the peaks of host and device memory so far."""
         self.note_own_memory()
         peak = self.framework.peak_device_memory()
-        if peak and self.reference and not self.memory.beside:
+        if peak and self.reference and not self.memory.reference_bytes:
             peak -= self.reference.nbytes
         self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
-        """Those of the host alone."""
-        peak, steps = self.memory.taken()
+        """Note the peaks of host memory so far."""
+        peak, steps = self.memory.peak_bytes()
         self.note(peak_memory_bytes=peak, step_memory_bytes=steps)
 
-    def meter(self) -> EnergyMeter:
-        """What counts the energy of the point's device."""
+    def energy_meter(self) -> EnergyMeter:
+        """Return what counts the energy of the point's device."""
         platform = self.request["platform"]
         if self.devices > 1 and platform["name"] != "cpu":
-            return EnergyMeter(
-                "unavailable: the counter is that of one board, the point has several"
-            )
-        return open_meter(platform["name"], int(platform["index"]))
+            reason = "unavailable: the counter is that of one board, the point has several"
+            return EnergyMeter(reason)
+        return open_energy_meter(platform["name"], int(platform["index"]))
 
     def step_seconds(self) -> float:
+        """Return the median step time of the measured blocks."""
         assert self.answered.measurement
         timing = self.answered.measurement.timing
         return statistics.median(timing.blocks) / timing.steps_per_block
 
 
-def _elements(arrays: Sequence[Any]) -> int:
-    return sum(math.prod(array.shape) for array in arrays)
-
-
 def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
-    """The costs of a step whose model no arithmetic knows, with the FLOPs that the framework
-    counts; None of others. Bytes are those of one layer with all parameters: what passes between
-    layers is left out.
+    """Return the costs of a step of a model whose layers are unknown; None for other models.
+
+    Bytes are those of one layer with all parameters, so tensors between layers do not count.
+
+    Args:
+        workload: The built model.
+        point: The point as plain values.
+        flops: The FLOPs of a step, as the framework counts them.
     """
     model = make_model(point["model"])
     if not model.is_counted:
         return None
-    fixed = _elements(workload.model.non_trainable_variables)
-    read, targets = (
-        sum(math.prod(spec.shape) for spec in specs)
-        for specs in (workload.inputs, workload.targets)
+    whole_model = Layer(
+        "whole",
+        parameters=_count_elements(workload.model.trainable_variables),
+        fixed_parameters=_count_elements(workload.model.non_trainable_variables),
+        read=_count_elements(workload.inputs),
+        targets=_count_elements(workload.targets),
+        is_first=True,
     )
-    trained = _elements(workload.model.trainable_variables)
-    whole = Layer("whole", parameters=trained, fixed_parameters=fixed, read=read, targets=targets)
     optimizer = point["optimizer"]
-    slots = optimizer_slots(optimizer["name"], optimizer["momentum"])
-    each = point["batch_size"] // point["devices"]
     costs = sum_costs(
-        [replace(whole, is_first=True)], each, point["precision"], point["mode"], slots=slots
+        [whole_model],
+        point["batch_size"] // point["devices"],
+        point["precision"],
+        point["mode"],
+        slots=optimizer_slots(optimizer["name"], optimizer["momentum"]),
     )
     return replace(costs.times(point["devices"]), flops_per_step=round(flops))
+
+
+def _count_elements(arrays: Sequence[Any]) -> int:
+    """Return the elements of arrays, or of the specifications of arrays."""
+    return sum(math.prod(array.shape) for array in arrays)

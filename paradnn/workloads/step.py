@@ -336,7 +336,7 @@ def measure_step(
         compilation, first_loss = compile_steps(step)
         products = product_flops(step)
         measure_more = after_compiling(workload, step) if after_compiling else None
-    run.memory.compiled()
+    run.memory.begin_steps()
     run_steps = fed.run if fed else step.run
     timed = run.time(run_steps, step)
     run.note_measured(timed, workload, compilation, products, first_loss)
@@ -344,8 +344,8 @@ def measure_step(
         measure_more(run_steps)
     if fed:
         with phases("balance"):
-            run.note(input=fed.measure(timed[0]))
-    run.look_closer(step)
+            run.note(input=fed.measure(timed.timing))
+    run.note_memory_and_profile(step)
 
 
 def _fed_step(run: PointRun, workload: Any, step: Any) -> Any:

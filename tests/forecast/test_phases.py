@@ -81,7 +81,7 @@ def columns_of(settings: list[dict[str, float]]) -> dict[str, np.ndarray]:
 
 def really(machine: Clockwork, settings: dict[str, float]) -> Timing:
     return measure.measure_steps(
-        machine.run, measure.Protocol.of(settings), machine.phase, machine.clock
+        machine.run, measure.Protocol.from_settings(settings), machine.phase, machine.clock
     )
 
 

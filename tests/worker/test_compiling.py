@@ -58,7 +58,7 @@ def test_blocks_that_compile_are_not_steady(
     monkeypatch.setattr(
         "paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0)
     )
-    monkeypatch.setattr("paradnn.worker.meters.ContentionMonitor.stop", lambda _: None)
+    monkeypatch.setattr("paradnn.worker.contention.ContentionMonitor.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
     answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
     assert answer.measurement is not None, answer.reason

@@ -1,4 +1,4 @@
-"""What disturbed a measurement: planted counters, a planted /proc, and this machine's own."""
+"""What disturbs a measurement: planted counters, a planted /proc, and the counters of this host."""
 
 import os
 import signal
@@ -10,64 +10,120 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from paradnn.core.messages import Contention, Timing
-from paradnn.worker.measure import AttemptRecorder, single_latencies
-from paradnn.worker.meters import (
+from paradnn.worker.contention import (
     ContentionMonitor,
     Counters,
     TurnsMonitor,
-    between,
-    contention_of,
-    difference,
+    contention_between,
+    counter_growth,
+    judge_growth,
     read_counters,
-    total,
+    sum_growths,
 )
+from paradnn.worker.measure import AttemptRecorder, single_latencies
 from tests.platform.test_findings import plant
 from tests.processes import in_fresh_process
 
-#: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
+#: Two seconds on two cores: the point used 3 of the 4 core-seconds, and 1 was idle.
 BEFORE = Counters(
-    10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0
+    seconds=10.0,
+    cores=2,
+    own=5.0,
+    idle=100.0,
+    steal=1.0,
+    accounted=300.0,
+    switches=10,
+    throttled=0.0,
 )
-AFTER = Counters(12.0, 2, own=8.0, idle=101.0, steal=1.0, counted=304.0, switches=30, throttled=0.0)
-CASES = yaml.safe_load(Path(__file__).with_name("contention.yaml").read_text())
+QUIET = replace(BEFORE, seconds=12.0, own=8.0, idle=101.0, steal=1.0, accounted=304.0, switches=30)
 
 
-@pytest.mark.parametrize(("changed", "shares", "reason"), CASES)
-def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign(
-    changed: dict[str, Any], shares: list[float | None], reason: str | None
+@pytest.mark.parametrize(
+    ("changes", "shares", "reason"),
+    [
+        pytest.param({}, (0.75, 0.0, 0.0), None, id="quiet"),
+        pytest.param(
+            {"own": 6.0, "idle": 100.0, "steal": 2.0},
+            (0.25, 0.5, 0.25),
+            "other processes took 1.0 of 2 cores; "
+            "the hypervisor took 25% of the cores' time (steal)",
+            id="other processes and steal",
+        ),
+        pytest.param(
+            {"throttled": 0.5},
+            (0.75, 0.0, 0.0),
+            "the control group's CPU quota stopped the point for 25% of the time",
+            id="quota",
+        ),
+        pytest.param(
+            {"own": 5.0, "idle": 100.0, "accounted": 300.0},
+            (0.0, None, None),
+            None,
+            id="counters stand still",
+        ),
+        pytest.param(
+            {"idle": None, "steal": None, "accounted": None},
+            (0.75, None, None),
+            None,
+            id="no counters",
+        ),
+    ],
+)
+def test_shares_and_reasons_follow_from_the_counters(
+    changes: dict[str, Any], shares: tuple[float | None, ...], reason: str | None
 ) -> None:
-    seen = between(BEFORE, replace(AFTER, **changed))
-    found = (seen.own_cpu_fraction, seen.foreign_cpu_fraction, seen.steal_fraction)
-    assert found == pytest.approx(tuple(shares))
-    assert (seen.involuntary_switches_per_second, seen.reason) == (10.0, reason)
-    assert ContentionMonitor().stop() is None
+    contention = contention_between(BEFORE, replace(QUIET, **changes))
+
+    own, foreign, steal = shares
+    assert contention.own_cpu_fraction == pytest.approx(own)
+    assert contention.foreign_cpu_fraction == pytest.approx(foreign)
+    assert contention.steal_fraction == pytest.approx(steal)
+    assert contention.reason == reason
+    assert contention.involuntary_switches_per_second == 10.0
 
 
-def test_turns_add_up_and_what_is_between_them_does_not_count() -> None:
-    # The same two seconds in two turns; in the ten seconds between them others took both cores.
-    middle = replace(BEFORE, seconds=11.0, own=6.5, idle=100.5, counted=302.0, switches=20)
-    resumed = replace(middle, seconds=21.0, counted=322.0)
-    end = replace(AFTER, seconds=22.0, counted=324.0)
-    spent = total(difference(BEFORE, middle), difference(resumed, end))
-    assert contention_of(spent, periods=2) == between(BEFORE, AFTER)
+def test_turns_add_up_without_the_time_between_them() -> None:
+    """The same two seconds in two turns; in the ten seconds between, others used both cores."""
+    middle = replace(BEFORE, seconds=11.0, own=6.5, idle=100.5, accounted=302.0, switches=20)
+    resumed = replace(middle, seconds=21.0, accounted=322.0)
+    end = replace(QUIET, seconds=22.0, accounted=324.0)
+
+    growth = sum_growths(counter_growth(BEFORE, middle), counter_growth(resumed, end))
+
+    assert judge_growth(growth, periods=2) == contention_between(BEFORE, QUIET)
 
 
-def test_rounding_errors_of_turns_add_up_as_their_root() -> None:
-    # 0.06 of the capacity went to others, in one second on one core.
-    spent = Counters(1.0, 1, own=0.94, idle=0.0, steal=0.0, counted=1.0, switches=0, throttled=0.0)
-    assert contention_of(spent, periods=1).reason == "other processes took 0.1 of 1 core"
-    assert contention_of(spent, periods=100).reason is None
+@pytest.mark.parametrize(
+    ("periods", "reason"), [(1, "other processes took 0.1 of 1 core"), (100, None)]
+)
+def test_rounding_errors_of_periods_add_up_as_their_root(periods: int, reason: str | None) -> None:
+    """Others used 0.06 of one second on one core."""
+    growth = Counters(
+        seconds=1.0,
+        cores=1,
+        own=0.94,
+        idle=0.0,
+        steal=0.0,
+        accounted=1.0,
+        switches=0,
+        throttled=0.0,
+    )
+
+    assert judge_growth(growth, periods).reason == reason
 
 
-def test_without_turns_nothing_is_known() -> None:
+def test_without_turns_nothing_is_reported() -> None:
     assert TurnsMonitor().contention() is None
 
 
-#: Goes on with a process once that has stopped.
-AGAIN = """
+def test_a_monitor_that_never_began_reports_nothing() -> None:
+    assert ContentionMonitor().stop() is None
+
+
+#: Continues a process once it has stopped.
+CONTINUE = """
 import psutil, sys, time
 stopped = psutil.Process(int(sys.argv[1]))
 while stopped.status() != psutil.STATUS_STOPPED:
@@ -76,63 +132,73 @@ stopped.resume()
 """
 
 
-def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
-    in_fresh_process(_watch_while_stopped)
+def test_a_process_that_was_stopped_is_not_steady() -> None:
+    in_fresh_process(_observe_while_stopped)
 
 
-def _watch_while_stopped() -> None:
-    watch = AttemptRecorder()
-    watch.start()
-    helper = subprocess.Popen([sys.executable, "-c", AGAIN, str(os.getpid())])
+def _observe_while_stopped() -> None:
+    recorder = AttemptRecorder()
+    recorder.start()
+    helper = subprocess.Popen([sys.executable, "-c", CONTINUE, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
-    taken = watch.stop()
-    seen = watch.contention
+    taken = recorder.stop()
     helper.wait()
-    assert seen
-    judged = watch.judged(Timing(1, [], [], [1.0], True, "no change", None))
-    assert (judged.steady, judged.steady_reason) == (
-        False,
-        "the measured steps were stopped (SIGSTOP); no change",
-    )
-    assert (seen.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
-    assert taken == seen.taken >= 1
+
+    contention = recorder.contention
+    checked = recorder.checked(Timing(1, [], [], [1.0], True, "no change", None))
+    assert contention
+    assert not checked.steady
+    assert checked.steady_reason == "the measured steps were stopped (SIGSTOP); no change"
+    assert (contention.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
+    assert taken == contention.taken >= 1
     assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
-def test_counters_are_those_of_the_cores_that_may_be_used(
+def test_counters_cover_the_cores_that_the_process_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
-    rows = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 0 0" for core in range(4)]
+    cores = [f"cpu{core} {core}00 0 0 {core}000 50 0 0 {core}0 0 0" for core in range(4)]
     plant(
         tmp_path,
         {
-            "proc/stat": "\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *rows, "intr 5"]),
+            "proc/stat": "\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *cores, "intr 5"]),
             "proc/self/cgroup": "3:cpuset:/\n0::/a/b",
             "sys/fs/cgroup/a/b/cpu.stat": "nr_periods 4\nnr_throttled 2\nthrottled_usec 1500000",
         },
     )
-    seen = read_counters(tmp_path)
-    assert (seen.cores, seen.idle, seen.steal, seen.throttled) == (2, 41.0, 0.4, 1.5)
-    assert seen.counted == pytest.approx(45.4)
-    (tmp_path / "proc/self/cgroup").write_text("3:cpuset:/\n2:cpu,cpuacct:/a\n0::/")
+
+    counters = read_counters(tmp_path)
+
+    assert counters.cores == 2
+    assert counters.idle == 41.0
+    assert counters.steal == 0.4
+    assert counters.accounted == pytest.approx(45.4)
+    assert counters.throttled == 1.5
+
+
+def test_throttling_is_counted_by_version_1_of_control_groups(tmp_path: Path) -> None:
     plant(
         tmp_path,
-        {"sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_throttled 2\nthrottled_time 2500000000"},
+        {
+            "proc/self/cgroup": "3:cpuset:/\n2:cpu,cpuacct:/a\n0::/",
+            "sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_throttled 2\nthrottled_time 2500000000",
+        },
     )
-    assert read_counters(tmp_path).throttled == 2.5  # of version 1, in nanoseconds
+
+    assert read_counters(tmp_path).throttled == 2.5  # from nanoseconds
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux", reason="processor clocks of other processes are Linux's"
+    sys.platform != "linux", reason="only Linux has processor clocks of other processes"
 )
-def test_work_of_processes_below_the_point_is_its_own() -> None:
-    in_fresh_process(_watch_a_child_and_a_grandchild)
+def test_descendants_belong_to_the_point() -> None:
+    in_fresh_process(_observe_child_and_grandchild)
 
 
-def _watch_a_child_and_a_grandchild() -> None:
-    """Their processor time, against what wait4 says of it in the end."""
+def _observe_child_and_grandchild() -> None:
+    """Compares their processor time with that of wait4 after they have ended."""
     before = read_counters()
     reading, writing = os.pipe()
     child = os.fork()
@@ -144,9 +210,9 @@ def _watch_a_child_and_a_grandchild() -> None:
             os.write(writing, b"x")
         signal.pause()
     os.read(reading, 1)
-    middle = read_counters()
+    while_running = read_counters()
     try:
-        assert middle.own - before.own >= 0.2
+        assert while_running.own - before.own >= 0.2
     finally:
         for path in Path(f"/proc/{child}/task").glob("*/children"):
             for grandchild in path.read_text().split():
@@ -158,35 +224,58 @@ def _watch_a_child_and_a_grandchild() -> None:
     assert after.switches >= before.switches
 
 
-class Hogged(ContentionMonitor):
-    """A watch that finds each phase as disturbed as is planted."""
+class PlantedMonitor(ContentionMonitor):
+    """Reports one planted foreign share per measurement."""
 
-    def __init__(self, *taken: float) -> None:
+    def __init__(self, shares: tuple[float, ...]) -> None:
         super().__init__()
-        self.planted = iter(taken)
+        self._shares = iter(shares)
 
     def stop(self) -> Contention | None:
         super().stop()
-        taken = next(self.planted)
-        return Contention(2, 0.5, taken, 0.0, 0.0, None, "others" if taken else None)
+        share = next(self._shares)
+        return Contention(
+            cores=2,
+            own_cpu_fraction=0.5,
+            foreign_cpu_fraction=share,
+            steal_fraction=0.0,
+            involuntary_switches_per_second=0.0,
+            throttled_fraction=None,
+            reason="others" if share else None,
+        )
+
+
+class SlowingStep:
+    """Steps of 10 ms in simulated time, and of 20 ms after the 200th."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.steps = 0
+
+    def run(self, count: int) -> None:
+        self.steps += count
+        self.now += 0.01 if self.steps <= 200 else 0.02
 
 
 @pytest.mark.parametrize(
-    ("taken", "seconds"), [((0.0,), 0.01), ((0.5, 0.0), 0.02), ((0.2, 0.6), 0.01)]
+    ("foreign_shares", "seconds"),
+    [
+        pytest.param((0.0,), 0.01, id="undisturbed, timed once"),
+        pytest.param((0.5, 0.0), 0.02, id="disturbed once, the second try counts"),
+        pytest.param((0.2, 0.6), 0.01, id="disturbed twice, the less disturbed try counts"),
+    ],
 )
-def test_disturbed_single_steps_are_timed_again_and_the_best_count(
-    taken: tuple[float, ...], seconds: float
+def test_disturbed_single_steps_are_timed_again(
+    foreign_shares: tuple[float, ...], seconds: float
 ) -> None:
-    """Steps of 10 ms, of 20 ms from the 201st on, by a clock that the steps turn."""
-    now = [0.0]
-    steps = [0]
+    step = SlowingStep()
+    monitor = PlantedMonitor(foreign_shares)
 
-    def run(count: int) -> None:
-        steps[0] += count
-        now[0] += 0.01 if steps[0] <= 200 else 0.02
+    latencies, contention = single_latencies(
+        step.run, 60.0, clock=lambda: step.now, monitor=monitor
+    )
 
-    latencies, seen = single_latencies(run, 60.0, clock=lambda: now[0], watch=Hogged(*taken))
     assert latencies == pytest.approx([seconds] * 200)
-    assert seen
-    assert seen.foreign_cpu_fraction == min(taken)
-    assert steps[0] == 200 * len(taken)
+    assert contention
+    assert contention.foreign_cpu_fraction == min(foreign_shares)
+    assert step.steps == 200 * len(foreign_shares)

@@ -82,8 +82,8 @@ LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output
 #: heap back.
 PLAIN = """
 import sys
-from paradnn.worker import frameworks, meters as memory
-memory.MemoryMeter.compiled = lambda meter: None
+from paradnn.worker import frameworks, memory
+memory.MemoryMeter.begin_steps = lambda meter: None
 framework = frameworks.load(sys.argv[1])
 from paradnn.worker.request import answer_request
 answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)

@@ -14,9 +14,9 @@ from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from paradnn.config.learning_sets import Cifar10, Cifar100, Digits, set_file
 from paradnn.core.errors import DataError, UnavailableError
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.evaluation import Arrays, fit_examples, read_arrays, score
 from paradnn.worker.measure import NotFinite
-from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.training import Learner

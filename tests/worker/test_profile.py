@@ -15,7 +15,7 @@ import keras
 import pytest
 
 from paradnn.families import build, make_model
-from paradnn.worker import meters
+from paradnn.worker.energy import open_energy_meter
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile import trace as traces
@@ -245,7 +245,7 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
         (folder / "name").write_text("psys\n" if name == "intel-rapl:2" else "package\n")
         (folder / "energy_uj").write_text(f"{value * 1_000_000}\n")
         (folder / "max_energy_range_uj").write_text("1000000000\n")
-    meter = meters.open_meter("cpu", 0, tmp_path)
+    meter = open_energy_meter("cpu", 0, tmp_path)
     assert meter.source == "rapl"
     meter.start()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50000000\n")  # wrapped round at 1000 J
@@ -255,11 +255,11 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     )  # the whole board: the packages once more
     joules = meter.joules()
     assert math.isclose(joules, 150 + 30)
-    none = meters.open_meter("cpu", 0, tmp_path / "nowhere")
+    none = open_energy_meter("cpu", 0, tmp_path / "nowhere")
     none.start()
     assert none.joules() is None
     assert none.source.startswith("unavailable: ")
-    assert meters.open_meter("tpu", 0).source.startswith("unavailable: ")
+    assert open_energy_meter("tpu", 0).source.startswith("unavailable: ")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_energy_is_of_the_board_that_the_framework_sees(
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**planted))
     others = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     monkeypatch.setattr(os, "environ", others | ({"CUDA_VISIBLE_DEVICES": given} if given else {}))
-    assert (meters.open_meter("gpu", 1).source == "nvml", asked) == (
+    assert (open_energy_meter("gpu", 1).source == "nvml", asked) == (
         board is not None,
         [board] * (board is not None),
     )

@@ -15,7 +15,7 @@ from scipy import stats
 from paradnn.core.workload import WORKLOADS
 from paradnn.worker.arrivals import LOADGEN_SEED, arrivals
 from paradnn.worker.chance import events_factor, quantile_ranks, required_in_time_queries
-from paradnn.worker.meters import EnergyMeter
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.peak_search import find_peak
 from paradnn.workloads.serve.generator import RECORD, issue
 from paradnn.workloads.serve.load import (

@@ -157,7 +157,7 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
                 step = ending.enter_context(Processes(run.request)).step()
             with run.phases("compile"):
                 compilation, _ = compile_steps(step)
-            run.memory.compiled()
+            run.memory.begin_steps()
             run.note_measured(run.time(step.run, step), None, compilation, {})
             if model["pattern"] == "latency" and model["transport"] not in _FRAMEWORKS:
                 run.note_latencies(step.run)

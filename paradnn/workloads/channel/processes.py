@@ -21,7 +21,7 @@ from paradnn.core.channel import encode
 from paradnn.core.errors import UnavailableError
 from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.frameworks import Step
-from paradnn.worker.meters import keep_freed
+from paradnn.worker.memory import keep_freed_memory
 from paradnn.worker.process_group import (
     LOOPBACK,
     GroupStep,
@@ -61,7 +61,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         bind_cores(point["platform"])
-        keep_freed()
+        keep_freed_memory()
         self._participant = _Participant(point)
         count = _process_count(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
@@ -107,7 +107,7 @@ def serve_elsewhere(
         RankFailed: The process failed.
     """
     bind_cores(point["platform"])
-    keep_freed()
+    keep_freed_memory()
     participant = _Participant(point)
     participant.join(addresses, own)
     participant.serve(rank, channel)

@@ -142,13 +142,13 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
             prefill_compilation, _ = compile_steps(prefill)
             compilation, _ = compile_steps(decode)
             products = product_flops(decode)
-        run.memory.compiled()
-        timing, _, contention = run.time(prefill.run, prefill, lambda _: run.phases("prefill"))
-        run.note_contention("prefill", contention)
-        run.note(work=Generation(timing, prefill_compilation, decoder.cache_bytes))
+        run.memory.begin_steps()
+        timed_prefill = run.time(prefill.run, prefill, lambda _: run.phases("prefill"))
+        run.note_contention("prefill", timed_prefill.contention)
+        run.note(work=Generation(timed_prefill.timing, prefill_compilation, decoder.cache_bytes))
         run.note_measured(run.time(decode.run, decode), decoder.decode, compilation, products)
         run.note_latencies(decode.run)
-        run.look_closer(decode)
+        run.note_memory_and_profile(decode)
 
     def name_parts(self, point: Point) -> list[str]:
         return ["generate", f"{self.prompt}+{self.tokens}"]

@@ -13,11 +13,11 @@ import numpy as np
 
 from paradnn.core.errors import PointEnded
 from paradnn.core.messages import Timing, Trial
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.evaluation import Arrays, evaluate, fit_examples, read_arrays
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import AttemptRecorder, NotFinite, compile_steps
-from paradnn.worker.meters import EnergyMeter
-from paradnn.worker.point import PointRun
+from paradnn.worker.point import PointRun, TimedSteps
 from paradnn.worker.step import prepare_step, product_flops, synthetic_batch
 from paradnn.workloads.learn.checkpoint import Checkpoint
 from paradnn.workloads.learn.messages import Epoch, last_epoch
@@ -188,8 +188,8 @@ def measure_training(run: PointRun) -> None:
         compilation, _ = compile_steps(cast("Step", learner))
         products = product_flops(step)
         learner.restart()
-    run.memory.compiled()
-    meter = run.meter()
+    run.memory.begin_steps()
+    meter = run.energy_meter()
     epochs: list[Epoch] = []
     recorder = AttemptRecorder(EnergyMeter(meter.source), step.compilations)
 
@@ -205,10 +205,9 @@ def measure_training(run: PointRun) -> None:
             recorder.stop()
     joules = [epoch.joules for epoch in epochs if epoch.joules is not None]
     energy = sum(joules) if len(joules) == len(epochs) else None
-    timing = recorder.judged(_timing(epochs))
-    run.note_measured(
-        (timing, (energy, meter.source), recorder.contention), workload, compilation, products
-    )
+    timing = recorder.checked(_timing(epochs))
+    timed = TimedSteps(timing, energy, meter.source, recorder.contention)
+    run.note_measured(timed, workload, compilation, products)
     run.note_memory()
 
 

@@ -40,7 +40,7 @@ from paradnn.workloads.serve.queries import Load, QueryLog, load_artifacts
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.session.measured import Measured
-    from paradnn.worker.meters import EnergyMeter
+    from paradnn.worker.energy import EnergyMeter
     from paradnn.worker.point import PointRun
 
 _PERCENTILE = "percentile of the latency that the scenario reports"

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paradnn.core.errors import PointEnded
 from paradnn.worker.chance import required_in_time_queries
-from paradnn.worker.meters import ContentionMonitor, EnergyMeter
+from paradnn.worker.contention import ContentionMonitor
+from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.peak_search import Probe, find_peak, percentile, verdict
 from paradnn.workloads.serve.generator import QueryGenerator
 from paradnn.workloads.serve.queries import Load, QueryLog
@@ -519,7 +520,7 @@ def _measure_under_load(
         )
         monitor.start()
         try:
-            run.note(work=measure_load(scenario, service, run.seconds_left, run.meter()))
+            run.note(work=measure_load(scenario, service, run.seconds_left, run.energy_meter()))
         except NotServed as unserved:
             run.note(work=unserved.load)
             raise

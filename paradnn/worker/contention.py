@@ -1,0 +1,309 @@
+"""What else the machine did while a point was measured.
+
+Counters are read just before the first block and just after the last. Three things take cores away
+from a point: other processes, the hypervisor (steal), and the quota of a control group. Time in
+which the cores were neither idle, nor stolen, nor used by the point was used by other processes. It
+is known to about 0.01 s per core (docs/how-to/check.md has the measurement). Only Linux provides
+the counters; elsewhere nothing is reported.
+"""
+
+import contextlib
+import math
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paradnn.core.control_groups import throttled_seconds
+from paradnn.core.messages import Contention
+from paradnn.core.words import counted
+
+#: Blocks are contended if others take more than this share of the capacity of the point's cores, or
+#: if a quota stops the point for more than this share of the time. docs/how-to/check.md explains
+#: the values.
+MAX_FOREIGN_SHARE = 0.05
+MAX_STEAL_SHARE = 0.05
+MAX_THROTTLED_SHARE = 0.01
+#: With many cores, one busy core is a small share, yet every step waits for the thread that shares
+#: it. So blocks are also contended if others take more than this number of cores while point and
+#: others together use more than this share of the capacity.
+MAX_FOREIGN_CORES = 0.5
+FULL_SHARE = 0.9
+#: Core-seconds by which the counters may be wrong, which is a larger share of a short phase.
+UNCERTAIN_CORE_SECONDS = 0.0125
+#: The idle, stolen and other time of the cores must add up to at least this share of the capacity.
+#: The counters of a sandbox may stand still.
+_MIN_ACCOUNTED_SHARE = 0.5
+
+_ROOT = Path("/")
+#: Fields of a line of /proc/stat: user nice system idle iowait irq softirq steal. Time of guests is
+#: part of user and nice.
+_STAT_FIELDS = 8
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counters at one moment. They only grow; None if the system does not provide them.
+
+    Attributes:
+        seconds: Seconds on a clock.
+        cores: Number of cores that this process may use.
+        own: Core-seconds of the point's processes.
+        idle: Core-seconds in which these cores were idle.
+        steal: Core-seconds that the hypervisor took.
+        accounted: All core-seconds that the kernel accounts for.
+        switches: Involuntary context switches.
+        throttled: Seconds in which a quota stopped the point.
+    """
+
+    seconds: float
+    cores: int
+    own: float
+    idle: float | None
+    steal: float | None
+    accounted: float | None
+    switches: int
+    throttled: float | None
+
+
+class ContentionMonitor:
+    """Observes a measurement: `start` before its first block, `stop` after its last.
+
+    Attributes:
+        seen: What the last measurement observed.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Contention | None = None
+        self._before: Counters | None = None
+        self._stops = 0
+        self._former_handler: Any = None
+
+    def start(self) -> None:
+        """Begin a measurement."""
+        self._stops = 0
+        # No counter shows the time in which a process is stopped (SIGSTOP), but a signal shows that
+        # it continues.
+        with contextlib.suppress(ValueError):  # not the main thread
+            self._former_handler = signal.signal(signal.SIGCONT, self._count_stop)
+            signal.siginterrupt(signal.SIGCONT, False)
+        self._before = read_counters()
+
+    def stop(self) -> Contention | None:
+        """End a measurement and return what disturbed it; None if it never began."""
+        if self._before is None:
+            return None
+        contention = contention_between(self._before, read_counters())
+        if self._former_handler is not None:
+            signal.signal(signal.SIGCONT, self._former_handler)
+            self._former_handler = None
+        if self._stops:
+            reasons = [f"the point was stopped (SIGSTOP) {counted(self._stops, 'time')}"]
+            if contention.reason:
+                reasons.insert(0, contention.reason)
+            contention = replace(contention, reason="; ".join(reasons), stops=self._stops)
+        self.seen = contention
+        return contention
+
+    def _count_stop(self, *_: object) -> None:
+        self._stops += 1
+
+
+class TurnsMonitor:
+    """Observes the turns of a point that alternates with another one.
+
+    `start` and `stop` enclose each turn. What the other point takes in between does not count.
+    """
+
+    def __init__(self) -> None:
+        self._before: Counters | None = None
+        self._total: Counters | None = None
+        self._turns = 0
+
+    def start(self) -> None:
+        """Begin a turn."""
+        self._before = read_counters()
+
+    def stop(self) -> None:
+        """End a turn."""
+        assert self._before is not None, "start comes before stop"
+        growth = counter_growth(self._before, read_counters())
+        self._total = growth if self._total is None else sum_growths(self._total, growth)
+        self._turns += 1
+
+    def contention(self) -> Contention | None:
+        """Return what disturbed all turns together; None without a turn."""
+        if self._total is None:
+            return None
+        return judge_growth(self._total, self._turns)
+
+
+def read_counters(root: Path = _ROOT) -> Counters:
+    """Return the counters now.
+
+    Args:
+        root: The folder in which proc and sys are mounted.
+    """
+    cores: list[int] = []
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    idle, steal, accounted = _core_seconds(root, cores)
+    return Counters(
+        seconds=time.perf_counter(),
+        cores=len(cores),
+        own=_own_seconds(root),
+        idle=idle,
+        steal=steal,
+        accounted=accounted,
+        switches=switches,
+        throttled=throttled_seconds(root),
+    )
+
+
+def counter_growth(before: Counters, after: Counters) -> Counters:
+    """Return how much each counter grew; None for a counter that the system does not provide."""
+    return Counters(
+        seconds=after.seconds - before.seconds,
+        cores=after.cores,
+        own=after.own - before.own,
+        idle=_difference(before.idle, after.idle),
+        steal=_difference(before.steal, after.steal),
+        accounted=_difference(before.accounted, after.accounted),
+        switches=after.switches - before.switches,
+        throttled=_difference(before.throttled, after.throttled),
+    )
+
+
+def sum_growths(first: Counters, second: Counters) -> Counters:
+    """Return the sum of two growths of counters."""
+    return Counters(
+        seconds=first.seconds + second.seconds,
+        cores=second.cores,
+        own=first.own + second.own,
+        idle=_sum(first.idle, second.idle),
+        steal=_sum(first.steal, second.steal),
+        accounted=_sum(first.accounted, second.accounted),
+        switches=first.switches + second.switches,
+        throttled=_sum(first.throttled, second.throttled),
+    )
+
+
+def contention_between(before: Counters, after: Counters) -> Contention:
+    """Return what happened between two moments, with the verdict."""
+    return judge_growth(counter_growth(before, after))
+
+
+def judge_growth(growth: Counters, periods: int = 1) -> Contention:
+    """Return what happened while the counters grew, with the verdict.
+
+    Args:
+        growth: The growth of the counters, or the sum of several.
+        periods: The number of growths. Each adds an independent rounding error.
+    """
+    capacity = growth.seconds * growth.cores
+    own = _ratio(growth.own, capacity)
+    idle = _ratio(growth.idle, capacity)
+    steal = _ratio(growth.steal, capacity)
+    accounted = _ratio(growth.accounted, capacity)
+    foreign = None
+    is_plausible = accounted is not None and accounted > _MIN_ACCOUNTED_SHARE
+    if own is not None and idle is not None and is_plausible:
+        # A core that wakes up may count as stolen and idle at once, so the rest may be negative.
+        foreign = max(0.0, 1 - idle - (steal or 0.0) - own)
+    else:
+        steal = None
+    contention = Contention(
+        cores=growth.cores,
+        own_cpu_fraction=own,
+        foreign_cpu_fraction=foreign,
+        steal_fraction=steal,
+        involuntary_switches_per_second=_ratio(growth.switches, growth.seconds),
+        throttled_fraction=_ratio(growth.throttled, growth.seconds),
+        reason=None,
+    )
+    uncertain_share = math.inf
+    if growth.seconds:
+        uncertain_share = UNCERTAIN_CORE_SECONDS * math.sqrt(periods) / growth.seconds
+    return replace(contention, reason=_reason(contention, uncertain_share))
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _ratio(value: float | None, unit: float) -> float | None:
+    return None if value is None or not unit else value / unit
+
+
+def _reason(contention: Contention, uncertain_share: float) -> str | None:
+    """Return what is too high; None if nothing is.
+
+    Args:
+        contention: The shares.
+        uncertain_share: The share by which the counters may be wrong.
+    """
+    reasons = []
+    cores = contention.cores
+    foreign = contention.foreign_cpu_fraction or 0.0
+    is_full = foreign + (contention.own_cpu_fraction or 0.0) > FULL_SHARE
+    takes_core = foreign * cores > MAX_FOREIGN_CORES and is_full
+    if foreign > max(MAX_FOREIGN_SHARE, uncertain_share) or takes_core:
+        plural = "s" if cores > 1 else ""
+        reasons.append(f"other processes took {foreign * cores:.1f} of {cores} core{plural}")
+    steal = contention.steal_fraction
+    if steal is not None and steal > max(MAX_STEAL_SHARE, uncertain_share):
+        reasons.append(f"the hypervisor took {steal:.0%} of the cores' time (steal)")
+    throttled = contention.throttled_fraction
+    if throttled is not None and throttled > MAX_THROTTLED_SHARE:
+        quota = "the control group's CPU quota"
+        reasons.append(f"{quota} stopped the point for {throttled:.0%} of the time")
+    return "; ".join(reasons) or None
+
+
+def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
+    """Return the idle, stolen and total core-seconds of cores from /proc/stat; see proc(5)."""
+    names = {f"cpu{core}" for core in cores}
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
+    counts: list[list[float]] = []
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/stat").read_text().splitlines():
+            name, *fields = line.split() or [""]
+            if name in names:
+                ticks = [int(field) for field in fields[:_STAT_FIELDS]]
+                counts.append([count / ticks_per_second for count in ticks])
+    if not counts or len(counts[0]) < _STAT_FIELDS:
+        return None, None, None
+    idle = sum(seconds[3] + seconds[4] for seconds in counts)
+    steal = sum(seconds[7] for seconds in counts)
+    return idle, steal, sum(sum(seconds) for seconds in counts)
+
+
+def _own_seconds(root: Path) -> float:
+    """Return the processor seconds of this process and its descendants, ended ones included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = time.process_time() + ended.ru_utime + ended.ru_stime
+    for pid in _descendants(root, os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended in the meantime
+            # The clock of another process, as clock_getcpuclockid(3) computes it.
+            seconds += time.clock_gettime((~pid << 3) | 2)
+    return seconds
+
+
+def _descendants(root: Path, pid: int) -> Iterator[int]:
+    """Yield the processes below a process; none if the kernel does not list children."""
+    for path in (root / f"proc/{pid}/task").glob("*/children"):
+        children: list[str] = []
+        with contextlib.suppress(OSError):
+            children = path.read_text().split()
+        for child in map(int, children):
+            yield child
+            yield from _descendants(root, child)
