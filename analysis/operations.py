@@ -1,9 +1,8 @@
-"""`roofline --operations`: the operations of one profiled run, or the types of those of all, under
-the roof of their device: which of the time memory limits, which arithmetic, which the links between
-devices, and which none of them.
+"""Operations of profiled runs under the roofs of their devices (`roofline --operations`).
 
-Starts from the operation tables that profiled runs hold (`operations.json`, or by type
-`operation_types.json`).
+They show which share of the time memory limits, which arithmetic, which the links between devices,
+and which none of them. The input are the tables of operations that profiled runs hold
+(`operations.json`, or by type `operation_types.json`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from analysis.ceilings import with_best_ceilings
 from analysis.format import format_percent_interval
@@ -30,131 +30,243 @@ from analysis.roofs import (
 )
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, StoreError
+from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
 from paradnn.statistics.dependence import Levels, Unit, crossed_quantile, shared_levels
 from paradnn.statistics.estimate import Estimate
 
 #: Operations below this share of the time are not drawn, as in the paper's Figure 3.
 MINIMUM_SHARE = 0.01
-#: Types whose bytes go from device to device, which says nothing of either's memory.
+#: Types that move bytes from device to device, which says nothing about the memory of either.
 TRANSFERS = re.compile(
     r"cross-replica|all-?reduce|all-?gather|all-?to-?all|reduce-?scatter|collective|nccl",
     re.IGNORECASE,
 )
-ALL = "all"  # no run's id begins so: ids are hexadecimal
+#: Value of --operations for all profiled runs. No id of a run begins so: ids are hexadecimal.
+ALL = "all"
 _KEYS = ["run_id", "device", "precision"]
-_COLUMNS = ["name", "type", "share", "flops_per_second", "arithmetic_intensity", "attainable"]
-_COLUMNS += ["roof_share", "verdict", "drawn"]
-_TYPES = 8  # operation types with a colour of their own
+_COLUMNS = [
+    "name",
+    "type",
+    "share",
+    "flops_per_second",
+    "arithmetic_intensity",
+    "attainable",
+    "roof_share",
+    "verdict",
+    "drawn",
+]
+_MAX_TYPES = 8  # with a colour of their own
+_MIN_STATED_SHARE = 5e-4  # of time that is stated although no verdict is known
 
 
 def place_operations(
     table: pd.DataFrame, roofs: Sequence[Roof]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Operations, or types where there is no column `operation`, under the roofs of their device
-    and precision.
+    """Place operations under the roofs of their device and precision.
 
-    The first holds those that have a place, their own FLOPs / bytes and FLOPs / second while they
-    run: run_id, device, precision, name, type, share (of the profiled time), flops_per_second,
-    arithmetic_intensity (FLOP/B), attainable (FLOP/s), roof_share, verdict, drawn (whether it takes
-    MINIMUM_SHARE of the time). Exchanges between devices have neither of the roof's limits: their
-    bytes cross links, whose rate the roof does not hold. The second has a row for each run: the
-    share of its time under each verdict (columns named by its value), `without_flops`, such as data
-    formatting, `unplaced` (with FLOPs but no rate or traffic) and `covered`, what the whole table
-    accounts for.
+    Exchanges between devices are under none of the roof's limits: their bytes cross links, whose
+    rate the roof does not hold.
+
+    Args:
+        table: one row per operation, or per type if there is no column `operation`, with run_id,
+            device and precision.
+        roofs: the roofs.
+
+    Returns:
+        The operations that have a place, and the time of each run by verdict.
+
+        The operations have run_id, device, precision, name, type, share (of the profiled time),
+        flops_per_second while they run, arithmetic_intensity (FLOP/B), attainable (FLOP/s),
+        roof_share, verdict, and drawn (whether they take `MINIMUM_SHARE` of the time).
+
+        The runs have the share of their time under each verdict, in columns named by its value;
+        `without_flops`, such as data formatting; `unplaced`, with FLOPs but without rate or
+        traffic; and `covered`, the share that the table accounts for.
     """
-    of_roof = (
-        table["device"].eq(roof.device) & table["precision"].eq(roof.precision) for roof in roofs
-    )
-    parts = [_placed(table[mine], roof) for mine, roof in zip(of_roof, roofs, strict=True)]
+    parts = []
+    for roof in roofs:
+        is_under = table["device"].eq(roof.device) & table["precision"].eq(roof.precision)
+        parts.append(_place_under_roof(table[is_under], roof))
     rows = pd.concat(parts, ignore_index=True)
-    columns = {name.value: rows["placed"] & rows["verdict"].eq(name.value) for name in RoofVerdict}
-    columns |= {"without_flops": ~rows["works"], "unplaced": rows["works"] & ~rows["placed"]}
-    shares = {name: rows["share"].where(here, 0.0) for name, here in columns.items()}
-    times = pd.DataFrame(shares | {"covered": rows["share"]})
-    models = rows[_KEYS].join(times).groupby(_KEYS, sort=False, as_index=False).sum()
-    return rows.loc[rows["placed"], [*_KEYS, *_COLUMNS]].reset_index(drop=True), models
+    times = rows[_KEYS].copy()
+    for verdict in RoofVerdict:
+        has_verdict = rows["placed"] & rows["verdict"].eq(verdict.value)
+        times[verdict.value] = rows["share"].where(has_verdict, 0.0)
+    times["without_flops"] = rows["share"].where(~rows["has_flops"], 0.0)
+    times["unplaced"] = rows["share"].where(rows["has_flops"] & ~rows["placed"], 0.0)
+    times["covered"] = rows["share"]
+    runs = times.groupby(_KEYS, sort=False, as_index=False).sum()
+    operations = rows.loc[rows["placed"], [*_KEYS, *_COLUMNS]].reset_index(drop=True)
+    return operations, runs
 
 
-def _placed(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
-    """Rows under one roof, and whether each `works` (has FLOPs) and is `placed` (has rate and
-    intensity, too).
-    """
-    names = ["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
-    rows = table.assign(name=table["operation" if "operation" in table else "type"].astype("str"))
-    rows = rows.assign(
-        type=rows["type"].astype("str"), **rows[names].apply(pd.to_numeric, errors="coerce")
+def _place_under_roof(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
+    """Return the rows under one roof, with `has_flops` and `placed`."""
+    numbers = ["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
+    name_column = "operation" if "operation" in table else "type"
+    rows = table.assign(
+        name=table[name_column].astype("str"),
+        type=table["type"].astype("str"),
+        **table[numbers].apply(pd.to_numeric, errors="coerce"),
     )
     intensity = rows["arithmetic_intensity"]
     rate = rows["flops_per_second"]
-    works = (rows["flops"] > 0) | (intensity > 0)
-    placed = works & (intensity > 0) & (rate > 0) & np.isfinite(intensity) & np.isfinite(rate)
+    has_flops = (rows["flops"] > 0) | (intensity > 0)
+    is_finite = np.isfinite(intensity) & np.isfinite(rate)
+    placed = has_flops & (intensity > 0) & (rate > 0) & is_finite
     attainable = roof.attainable(intensity)
-    limits = find_verdict(intensity, roof)
-    limits[rows["type"].str.contains(TRANSFERS).to_numpy(dtype=bool)] = RoofVerdict.TRANSFER.value
-    drawn = placed & (rows["share"] >= MINIMUM_SHARE)
-    reached = {"attainable": attainable, "roof_share": rate / attainable, "verdict": limits}
-    return rows.assign(**reached, drawn=drawn, works=works, placed=placed)
+    verdicts = find_verdict(intensity, roof)
+    is_transfer = rows["type"].str.contains(TRANSFERS).to_numpy(dtype=bool)
+    verdicts[is_transfer] = RoofVerdict.TRANSFER.value
+    return rows.assign(
+        attainable=attainable,
+        roof_share=rate / attainable,
+        verdict=verdicts,
+        drawn=placed & (rows["share"] >= MINIMUM_SHARE),
+        has_flops=has_flops,
+        placed=placed,
+    )
 
 
 def operations_of(
-    which: str, frame: pd.DataFrame, store: Sequence[str], pooled: str = "", unit: Unit = "crossed"
+    run_id: str,
+    frame: pd.DataFrame,
+    store: Sequence[str],
+    pooled: str = "",
+    unit: Unit = "crossed",
 ) -> OperationsResult:
-    """The operations of the run whose id begins so, or the types of operation of all profiled runs
-    (paper, Figure 3b), one run for each point.
+    """Place the operations of one profiled run, or the types of operation of all of them.
 
-    ConfigError where not exactly one id begins so, StoreError where nothing was profiled.
+    Of all runs (the paper's Figure 3b), replicates of a point count once.
+
+    Args:
+        run_id: beginning of the id of a run, or `ALL`.
+        frame: one row per run.
+        store: addresses of the stores of the runs; empty for the default store.
+        pooled: what differs among pooled runs.
+        unit: what intervals take as a sample.
+
+    Raises:
+        ConfigError: not exactly one id begins so.
+        StoreError: no run was profiled.
     """
-    from analysis.store.load import load_types, read_operations
-
-    if which == ALL:
-        runs = frame[is_ok(frame)]
-        table = load_types(runs, store)
-        runs = runs[runs["run_id"].isin(table["run_id"])]
-        if runs.empty:
-            raise StoreError(
-                "none of the chosen runs was profiled; measure them with measure.profile=true"
-            )
-        # Replicates of a point say the same thing again; points of different environments do not.
-        keys = [name for name in ("point_id", "environment_id", "protocol_id") if name in runs]
-        runs = runs.drop_duplicates(keys) if "point_id" in runs else runs
+    if run_id == ALL:
+        runs, table = _read_types(frame, store)
     else:
-        runs = frame[frame["run_id"].str.startswith(which)]
-        if len(runs) != 1:
-            if len(runs):
-                problem = f"{len(runs)} runs begin so"
-            else:
-                problem = "no chosen run has this id"
-            raise ConfigError(
-                "--operations", which, problem, "see run_id in python -m analysis roofline --csv -"
-            )
-        table = read_operations(runs["run_id"].iloc[0], store).assign(run_id=runs["run_id"].iloc[0])
-    places = ("device", "precision")
+        runs, table = _read_run(run_id, frame, store)
     runs = runs.assign(
-        **{name: runs[name].astype("object").fillna(not_recorded(name)) for name in places}
+        device=runs["device"].astype("object").fillna(not_recorded("device")),
+        precision=runs["precision"].astype("object").fillna(not_recorded("precision")),
     )
     roofs = find_roofs(with_best_ceilings(runs, store), find_hardware)
-    found, models = place_operations(table.merge(runs[_KEYS], on="run_id"), roofs)
-    sizes = sorted(
-        str(name) for name in runs if str(name).startswith("model.") and name != "model.name"
-    )
-    extra = [name for name in sizes if runs[name].nunique() > 1]
-    extra = ["batch_size", *extra] if "batch_size" in runs else extra
-    return operations_result(
+    operations, times = place_operations(table.merge(runs[_KEYS], on="run_id"), roofs)
+    sizes = _varying_sizes(runs)
+    operations = operations.merge(runs[["run_id", *sizes]], on="run_id", how="left")
+    placed_runs = runs.set_index("run_id").loc[times["run_id"]]
+    single_run = ""
+    if run_id != ALL:
+        single_run = str(runs["run_name"].iloc[0] or runs["run_id"].iloc[0])
+    return make_result(
         roofs,
-        found.merge(runs[["run_id", *extra]], on="run_id", how="left"),
-        models=models,
-        levels=shared_levels(runs.set_index("run_id").loc[models["run_id"]], unit),
-        alone="" if which == ALL else str(runs["run_name"].iloc[0] or runs["run_id"].iloc[0]),
+        operations,
+        times,
+        levels=shared_levels(placed_runs, unit),
+        single_run=single_run,
         sources=tuple(runs["run_id"]),
         pooled=pooled,
     )
 
 
+def _read_types(frame: pd.DataFrame, store: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the profiled runs, one for each point, and their types of operation."""
+    from analysis.store.load import load_types
+
+    runs = frame[is_ok(frame)]
+    types = load_types(runs, store)
+    profiled = runs[runs["run_id"].isin(types["run_id"])]
+    if profiled.empty:
+        raise StoreError(
+            "none of the chosen runs was profiled; measure them with measure.profile=true"
+        )
+    if "point_id" not in profiled:
+        return profiled, types
+    # Points of different environments are different points.
+    keys = [name for name in ("point_id", "environment_id", "protocol_id") if name in profiled]
+    return _aggregate_replicates(profiled, types, keys)
+
+
+def _aggregate_replicates(
+    runs: pd.DataFrame, types: pd.DataFrame, keys: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the first run of each point, with the medians of its replicates' types of operation.
+
+    A type that a replicate lacks has no share there.
+    """
+    first_ids = runs.groupby(list(keys), dropna=False, sort=False)["run_id"].transform("first")
+    representative = dict(zip(runs["run_id"], first_ids, strict=True))
+    first = runs[runs["run_id"].eq(first_ids)]
+    if len(first) == len(runs):
+        return first, types
+    table = types[types["run_id"].isin(representative)]
+    table = table.assign(run_id=table["run_id"].map(representative))
+    numbers = [
+        name
+        for name in table.columns
+        if name not in ("run_id", "type") and pd.api.types.is_numeric_dtype(table[name])
+    ]
+    groups = table.groupby(["run_id", "type"], sort=False)
+    merged = groups[numbers].median().reset_index()
+    replicates = first_ids.value_counts()
+    merged["share"] = [
+        _median_with_zeros(shares.to_numpy(), int(replicates[run_id]))
+        for (run_id, _), shares in groups["share"]
+    ]
+    return first, merged
+
+
+def _median_with_zeros(values: np.ndarray, count: int) -> float:
+    """Return the median of values that are padded with zeros to a given count."""
+    padded = np.zeros(max(count, len(values)))
+    padded[: len(values)] = values
+    return float(np.median(padded))
+
+
+def _read_run(
+    run_id: str, frame: pd.DataFrame, store: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the run whose id begins so, and its operations."""
+    from analysis.store.load import read_operations
+
+    runs = frame[frame["run_id"].str.startswith(run_id)]
+    if len(runs) != 1:
+        problem = "no chosen run has this id"
+        if len(runs):
+            problem = f"the ids of {len(runs)} runs begin so"
+        remedy = "see run_id in python -m analysis roofline --csv -"
+        raise ConfigError("--operations", run_id, problem, remedy)
+    full_id = runs["run_id"].iloc[0]
+    return runs, read_operations(full_id, store).assign(run_id=full_id)
+
+
+def _varying_sizes(runs: pd.DataFrame) -> list[str]:
+    """Return the batch size and the columns `model.*` that vary among runs."""
+    sizes = sorted(
+        str(name)
+        for name in runs
+        if str(name).startswith("model.") and name != "model.name" and runs[name].nunique() > 1
+    )
+    return ["batch_size", *sizes] if "batch_size" in runs else sizes
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OperationsResult(Result):
-    """The operations of one run, or the types of operation of many, under their roofs: `operations`
-    and `models` as of `place_operations`, `levels` are what the models share.
+    """Operations of one run, or types of operation of several, under their roofs.
+
+    Attributes:
+        operations: the operations of `place_operations`.
+        models: the time of each run, of `place_operations`.
+        levels: what the models share.
     """
 
     operations: pd.DataFrame
@@ -162,55 +274,66 @@ class OperationsResult(Result):
     levels: Levels
 
 
-def operations_result(
+def make_result(
     roofs: Sequence[Roof],
     operations: pd.DataFrame,
     models: pd.DataFrame,
+    *,
     levels: Levels,
-    alone: str = "",
-    **more: Any,
+    single_run: str = "",
+    **attributes: Any,
 ) -> OperationsResult:
-    """Placed operations as a result: those of one run, whose name is `alone`, or the types of those
-    of many.
+    """Return placed operations as a result.
+
+    Args:
+        roofs: the roofs.
+        operations: the operations of `place_operations`.
+        models: the time of each run, of `place_operations`.
+        levels: what the models share.
+        single_run: name of the run, if the operations are those of a single one.
+        **attributes: further attributes of the result.
     """
-    table = operations[[*operations.columns.drop(["name", "run_id"]), "run_id"]]
-    if alone:
+    if single_run:
         table = operations[_COLUMNS].sort_values(
             "share", ascending=False, kind="stable", ignore_index=True
         )
+        findings = [*_run_sentences(operations, models.iloc[0].to_dict())]
+    else:
+        columns = [name for name in operations.columns if name not in ("name", "run_id")]
+        table = operations[[*columns, "run_id"]]
+        findings = [*_type_sentences(operations, models, levels)]
+    picture = None
+    if operations["drawn"].any():
+        picture = partial(_draw, roofs, operations, single_run)
     return OperationsResult(
         operations=operations,
         models=models,
         levels=levels,
         numbers=table,
-        sentences=[
-            *map(roof_sentences, roofs),
-            *(
-                _of_one(operations, models.iloc[0].to_dict())
-                if alone
-                else _of_many(operations, models, levels)
-            ),
-        ],
-        picture=(lambda: _draw(roofs, operations, alone)) if operations["drawn"].any() else None,
-        **more,
+        sentences=[*map(roof_sentences, roofs), *findings],
+        picture=picture,
+        **attributes,
     )
 
 
-def types_of(operations: pd.DataFrame) -> pd.DataFrame:
-    """A row for each type that is drawn, the most frequent first: operations, how many are
-    compute-bound, whether they go between devices, the range of their intensities (FLOP/B), of roof
-    shares median and maximum, of time median.
+def summarize_types(operations: pd.DataFrame) -> pd.DataFrame:
+    """Summarize the drawn operations by type.
+
+    Returns:
+        One row per type, the most frequent first: type; operations; compute_bound, the number of
+        those that arithmetic limits; between_devices, whether they move bytes between devices;
+        lowest_intensity and highest_intensity (FLOP/B); roof_share, the median; roof_share_best,
+        the maximum; share, the median share of the time.
     """
     rows = operations[operations["drawn"]]
-    limits = {
-        "compute": rows["verdict"].eq("compute-bound"),
-        "between": rows["verdict"].eq("between devices"),
-    }
-    grouped = rows.assign(**limits).groupby("type")
-    table = grouped.agg(
+    rows = rows.assign(
+        is_compute=rows["verdict"].eq(RoofVerdict.COMPUTE.value),
+        is_transfer=rows["verdict"].eq(RoofVerdict.TRANSFER.value),
+    )
+    table = rows.groupby("type").agg(
         operations=("share", "size"),
-        compute_bound=("compute", "sum"),
-        between_devices=("between", "any"),
+        compute_bound=("is_compute", "sum"),
+        between_devices=("is_transfer", "any"),
         lowest_intensity=("arithmetic_intensity", "min"),
         highest_intensity=("arithmetic_intensity", "max"),
         roof_share=("roof_share", "median"),
@@ -220,122 +343,145 @@ def types_of(operations: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("operations", ascending=False, kind="stable").reset_index()
 
 
-def time_of(models: pd.DataFrame, levels: Levels, *verdicts: str) -> Estimate:
-    """Median over models of the share of the profiled time under these verdicts together, with its
-    95% interval.
-    """
-    return crossed_quantile(models[list(verdicts)].sum(axis=1), levels)
+def median_time(models: pd.DataFrame, levels: Levels, *columns: str) -> Estimate:
+    """Return the median share of the time under some verdicts together, with its 95% interval."""
+    return crossed_quantile(models[list(columns)].sum(axis=1), levels)
 
 
-def _verdicts(models: Any) -> list[str]:
-    """The verdicts under which any time is."""
-    return [name.value for name in RoofVerdict if np.any(models[name.value] > 0)]
-
-
-def _of_one(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
-    """Where the time of a run is, and what its operations would save at their own roofs; links have
-    another.
-    """
-    rest = {
+def _run_sentences(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
+    """State where the time of a run goes, and what its operations would save at their roofs."""
+    shares = {name.value: time[name.value] for name in RoofVerdict if time[name.value] > 0}
+    others = {
         "without FLOPs": time["without_flops"],
         "with FLOPs but without a rate": time["unplaced"],
+        "in no row of the table": 1 - time["covered"],
     }
-    rest |= {"in no row of the table": 1 - time["covered"]}
-    shares = {name: time[name] for name in _verdicts(time)} | {
-        name: rest[name] for name in rest if rest[name] > 5e-4
-    }
-    yield f"Of the profiled time: {', '.join(f'{format_share(part)} {name}' for name, part in shares.items())}."
-    rows = operations[
-        operations["roof_share"].notna() & operations["verdict"].ne(RoofVerdict.TRANSFER)
-    ]
+    shares |= {name: share for name, share in others.items() if share > _MIN_STATED_SHARE}
+    listed = ", ".join(f"{format_share(share)} {name}" for name, share in shares.items())
+    yield f"Of the profiled time: {listed}."
+    # The links between devices have another limit than this roof.
+    is_limited = operations["roof_share"].notna() & operations["verdict"].ne(RoofVerdict.TRANSFER)
+    rows = operations[is_limited]
     rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
-    if rows["saved"].sum() > 0:
-        top = ", ".join(
-            f"{row['name']} ({row['verdict']}, at {format_share(row['roof_share'])} of its roof) {format_share(row['saved'])}"
+    total = rows["saved"].sum()
+    if total > 0:
+        largest = ", ".join(
+            f"{row['name']} ({row['verdict']}, at {format_share(row['roof_share'])} of its roof) "
+            f"{format_share(row['saved'])}"
             for row in rows.nlargest(3, "saved").to_dict("records")
         )
-        whole = format_share(rows["saved"].sum())
-        yield f"Brought to their roofs, all operations would save {whole} of the time; most of it: {top}."
+        yield (
+            f"Brought to their roofs, all operations would save {format_share(total)} of the time; "
+            f"most of it: {largest}."
+        )
 
 
-def _of_many(
+def _type_sentences(
     operations: pd.DataFrame, models: pd.DataFrame, levels: Levels
 ) -> Iterator[Paragraph | str]:
-    yield Paragraph(
-        f"{operations['drawn'].sum()} operations of {len(models)} models are drawn, types of operation with FLOPs and "
-        f"at least {format_share(MINIMUM_SHARE)} of their model's time.",
-        tuple(map(_type, types_of(operations).to_dict("records"))),
+    """State what limits each type of operation, and the time by verdict."""
+    drawn = counted(int(operations["drawn"].sum()), "operation")
+    head = (
+        f"{drawn} of {counted(len(models), 'model')} are drawn: types of operation with FLOPs and "
+        f"at least {format_share(MINIMUM_SHARE)} of their model's time."
     )
-    times = [
-        f"{one} {format_percent_interval(time_of(models, levels, one))}"
-        for one in _verdicts(models)
+    types = summarize_types(operations).to_dict("records")
+    yield Paragraph(head, tuple(_type_sentence(row) for row in types))
+    parts = [
+        f"{name.value} {format_percent_interval(median_time(models, levels, name.value))}"
+        for name in RoofVerdict
+        if (models[name.value] > 0).any()
     ]
-    times.append(
-        f"without FLOPs {format_percent_interval(time_of(models, levels, 'without_flops', 'unplaced'))}"
+    rest = median_time(models, levels, "without_flops", "unplaced")
+    parts.append(f"without FLOPs {format_percent_interval(rest)}")
+    yield (
+        f"Of a model's profiled time, in the median (95% intervals over {levels.description}): "
+        f"{'; '.join(parts)}."
     )
-    yield f"Of a model's profiled time, in the median (95% intervals over {levels.description}): {'; '.join(times)}."
 
 
-def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, alone: str) -> drawing.Figure:
-    """A panel for each device and precision. Drawn is what takes at least the minimum share of its
-    model's time; of one run a mark's area is that share.
+def _type_sentence(row: dict[Any, Any]) -> str:
+    low = f"{row['lowest_intensity']:.3g}"
+    high = f"{row['highest_intensity']:.3g}"
+    intensity = f"{low} FLOP/B" if low == high else f"{low} to {high} FLOP/B"
+    name = f"{row['type']}, {counted(row['operations'], 'operation')} at {intensity}"
+    best = format_share(row["roof_share_best"])
+    if row["between_devices"]:
+        return f"{name}: between devices; they reach at most {best} of what memory would allow."
+    return (
+        f"{name}: {row['compute_bound']} compute-bound; {format_share(row['roof_share'])} of the "
+        f"roof in the median, at most {best}."
+    )
+
+
+class _TypeLook(NamedTuple):
+    """Types of operation that share a look, and the entry of the legend."""
+
+    label: str
+    types: list[str]
+    look: dict[str, Any]
+
+
+def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> drawing.Figure:
+    """Draw operations that take the minimum share of the time, a panel for each roof.
+
+    The area of a mark is the share of the time, if the operations are those of a single run.
     """
     points = operations[operations["drawn"]]
-    of_type = points.groupby("type")["share"]
-    types = (of_type.sum() if alone else of_type.size()).sort_values(ascending=False, kind="stable")
-    looks = list(_looks(types))
-    keys = list(dict.fromkeys(zip(points["device"], points["precision"], strict=True)))
-    drawn, panels = drawing.panels(len(keys), 8.5, 4.4)
-    for axes, (device, precision) in zip(panels, keys, strict=True):
-        mine = points[points["device"].eq(device) & points["precision"].eq(precision)]
-        for _, kinds, look in looks:
-            rows = mine[mine["type"].isin(kinds)]
-            size: Any = 20 + 900 * rows["share"] if alone else 16
-            x = rows["arithmetic_intensity"]
-            y = rows["flops_per_second"]
-            axes.scatter(
-                x, y, s=size, alpha=0.8, zorder=2, edgecolors="white", linewidths=0.4, **look
-            )
+    shares = points.groupby("type")["share"]
+    weights = (shares.sum() if single_run else shares.size()).sort_values(
+        ascending=False, kind="stable"
+    )
+    looks = list(_type_looks(weights))
+    keys = points[["device", "precision"]].drop_duplicates()
+    figure, panels = drawing.panels(len(keys), 8.5, 4.4)
+    for axes, (device, precision) in zip(panels, keys.itertuples(index=False), strict=True):
+        is_under = points["device"].eq(device) & points["precision"].eq(precision)
+        rows = points[is_under]
+        for entry in looks:
+            _draw_marks(axes, rows[rows["type"].isin(entry.types)], entry.look, bool(single_run))
         roof = next(roof for roof in roofs if (roof.device, roof.precision) == (device, precision))
-        draw_roofs(axes, mine, roof)
-        whose = alone or f"{mine['run_id'].nunique()} models"
-        title = f"{len(mine)} operations of {whose} on {device}, {precision}\n{format_roof(roof)}"
+        draw_roofs(axes, rows, roof)
+        owner = single_run or counted(rows["run_id"].nunique(), "model")
+        count = counted(len(rows), "operation")
+        title = f"{count} of {owner} on {device}, {precision}\n{format_roof(roof)}"
         drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
-    sums = [types[kinds].sum() for _, kinds, _ in looks]
-    said = [format_share(part) if alone else f"({part})" for part in sums]
-    handles = [
-        drawing.handle(f"{one[0]} {words}", **one[2])
-        for one, words in zip(looks, said, strict=True)
-    ]
-    drawing.legend(
-        drawn, handles, "type, share of the time (area: share)" if alone else "type (operations)"
-    )
-    return drawn
+    handles = []
+    for entry in looks:
+        weight = weights[entry.types].sum()
+        text = format_share(weight) if single_run else f"({weight})"
+        handles.append(drawing.handle(f"{entry.label} {text}", **entry.look))
+    title = "type, share of the time (area: share)" if single_run else "type (operations)"
+    drawing.legend(figure, handles, title)
+    return figure
 
 
-def _type(row: dict[Any, Any]) -> str:
-    """One type's operations: what limits them, where they lie, how near they come to the roof."""
-    low, high = (f"{row[end]:.3g}" for end in ("lowest_intensity", "highest_intensity"))
-    where = f"{low} FLOP/B" if low == high else f"{low} to {high} FLOP/B"
-    name = f"{row['type']}, {row['operations']} operations at {where}"
-    if row["between_devices"]:
-        best = format_share(row["roof_share_best"])
-        return (
-            f"{name}: between devices; they never draw more than {best} of what memory would give."
-        )
-    return (
-        f"{name}: {row['compute_bound']} compute-bound; {format_share(row['roof_share'])} of the roof in the median, at "
-        f"most {format_share(row['roof_share_best'])}."
+def _draw_marks(
+    axes: drawing.Axes, rows: pd.DataFrame, look: dict[str, Any], area_is_share: bool
+) -> None:
+    size: Any = 20 + 900 * rows["share"] if area_is_share else 16
+    axes.scatter(
+        rows["arithmetic_intensity"],
+        rows["flops_per_second"],
+        s=size,
+        alpha=0.8,
+        zorder=2,
+        edgecolors="white",
+        linewidths=0.4,
+        **look,
     )
 
 
-def _looks(types: pd.Series) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-    """Label, types and look: all where there are few, else the first by themselves and the others
-    in grey.
+def _type_looks(weights: pd.Series) -> Iterator[_TypeLook]:
+    """Yield the looks of all types; if there are many, the last ones share a grey look.
+
+    Args:
+        weights: weight of each type, the largest first.
     """
-    named = list(types.index[: _TYPES if len(types) <= _TYPES else _TYPES - 1])
-    for kind in named:
-        yield kind, [kind], drawing.look(kind, named)
-    rest = list(types.index[len(named) :])
+    count = _MAX_TYPES if len(weights) <= _MAX_TYPES else _MAX_TYPES - 1
+    named = list(weights.index[:count])
+    for name in named:
+        yield _TypeLook(name, [name], drawing.look(name, named))
+    rest = list(weights.index[count:])
     if rest:
-        yield f"{len(rest)} other types", rest, drawing.look(None)
+        yield _TypeLook(f"{len(rest)} other types", rest, drawing.look(None))

@@ -18,7 +18,7 @@ from analysis.claims.load import load_claims
 from analysis.drawing import page
 from analysis.operation_speedup import draw_operations as draw_operation_speedups
 from analysis.operation_speedup import operation_speedup
-from analysis.operations import operations_result, place_operations
+from analysis.operations import make_result, place_operations
 from analysis.roofs import Roof, place_models
 from paradnn.families import FAMILIES
 from paradnn.statistics.dependence import shared_levels
@@ -96,7 +96,7 @@ def _operations() -> Figure:
     table = test_roofline.operations().assign(run_id="r", device=LONG, precision="float32")
     found, models = place_operations(table, [roof])
     levels = shared_levels(models)
-    return operations_result([roof], found, models, levels, alone="fc", sources=()).picture()
+    return make_result([roof], found, models, levels=levels, single_run="fc", sources=()).picture()
 
 
 def _operation_speedups() -> Figure:

@@ -21,7 +21,7 @@ from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import SpeedupOptions, pair_points, speedup
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import observations
-from analysis.operations import OperationsResult, time_of, types_of
+from analysis.operations import OperationsResult, median_time, summarize_types
 from analysis.pairing import pair
 from analysis.result import Result
 from analysis.store.load import load_types
@@ -157,7 +157,7 @@ def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult
     sums = rows[rows["type"] == "cross-replica-sum"]
     assert sums["intensity"].between(0.12, 0.126).all()
     assert sums["memory_bandwidth"].max() < 33  # percent: memory is not what limits them
-    kinds = types_of(operations.operations).set_index("type")
+    kinds = summarize_types(operations.operations).set_index("type")
     assert kinds.index[kinds["between_devices"]].tolist() == ["cross-replica-sum"]
     assert kinds.loc["cross-replica-sum", "roof_share_best"] < 0.33
     left = rows[(rows["intensity"] > 0) & (rows["intensity"] < 75) & (rows["type"] != "while")]
@@ -166,8 +166,8 @@ def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult
     without = left[left["type"] != "cross-replica-sum"].groupby("model")["time_perc"].sum()
     memory = without.reindex(models, fill_value=0).median() / 100
     found = operations.models, operations.levels
-    assert time_of(*found, "memory-bound", "between devices").value == pytest.approx(both)
-    assert time_of(*found, "memory-bound").value == pytest.approx(memory)
+    assert median_time(*found, "memory-bound", "between devices").value == pytest.approx(both)
+    assert median_time(*found, "memory-bound").value == pytest.approx(memory)
     assert (round(both, 3), round(memory, 3)) == (0.425, 0.248)
 
 

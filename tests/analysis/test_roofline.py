@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,11 +9,13 @@ import pytest
 
 from analysis.analyses.roofline import RooflineOptions
 from analysis.analyses.roofline import roofline as analyse
-from analysis.operations import operations_result, place_operations
+from analysis.operations import make_result, place_operations
 from analysis.result import Result
 from analysis.roofs import Roof, find_roofs, find_verdict, place_models, summarize_families
+from analysis.store.load import load
 from paradnn.core.errors import ConfigError
 from paradnn.statistics.dependence import shared_levels
+from tests.analysis.conftest import Writer, fc
 
 # ridge point at 20 FLOP/B
 PEAK = 8e12
@@ -188,16 +191,14 @@ def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_co
     assert list(by_type["name"]) == ["MatMul", "AddV2"]
     blind = place_operations(table, [Roof("Made", "float32", None, None, "unknown", "unknown")])[1]
     assert blind["unknown"].tolist() == [pytest.approx(0.855)]
-    text = operations_result(
-        [roof], found, models, shared_levels(models), alone="fc", sources=()
+    text = make_result(
+        [roof], found, models, levels=shared_levels(models), single_run="fc", sources=()
     ).text()
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
     # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
-    assert (
-        "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
-        in text
-    )
+    largest = "MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
+    assert f"would save 25.6% of the time; most of it: {largest}" in text
 
 
 def said(frame: pd.DataFrame, **options: Any) -> Result:
@@ -254,3 +255,23 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
         place_models(wide, SHEETS.get).points[["share"]],
         place_models(runs, SHEETS.get).points[["share"]],
     )
+
+
+def test_replicates_of_operations_count_with_their_median(writer: Writer) -> None:
+    shares = ([0.5, 0.3], [0.7, 0.1], [0.6])
+    metrics = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH}
+    for replicate, values in enumerate(shares):
+        table = [
+            [name, share, 1e9, 1e7, 1e11, 100.0]
+            for name, share in zip(("MatMul", "Add"), values, strict=False)
+        ]
+        profiled = {**metrics, "op_share.MatMul": values[0]}
+        run_id = writer.run(fc(1, 16), profiled, replicate=str(replicate))
+        columns = ["type", "share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
+        text = json.dumps({"columns": columns, "data": table})
+        writer.client.log_text(run_id, text, "operation_types.json")
+    result = said(load(writer.uri), operations="all", store=(writer.uri,))
+    found = result.table.set_index("type")["share"]
+    assert found["MatMul"] == pytest.approx(0.6)
+    # One of the three replicates lacks it.
+    assert found["Add"] == pytest.approx(0.1)
