@@ -1,9 +1,9 @@
-"""Pipelines against what is planted in their files: classes as colours, damage."""
+"""Input pipelines on planted files: classes as colors, and damaged files."""
 
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,19 @@ from paradnn.worker.input.pipelines import MEAN, STANDARD_DEVIATION
 from paradnn.worker.request import answer_request
 from paradnn.worker.step import synthetic_batch
 
-COLOURS = ((230, 20, 20), (20, 230, 20), (20, 20, 230))
+COLORS = ((230, 20, 20), (20, 230, 20), (20, 20, 230))
 SIZE = 16
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Generated sets go where the test ends."""
+    """Put generated sets into the folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
-    """A request for a small model fed by `data`."""
+    """Return a request for a small model with this input."""
     cnn = {
         "name": "residual",
         "blocks": [1, 1, 1],
@@ -46,12 +46,13 @@ def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, An
     }
     measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
     config = {"model": cnn, "mode": mode, "batch_size": batch_size, "seed": 3, "measure": measure}
-    fed = {"data": {"name": "images", "threads": 2, **data}, "optimizer": {"learning_rate": 0.001}}
-    return point_request(read_point(config | fed))
+    config["data"] = {"name": "images", "threads": 2, **data}
+    config["optimizer"] = {"learning_rate": 0.001}
+    return point_request(read_point(config))
 
 
 def feed(request: dict[str, Any], *targets: ArraySpec) -> Feed:
-    """The feed of a request, for a workload of its shapes without its model."""
+    """Return the feed of a request, for a workload with its shapes but without a model."""
     inputs = (ArraySpec((SIZE, SIZE, 3), "float32"),)
     labels = (ArraySpec((), "int32", request["model"]["output_size"]),)
     return Feed(request, BuiltModel(None, inputs, targets or labels, lambda *_: None))  # type: ignore[arg-type]
@@ -62,51 +63,71 @@ def batches(source: Feed, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(inputs[0].numpy(), targets[0].numpy()) for inputs, targets in taken]
 
 
-def jpeg(colour: Sequence[int], height: int = 40, width: int = 60, kind: str = "jpeg") -> bytes:
-    pixels = np.broadcast_to(np.array(colour, np.uint8), (height, width, 3))
-    return (
-        tf.io.encode_png(pixels) if kind == "png" else tf.io.encode_jpeg(pixels, quality=95)
-    ).numpy()
+def encoded_picture(
+    color: Sequence[int], height: int = 40, width: int = 60, is_png: bool = False
+) -> bytes:
+    pixels = np.broadcast_to(np.array(color, np.uint8), (height, width, 3))
+    if is_png:
+        return tf.io.encode_png(pixels).numpy()
+    return tf.io.encode_jpeg(pixels, quality=95).numpy()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Thirty pictures of three classes, a colour each, in sub-folders; some are PNG."""
-    for label, colour in enumerate(COLOURS):
-        for number in range(10):
-            kind = "png" if number == 0 else "jpeg"
-            path = (
-                tmp_path
-                / "set"
-                / f"class-{label}"
-                / f"{number}.{'png' if kind == 'png' else 'JPG'}"
-            )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(jpeg(colour, kind=kind))
-    return tmp_path / "set"
+    """Thirty pictures of three classes in sub-folders, with one color per class; some are PNG."""
+    root = tmp_path / "set"
+    for label, color in enumerate(COLORS):
+        class_folder = root / f"class-{label}"
+        class_folder.mkdir(parents=True)
+        (class_folder / "0.png").write_bytes(encoded_picture(color, is_png=True))
+        for number in range(1, 10):
+            (class_folder / f"{number}.JPG").write_bytes(encoded_picture(color))
+    return root
 
 
-def colour_class(pictures: np.ndarray) -> np.ndarray:
-    """The class that a picture's own colour stands for."""
+def color_class(pictures: np.ndarray) -> np.ndarray:
+    """Return the class whose color each picture has."""
     return (pictures.mean(axis=(1, 2)) * STANDARD_DEVIATION + MEAN).argmax(axis=1)
 
 
 def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
-    """Two files of pictures, label = class of the colour; those numbered in `damaged` are cut off."""
+    """Write two TFRecord files of pictures, labelled by color; the damaged ones are cut off."""
     path.mkdir()
     for file in range(2):
         with tf.io.TFRecordWriter(str(path / f"train-{file}")) as writer:
             for number in range(file, count, 2):
-                encoded = jpeg(COLOURS[number % 3])
+                encoded = encoded_picture(COLORS[number % 3])
+                if number in damaged:
+                    encoded = encoded[: len(encoded) // 2]
                 example = tf.train.Example()
-                held = encoded[: len(encoded) // 2] if number in damaged else encoded
-                example.features.feature["image/encoded"].bytes_list.value.append(held)
+                example.features.feature["image/encoded"].bytes_list.value.append(encoded)
                 example.features.feature["image/class/label"].int64_list.value.append(number % 3)
                 writer.write(example.SerializeToString())
     return path
 
 
-def cut_off(path: Path) -> None:
+def write_nothing(path: Path) -> None:
+    """Leave the path absent."""
+
+
+def write_empty_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def write_text(path: Path) -> None:
+    path.write_bytes(b"no record at all, but long enough for one")
+
+
+def write_empty_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def write_garbage_picture(path: Path) -> None:
+    path.mkdir()
+    (path / "a.jpg").write_bytes(b"garbage")
+
+
+def write_cut_record(path: Path) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"x" * 40)
     path.write_bytes(path.read_bytes()[:-3])
@@ -119,14 +140,14 @@ def cut_off(path: Path) -> None:
 def test_labels_are_those_of_the_set(
     folder: Path, tmp_path: Path, kind: str, cache: str, augment: bool
 ) -> None:
-    """Pictures in sub-folders, and records as of ImageNet."""
+    """The set is pictures in sub-folders, or records such as ImageNet's."""
     path = folder if kind == "folders" else records(tmp_path / "records")
     source = feed(point(path=str(path), cache=cache, augment=augment))
     seen = set()
     for pictures, labels in batches(source, 12):
         assert pictures.shape == (8, SIZE, SIZE, 3)
         assert (pictures.dtype, labels.dtype) == (np.float32, np.int32)
-        assert (colour_class(pictures) == labels).all()
+        assert (color_class(pictures) == labels).all()
         seen |= set(labels)
     assert seen == {0, 1, 2}
     values = (pictures * STANDARD_DEVIATION + MEAN).round()
@@ -134,82 +155,102 @@ def test_labels_are_those_of_the_set(
     assert values.max() <= 256
 
 
-def test_the_seed_decides_and_threads_do_not(folder: Path) -> None:
+def test_batches_depend_on_the_seed_and_not_on_threads(folder: Path) -> None:
     request = point(path=str(folder))
-    one, two = (batches(feed(request), 6) for _ in range(2))
-    request["data"]["threads"] = 1
-    three = batches(feed(request), 6)
-    other = batches(feed(request | {"seed": 4}), 6)
-    for first, second, third in zip(one, two, three, strict=True):
-        for array in (0, 1):
-            np.testing.assert_array_equal(first[array], second[array])
-            np.testing.assert_array_equal(first[array], third[array])
-    assert any((first[0] != fourth[0]).any() for first, fourth in zip(one, other, strict=True))
+    reference = batches(feed(request), 6)
+
+    repeated = batches(feed(request), 6)
+    single_thread = batches(feed(point(path=str(folder), threads=1)), 6)
+    other_seed = batches(feed(request | {"seed": 4}), 6)
+
+    for same in (repeated, single_thread):
+        for (pictures, labels), (same_pictures, same_labels) in zip(reference, same, strict=True):
+            np.testing.assert_array_equal(pictures, same_pictures)
+            np.testing.assert_array_equal(labels, same_labels)
+    differences = [
+        (pictures != other).any()
+        for (pictures, _), (other, _) in zip(reference, other_seed, strict=True)
+    ]
+    assert any(differences)
+
+
+def unnormalized(pictures: np.ndarray) -> np.ndarray:
+    """Return pictures with values in 0..255."""
+    return pictures * STANDARD_DEVIATION + MEAN
 
 
 def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
-    """A picture whose red rises to the right and whose green rises downwards shows where its window
-    was.
-    """
+    """Red rises to the right and green downwards, so a picture shows where its window was."""
     ramp = np.zeros((200, 300, 3), np.uint8)
     ramp[..., 0] = np.linspace(0, 255, 300)[None, :]
     ramp[..., 1] = np.linspace(0, 255, 200)[:, None]
-    (tmp_path / "ramp.jpg").write_bytes(
-        tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False).numpy()
-    )
-    request = point(path=str(tmp_path / "ramp.jpg"), batch_size=100)
-    pictures = (
-        np.concatenate([images for images, _ in batches(feed(request), 4)]) * STANDARD_DEVIATION
-        + MEAN
-    )
-    across = pictures[:, :, -1, 0].mean(axis=1) - pictures[:, :, 0, 0].mean(axis=1)
-    down = pictures[:, -1, :, 1].mean(axis=1) - pictures[:, 0, :, 1].mean(axis=1)
-    assert 0.4 < (across < 0).mean() < 0.6  # 400 draws: 0.5 +- 4 standard deviations
+    path = tmp_path / "ramp.jpg"
+    encoded = tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False)
+    path.write_bytes(encoded.numpy())
+
+    taken = batches(feed(point(path=str(path), batch_size=100)), 4)
+
+    pictures = unnormalized(np.concatenate([images for images, _ in taken]))
+    red = pictures[..., 0]
+    green = pictures[..., 1]
+    across = red[:, :, -1].mean(axis=1) - red[:, :, 0].mean(axis=1)
+    down = green[:, -1, :].mean(axis=1) - green[:, 0, :].mean(axis=1)
+    # Of 400 draws, half are flipped, within 4 standard deviations.
+    assert 0.4 < (across < 0).mean() < 0.6
     assert (down > 0).all()
-    shares = np.abs(across) / 255 * down / 255 * (SIZE / (SIZE - 1)) ** 2
-    assert 0.06 < shares.min() < 0.2
-    assert 0.7 < shares.max() < 1.1
-    assert len(np.unique(shares.round(3))) > 100
-    centre = (
-        batches(feed(request | {"data": request["data"] | {"augment": False}}), 1)[0][0]
-        * STANDARD_DEVIATION
-        + MEAN
-    )
-    assert np.ptp(centre, axis=0).max() < 1e-3
-    assert centre[0, :, 0, 0].mean() == pytest.approx(
-        255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2, abs=4
-    )
+    areas = np.abs(across) / 255 * down / 255 * (SIZE / (SIZE - 1)) ** 2
+    assert 0.06 < areas.min() < 0.2
+    assert 0.7 < areas.max() < 1.1
+    assert len(np.unique(areas.round(3))) > 100
+
+
+def test_without_augmentation_the_crop_is_the_center(tmp_path: Path) -> None:
+    ramp = np.zeros((200, 300, 3), np.uint8)
+    ramp[..., 0] = np.linspace(0, 255, 300)[None, :]
+    path = tmp_path / "ramp.jpg"
+    encoded = tf.io.encode_jpeg(ramp, quality=100, chroma_downsampling=False)
+    path.write_bytes(encoded.numpy())
+
+    [(pictures, _)] = batches(feed(point(path=str(path), batch_size=100, augment=False)), 1)
+
+    values = unnormalized(pictures)
+    assert np.ptp(values, axis=0).max() < 1e-3
+    first_column = 255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2
+    assert values[0, :, 0, 0].mean() == pytest.approx(first_column, abs=4)
 
 
 def test_targets_that_are_no_labels_are_synthetic_and_stay(folder: Path) -> None:
     source = feed(
         point(path=str(folder)), ArraySpec((7, 4), "float32"), ArraySpec((7,), "int32", 5)
     )
-    first, second = ([target.numpy() for target in source.take()[1]] for _ in range(2))
+
+    first = [target.numpy() for target in source.take()[1]]
+    second = [target.numpy() for target in source.take()[1]]
+
     assert [target.shape for target in first] == [(8, 7, 4), (8, 7)]
-    assert all((one == other).all() for one, other in zip(first, second, strict=True))
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1], second[1])
 
 
 @pytest.mark.parametrize(
-    ("plant", "reason"),
+    ("write", "reason"),
     [
-        (lambda path: None, "there is no such file or folder here"),
-        (lambda path: path.mkdir(), "there are neither pictures"),
-        (
-            lambda path: path.write_bytes(b"no record at all, but long enough for one"),
-            "damaged, or of another format",
+        pytest.param(write_nothing, "there is no such file or folder here", id="absent"),
+        pytest.param(write_empty_folder, "there are neither pictures", id="empty-folder"),
+        pytest.param(write_text, "damaged, or of another format", id="text"),
+        pytest.param(
+            write_empty_file, "too few readable pictures for one batch of 8", id="empty-file"
         ),
-        (lambda path: path.write_bytes(b""), "too few readable pictures for one batch of 8"),
-        (cut_off, "damaged, or of another format"),
-        (
-            lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")),
-            "damaged, or of another format",
-        ),
+        pytest.param(write_cut_record, "damaged, or of another format", id="cut-record"),
+        pytest.param(write_garbage_picture, "damaged, or of another format", id="garbage-picture"),
     ],
 )
-def test_what_is_no_input_is_said(tmp_path: Path, plant: Any, reason: str) -> None:
+def test_unusable_input_is_unavailable(
+    tmp_path: Path, write: Callable[[Path], None], reason: str
+) -> None:
     path = tmp_path / "set"
-    plant(path)
+    write(path)
+
     with pytest.raises(UnavailableError, match=reason):
         feed(point(path=str(path)))
 
@@ -222,19 +263,18 @@ def test_generated_pictures_are_made_once(cache: Path) -> None:
     assert generated.generated_images(options) == files
     assert [file.stat().st_mtime_ns for file in files] == times
     pixels = 0
-    size = 0
+    encoded_bytes = 0
     for entry in tf.data.TFRecordDataset([str(file) for file in files]):
         parsed = tf.train.Example.FromString(entry.numpy()).features.feature
         encoded = parsed["image/encoded"].bytes_list.value[0]
         shape = tf.io.decode_jpeg(encoded).shape
-        pixels = pixels + shape[0] * shape[1]
-        size = size + len(encoded)
+        pixels += shape[0] * shape[1]
+        encoded_bytes += len(encoded)
         assert 0 <= parsed["image/class/label"].int64_list.value[0] < generated.CLASSES
-    assert 0.5 < size / pixels < 0.7  # ImageNet: 110 kB at 500 x 375 are 0.59 bytes a pixel
+    # ImageNet has 110 kB at 500 x 375 pixels, which is 0.59 bytes per pixel.
+    assert 0.5 < encoded_bytes / pixels < 0.7
     assert pixels / 12 == pytest.approx(500 * 375, rel=0.25)
-    assert [
-        path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name
-    ] == []
+    assert not list((cache / "paradnn" / "data").glob("*making*"))
 
 
 @pytest.fixture(scope="module")
@@ -243,31 +283,33 @@ def planted() -> tuple[Any, dict[str, Any], BuiltModel]:
     workload = build(request["model"])
     framework = TensorFlow()
     framework.open_device(request["platform"])
-    return (
-        framework.make_step(workload, synthetic_batch(workload, 8, 0), request),
-        request,
-        workload,
-    )
+    step = framework.make_step(workload, synthetic_batch(workload, 8, 0), request)
+    return step, request, workload
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.5])
 def test_waiting_is_the_planted_delay_alone(
     planted: Any, slow: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock on which a batch takes `slow` seconds and a step two; the fed step compiles
-    nothing again.
+    """On a planted clock, a batch takes `slow` seconds and a step two.
+
+    The fed step compiles nothing again.
     """
     step, request, workload = planted
+    compiled = step.function
     now = 0.0
 
-    def passes(seconds: float) -> None:
+    def advance(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    fed = FedStep(step, Feed(request, workload, delay=lambda: passes(slow)))
-    compiled = step.function
+    def timed_step(*arguments: Any) -> Any:
+        advance(2.0)
+        return compiled(*arguments)
+
+    fed = FedStep(step, Feed(request, workload, delay=lambda: advance(slow)))
     step.run(1)
-    monkeypatch.setattr(step, "function", lambda *arguments: (passes(2.0), compiled(*arguments))[1])
+    monkeypatch.setattr(step, "function", timed_step)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     now = 0.0
     fed.run(3)
@@ -276,7 +318,7 @@ def test_waiting_is_the_planted_delay_alone(
     assert compiled.experimental_get_tracing_count() == 1
 
 
-def test_who_asks_while_a_set_is_made_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_that_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
     makers = []
 
@@ -287,18 +329,19 @@ def test_who_asks_while_a_set_is_made_waits_for_it(monkeypatch: pytest.MonkeyPat
         (folder / "file").write_text("content")
 
     monkeypatch.setattr(generated, "_write_images", write)
-    raced = {"examples": 1, "width": 16, "height": 16}
-    with ThreadPoolExecutor() as pool:  # each opens the lock for itself, as processes do
-        first = pool.submit(generated.generated_images, raced)
+    options = {"examples": 1, "width": 16, "height": 16}
+    # Each thread opens the lock file itself, as a process does.
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(generated.generated_images, options)
         assert begun.wait(60)
-        second = pool.submit(generated.generated_images, raced)
+        second = pool.submit(generated.generated_images, options)
     assert first.result() == second.result()
     assert second.result()[0].read_text() == "content"
     assert len(makers) == 1
 
 
 @pytest.mark.parametrize("cache", ["none", "decoded"])
-def test_damage_ends_the_point_in_one_line(tmp_path: Path, cache: str) -> None:
+def test_a_damaged_picture_ends_the_point_with_one_line(tmp_path: Path, cache: str) -> None:
     path = records(tmp_path / "set", damaged=(21,))
     result = answer_request(point(path=str(path), cache=cache), TensorFlow(), lambda *_: None)
     assert result.outcome == "unavailable"

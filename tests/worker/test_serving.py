@@ -1,6 +1,4 @@
-"""Queries and what is said of them, on a clock that the test turns, beside SciPy and MLPerf's
-LoadGen.
-"""
+"""Serving on a planted clock, its statistics against SciPy, and counts against MLPerf's LoadGen."""
 
 import math
 import re
@@ -32,7 +30,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Nanoseconds that pass only when something is said to take some."""
+    """A clock in ns that only advances when a test advances it."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -42,7 +40,7 @@ class Clock:
 
 
 class Schedule:
-    """Queries that come at given times, as a generator that is never late issues them."""
+    """Queries at given times, as a generator that is never late issues them."""
 
     def __init__(self, clock: Clock, times: Sequence[int]) -> None:
         self._clock = clock
@@ -60,19 +58,18 @@ class Schedule:
         return [(due, due) for due in self._times[first : self._next]]
 
     def wait(self, until: int | None) -> None:
-        moments = [
-            moment
-            for moment in (until, None if self.ended else self._times[self._next])
-            if moment is not None
-        ]
-        self._clock.now = max(self._clock.now, min(moments))
+        times = [] if until is None else [until]
+        if not self.ended:
+            times.append(self._times[self._next])
+        self._clock.now = max(self._clock.now, min(times))
 
 
 def served(
     times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int
 ) -> ServedQueries:
-    """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch
-    takes, ns.
+    """Serve queries that are due at `times`.
+
+    `service(queries, batches before)` returns the duration of a batch in ns.
     """
     clock = Clock()
     batches = 0
@@ -86,16 +83,15 @@ def served(
 
 
 def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
-    """M/D/1 (Pollaczek, Khinchine): the mean wait is load / (1 - load) / 2 services.
+    """M/D/1 (Pollaczek, Khinchine): the mean wait is load / (1 - load) / 2 service times.
 
-    The server's waits are those of Lindley's recursion to the nanosecond; the recursion then runs
-    on more queries than the server, since at high loads neighbours wait alike.
+    The server's waits equal those of Lindley's recursion to the nanosecond. The recursion then runs
+    on more queries than the server, since neighbors wait similarly at high loads.
     """
     times = np.array(arrivals(1_000, LOADGEN_SEED, 0, 2_000_000))
     for load in (0.3, 0.5, 0.7, 0.9):
         fixed = round(load * MS)
-        # W_n = max(0, W_{n-1} + S - A_n), as the distance of a walk from the lowest that it has
-        # been.
+        # W_n = max(0, W_{n-1} + S - A_n) is the distance of a random walk from its minimum so far.
         walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
         waits = walk - np.minimum.accumulate(walk)
         assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
@@ -103,7 +99,7 @@ def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
         assert (np.array(log.started) - np.array(log.scheduled) == waits[:10_000]).all()
 
 
-def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
+def test_a_batch_starts_when_it_is_full_or_its_oldest_query_has_waited() -> None:
     times = [0, 1 * MS, 2 * MS, 3 * MS, 50 * MS]
     log = served(times, lambda *_: MS, 3, delay=10 * MS).log
     assert list(log.started) == [2 * MS] * 3 + [13 * MS, 60 * MS]
@@ -112,16 +108,15 @@ def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
     assert list(at_once.together) == [1] * 5
 
 
-def test_a_rate_that_cannot_be_served_ends_when_a_query_has_waited_too_long() -> None:
+def test_an_overload_ends_when_a_query_has_waited_too_long() -> None:
     server = served(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, patience=500 * MS)
     assert server.outcome == "overload"
-    assert (
-        50 < len(server.log) < 200
-    )  # half of what comes is served, and the wait grows by 5 ms a query
+    # Half of the queries are served, and the wait grows by 5 ms per query.
+    assert 50 < len(server.log) < 200
     assert server.waiting > 30
 
 
-def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once() -> None:
+def test_a_stream_waits_for_the_last_answer_and_offline_issues_all_at_once() -> None:
     clock = Clock()
 
     def run(_: int) -> None:
@@ -129,7 +124,8 @@ def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once
 
     stream = serve_closed(run, clock, queries=10, seconds=1.0, batch=0, until=10**18).log
     assert set(stream.latencies()) == {30 * MS}
-    assert len(stream) == 34  # the first after a second or more
+    # The stream ends with the first query after a second.
+    assert len(stream) == 34
     few = serve_closed(run, clock, queries=10, seconds=0.0, batch=0, until=10**18)
     assert len(few.log) == 10
     offline = serve_closed(run, clock, queries=10, seconds=0.0, batch=4, until=10**18).log
@@ -137,7 +133,7 @@ def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once
 
 
 def test_the_schedule_is_seeded_and_of_independent_gaps() -> None:
-    """That they are exponential is what makes the waits of a queue as long as they are."""
+    """The test of the mean wait shows that the gaps are exponential."""
     times = np.array(arrivals(250, 5, 0, 200_000))
     gaps = np.diff(times) / 1e9
     assert gaps.mean() == pytest.approx(1 / 250, rel=0.01)
@@ -146,15 +142,17 @@ def test_the_schedule_is_seeded_and_of_independent_gaps() -> None:
     assert arrivals(250, 6, 0, 10) != arrivals(250, 5, 0, 10)
 
 
-def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> None:
+def test_a_generator_never_waits_for_its_reader_and_records_its_delay() -> None:
     clock = Clock()
     taken = bytearray()
 
     def sleep(seconds: float) -> None:
-        clock.now += round(seconds * 1e9) + 50_000  # woken late
+        # The system wakes the process late.
+        clock.now += round(seconds * 1e9) + 50_000
 
     def write(pending: bytearray) -> int:
-        room = 0 if clock.now < 40 * MS else len(pending)  # a pipe that is not read for 40 ms
+        # Nobody reads the pipe for 40 ms.
+        room = 0 if clock.now < 40 * MS else len(pending)
         taken.extend(pending[:room])
         return room
 
@@ -164,26 +162,30 @@ def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> No
     assert [issued - due for due, issued in rows] == [50_000] * 4
 
 
-def test_no_batch_begins_once_the_time_is_up() -> None:
+def test_no_batch_starts_after_the_deadline() -> None:
     times = [place * 10 * MS for place in range(100)]
     cut = served(times, lambda *_: 4 * MS, until=205 * MS)
     assert (len(cut.log), cut.outcome) == (21, "timeout")
-    # One that begins in time is served, and one that ends in time is not cut.
+    # A batch that starts in time is served to its end.
     assert max(cut.log.ended) == 204 * MS
     assert served(times[:20], lambda *_: 4 * MS, until=205 * MS).outcome == "ok"
-    # Nor does the server sleep over its end where the next query is far away.
+    # The server does not sleep past its deadline if the next query is far away.
     assert served([0, 10_000 * MS], lambda *_: MS, until=50 * MS).outcome == "timeout"
 
 
-LASTING = {
-    "single_stream": {"min_seconds": 9000.0},
-    "offline": {"min_seconds": 0.0, "min_queries": 1_000_000},
-}
-LASTING["server"] = {"rate": 200.0, "min_seconds": 60.0, "latency_ms": 1000.0, "percentile": 99.0}
-
-
-@pytest.mark.parametrize(("scenario", "keys"), LASTING.items())
-def test_a_load_that_is_cut_is_kept(
+@pytest.mark.parametrize(
+    ("scenario", "keys"),
+    [
+        pytest.param("single_stream", {"min_seconds": 9000.0}, id="single-stream"),
+        pytest.param("offline", {"min_seconds": 0.0, "min_queries": 1_000_000}, id="offline"),
+        pytest.param(
+            "server",
+            {"rate": 200.0, "min_seconds": 60.0, "latency_ms": 1000.0, "percentile": 99.0},
+            id="server",
+        ),
+    ],
+)
+def test_a_load_that_is_cut_short_is_kept(
     scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.monotonic_ns
@@ -193,7 +195,7 @@ def test_a_load_that_is_cut_is_kept(
         nonlocal batches
         batches += 1
 
-    # The time is up when ten batches were served, however fast that was.
+    # The deadline comes after ten batches, on a machine of any speed.
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if batches >= 10 else 0))
     service = Service(run, batch=2, capacity=2000.0, single_seconds=0.001)
     with pytest.raises(NotServed, match=r"measure\.timeout left time for") as ending:
@@ -203,67 +205,73 @@ def test_a_load_that_is_cut_is_kept(
     assert ending.value.load.joules is None
 
 
-#: Up to where every rate holds; above which rate runs of full length fail; how many probes there is
-#: time for; within what the found rate must lie.
-SEARCHES = [
-    *(
-        (peak, math.inf, 100, (peak / 1.05, peak))
-        for peak in (5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0)
-    ),
-    (800.0, 600.0, 100, (480.0, 600.0)),
-    (800.0, math.inf, 2, (0.0, 800.0)),
-    (0.0, math.inf, 100, (0.0, 0.0)),
-]
-
-
-@pytest.mark.parametrize(("peak", "unlucky", "most", "between"), SEARCHES)
+@pytest.mark.parametrize(
+    ("peak", "full_run_peak", "max_probes", "between"),
+    [
+        *(
+            pytest.param(peak, math.inf, 100, (peak / 1.05, peak), id=f"peak-{peak:g}")
+            for peak in (5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0)
+        ),
+        pytest.param(800.0, 600.0, 100, (480.0, 600.0), id="full-runs-fail-above"),
+        pytest.param(800.0, math.inf, 2, (0.0, 800.0), id="time-for-two-probes"),
+        pytest.param(0.0, math.inf, 100, (0.0, 0.0), id="no-rate"),
+    ],
+)
 def test_a_search_brackets_the_peak(
-    peak: float, unlucky: float, most: int, between: tuple[float, float]
+    peak: float, full_run_peak: float, max_probes: int, between: tuple[float, float]
 ) -> None:
+    """Probes pass up to `peak`, runs of full length up to `full_run_peak`."""
     probes: list[float] = []
 
     def probe(rate: float) -> bool:
         probes.append(rate)
         return rate <= peak
 
-    found = find_peak(
-        probe, lambda rate: (rate <= unlucky, rate), 1_000.0, 0.05, lambda _: len(probes) < most
+    search = find_peak(
+        probe,
+        run=lambda rate: (rate <= full_run_peak, rate),
+        capacity=1_000.0,
+        precision=0.05,
+        has_time=lambda _: len(probes) < max_probes,
     )
-    assert between[0] <= (found.rate or 0.0) <= between[1]
-    assert found.held is (peak > 0)
-    assert len(probes) <= (16 if peak else most)
-    if most > 2 and peak:
-        assert (
-            found.rate
-            < found.lowest_failed
-            <= (1.05 * found.rate if unlucky > peak else unlucky * 1.05)
-        )
+
+    assert between[0] <= (search.rate or 0.0) <= between[1]
+    assert search.held is (peak > 0)
+    assert len(probes) <= (16 if peak else max_probes)
+    if max_probes > 2 and peak:
+        highest = full_run_peak * 1.05 if full_run_peak < peak else 1.05 * search.rate
+        assert search.rate < search.lowest_failed <= highest
 
 
 @pytest.mark.parametrize("late", [0, 1, 5, 40, 300])
 @pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
-def test_as_many_queries_pass_as_the_binomial_says(late: int, share: float) -> None:
-    fewest = required_in_time_queries(late, share, 0.99)
-    chance = stats.binom.cdf(late, [late + fewest - 1, late + fewest], 1 - share)
-    assert chance[0] >= 0.01 > chance[1]
+def test_the_required_number_of_queries_is_that_of_the_binomial_distribution(
+    late: int, share: float
+) -> None:
+    required = required_in_time_queries(late, share, 0.99)
+
+    one_less, enough = stats.binom.cdf(late, [late + required - 1, late + required], 1 - share)
+    assert one_less >= 0.01 > enough
 
 
 def test_quantiles_lie_between_their_ranks_with_95_percent() -> None:
     for count, share in ((60, 0.5), (200, 0.9), (1_000, 0.99)):
         low, high = quantile_ranks(count, share)
-        # The quantile is between values `low` and `high`, from 0, where low + 1 .. high values are
-        # below it.
+        # The quantile is between the values `low` and `high`, counted from 0, if low + 1 to high
+        # values are below it.
         covered = stats.binom.cdf(high, count, share) - stats.binom.cdf(low, count, share)
         assert 0.95 <= covered < 0.985
-    assert quantile_ranks(100, 0.99)[1] is None  # no value is surely above it
+    # No value is certainly above the quantile.
+    assert quantile_ranks(100, 0.99)[1] is None
 
 
-@pytest.mark.parametrize("alike", [1, 20])
-def test_events_that_come_together_are_worth_fewer(alike: int) -> None:
-    """As the sample variances of 8, 16 and 32 parts say, each with Student's quantile for the
-    normal one.
+@pytest.mark.parametrize("run_length", [1, 20])
+def test_clustered_events_count_as_fewer(run_length: int) -> None:
+    """The factor follows from the sample variances of 8, 16 and 32 parts.
+
+    Each is multiplied with the squared ratio of Student's quantile to the normal one.
     """
-    events = np.repeat(np.random.default_rng(0).random(1280 // alike) < 0.3, alike)
+    events = np.repeat(np.random.default_rng(0).random(1280 // run_length) < 0.3, run_length)
     share = events.mean()
     found = [1.0]
     for count in (8, 16, 32):
@@ -278,30 +286,28 @@ LIMIT = (1_000_000, 0.99, 0.99)
 
 
 def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
-    """The verdict on queries that come evenly, and how many of them there were."""
-    watch = LimitMonitor(*LIMIT)
+    """Return the verdict on queries at equal distances, and their number."""
+    monitor = LimitMonitor(*LIMIT)
     for number, latency in enumerate(latencies):
         due = round(number / rate * 1e9)
-        if watch([due], due + latency):
+        if monitor([due], due + latency):
             break
-    return watch.look(), number + 1
+    return monitor.look(), number + 1
 
 
-def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
-    fewest = LimitMonitor(*LIMIT).min_queries
-    assert fewest == required_in_time_queries(0, 0.99, 0.999)
-    # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would
-    # show.
-    assert probe(100, [500] * 10_000) == (True, fewest)
+def test_a_probe_ends_as_soon_as_it_is_certain() -> None:
+    min_queries = LimitMonitor(*LIMIT).min_queries
+    assert min_queries == required_in_time_queries(0, 0.99, 0.999)
+    # At 100 per second, the number of queries decides. At 1,000 per second, it is the two seconds
+    # in which a growing queue would show.
+    assert probe(100, [500] * 10_000) == (True, min_queries)
     assert probe(1_000, [500] * 10_000) == (True, 2_001)
     assert probe(1_000, [2_000_000] * 10_000) == (False, 2_001)
     assert probe(100, [500] * 10) == (None, 10)
 
 
 def test_probes_seldom_err_however_often_they_look() -> None:
-    """1.2% of all queries are late, where 1% may be: hardly one of a hundred probes says that the
-    limit holds.
-    """
+    """1.2% of all queries are late, where 1% is allowed: at most 1% of probes may pass."""
     random = np.random.default_rng(2)
     verdicts = [
         probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist())[0]
@@ -310,25 +316,24 @@ def test_probes_seldom_err_however_often_they_look() -> None:
     assert verdicts.count(True) <= 6
 
 
-def test_queries_that_are_needed_and_latencies_that_are_discarded_are_loadgens() -> None:
+def test_required_queries_and_discarded_latencies_are_those_of_loadgen() -> None:
     from benchmarks.serving import answer, loadgen
 
-    def told(wanted: str, scenario: str, queries: int, **settings: float) -> int:
-        [found] = re.findall(rf"{wanted} (\d+)", loadgen(scenario, queries, answer, **settings))
-        return int(found)
+    def reported(phrase: str, scenario: str, queries: int, **settings: float) -> int:
+        """Return the number after a phrase in LoadGen's summary."""
+        summary = loadgen(scenario, queries, answer, **settings)
+        [number] = re.findall(rf"{phrase} (\d+)", summary)
+        return int(number)
 
-    assert (
-        told("Need to process at least", "SingleStream", 50)
-        == required_in_time_queries(1, 0.9, 0.99) + 1
-    )
+    needed = reported("Need to process at least", "SingleStream", 50)
+    assert needed == required_in_time_queries(1, 0.9, 0.99) + 1
     for queries in (100, 1_000, 5_000):
-        most = max(
+        discardable = [
             late
             for late in range(1, queries)
             if required_in_time_queries(late, 0.9, 0.99) + late <= queries
-        )
-        assert told("Would discard", "SingleStream", queries) == most - 1
-    late = {"server_target_qps": 1e5, "server_target_latency_ns": 0}
-    assert told("Would need to run at least", "Server", 200, **late) == required_in_time_queries(
-        200, 0.99, 0.99
-    )
+        ]
+        assert reported("Would discard", "SingleStream", queries) == max(discardable) - 1
+    all_late = {"server_target_qps": 1e5, "server_target_latency_ns": 0}
+    needed = reported("Would need to run at least", "Server", 200, **all_late)
+    assert needed == required_in_time_queries(200, 0.99, 0.99)

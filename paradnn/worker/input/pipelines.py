@@ -294,7 +294,8 @@ def _picture(
     def shifted_field() -> np.ndarray:
         field = fields[generator.integers(_FIELDS)]
         shift = generator.integers(fields.shape[1], size=2)
-        return np.roll(field, shift, (0, 1))[:height, :width]
+        shifted: np.ndarray = np.roll(field, shift, axis=(0, 1))
+        return shifted[:height, :width]
 
     light = shifted_field()
     red = shifted_field()

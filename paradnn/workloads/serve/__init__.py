@@ -431,7 +431,7 @@ def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
 
     parts = [log.parts() for log in logs]
     latencies = [part["latency"] for part in parts]
-    metrics = {"latency_max_ms": max(map(max, latencies))}
+    metrics: dict[str, float] = {"latency_max_ms": max(map(max, latencies))}
     for name in parts[0]:
         processes = [part[name] for part in parts]
         metrics[f"{name}_mean_ms"] = statistics.fmean(
