@@ -1,9 +1,8 @@
-"""What an analysis and a choice of runs take: frozen dataclasses whose fields say how they are
-given.
+"""Options of analyses and of the choice of runs: frozen dataclasses that define their arguments.
 
-A field made by `option` holds its help text, its bounds and how it stands on a command line.
-`add_arguments` makes a parser of it, `read_arguments` reads what was parsed, `command_line` writes
-options as such a line.
+A field made by `option` holds its help text, its bounds and its form on a command line.
+`add_arguments` adds the fields of a class to a parser, `read_arguments` reads what was parsed, and
+`command_line` writes options as the words of a command line.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
@@ -21,37 +21,46 @@ from paradnn.core.schema import as_bounded, as_text
 from paradnn.core.schema import option as option
 
 ArgumentsT = TypeVar("ArgumentsT", bound="Arguments")
-_COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")  # of a condition
+#: The column of a condition such as "model.nodes>=1024".
+_CONDITION_COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")
 _RUNS = "which runs (F, P and O take several: A,B)"
 
 
 def unit_option() -> Any:
-    """What every analysis takes whose intervals are over points."""
+    """Return the option of every analysis whose intervals are over points."""
     return option(
         "crossed",
         "what is taken as a sample: models and batch sizes (crossed), models at these batch sizes "
-        "(model), or each point as if it stood alone (point)",
+        "(model), or single points (point)",
     )
 
 
 def column_option(default: Any, text: str, metavar: str = "COLUMN") -> Any:
-    """An option that names columns."""
+    """Return an option whose value names columns."""
     return option(default, text, metavar=metavar, names="columns")
 
 
-def metric_option(what: str) -> Any:
-    """What is shown, explained or predicted."""
-    how = "default: flops_utilization, else flops_per_second, else examples_per_second"
-    return column_option(None, f"{what} ({how})", "M")
+def metric_option(purpose: str) -> Any:
+    """Return the option for the metric to show, explain or predict."""
+    default = "default: flops_utilization, else flops_per_second, else examples_per_second"
+    return column_option(None, f"{purpose} ({default})", "M")
 
 
 class Argument(NamedTuple):
-    """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE.
+    """A field of a class of options as an argument of a command line.
 
-    A field's `option` may hold beside its bounds: `metavar`, `positional`, `group` (the heading in
-    --help), `several` of a tuple: "commas" (A,B in one value, the default), "repeat" or "words";
-    `shared` for what another class has the flag of; `names`, what its words are: "columns", or
-    "conditions" on columns.
+    Attributes:
+        name: name of the field.
+        flag: the flag, such as --steady-only.
+        kind: type of a single value.
+        default: default of the field.
+        several: how a field with several values takes them: "commas" (A,B in one value), "repeat"
+            (the flag is repeatable) or "words" (separate words); empty for a single value.
+        pairs: whether values are KEY=VALUE.
+        choices: the allowed values; empty for any.
+        metadata: what `option` recorded: `help`, bounds, `metavar`, `positional`, `group` (heading
+            in --help), `shared` (whether another class adds the flag) and `names` (whether values
+            name "columns", or "conditions" on columns).
     """
 
     name: str
@@ -61,111 +70,143 @@ class Argument(NamedTuple):
     several: str
     pairs: bool
     choices: tuple[str, ...]
-    how: dict[str, Any]
+    metadata: dict[str, Any]
 
-    def words(self, value: Any) -> list[str]:
-        """A value as it stands on a command line; nothing for the default."""
-        positional = self.how.get("positional")
-        if value is None or (value == self.default and not positional):
+    @property
+    def is_positional(self) -> bool:
+        """Whether the argument has no flag."""
+        return bool(self.metadata.get("positional"))
+
+    def to_words(self, value: Any) -> list[str]:
+        """Return a value as words of a command line; empty for the default."""
+        if value is None or (value == self.default and not self.is_positional):
             return []
         if self.kind is bool:
             return [self.flag]
-        values = [
-            "=".join(part) if self.pairs else str(part)
-            for part in (value if self.several else [value])
-        ]
-        values = [",".join(values)] if self.several == "commas" else values
-        if positional or self.several == "words":
-            return values if positional else [self.flag, *values]
-        # A value that begins with a dash would be taken for a flag.
-        each = (
-            [f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text]
-            for text in values
-        )
-        return [word for words in each for word in words]
+        parts = value if self.several else [value]
+        texts = ["=".join(part) if self.pairs else str(part) for part in parts]
+        if self.several == "commas":
+            texts = [",".join(texts)]
+        if self.is_positional:
+            return texts
+        if self.several == "words":
+            return [self.flag, *texts]
+        words = []
+        for text in texts:
+            # Separate words that begin with a dash would be taken for flags.
+            words += [f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text]
+        return words
 
     def add_to(self, parser: Any) -> None:
-        """Make it an argument of a parser. None stands for what was not given: the default is the
-        dataclass's.
+        """Add the argument to a parser.
+
+        The parser's default is None, which stands for the default of the dataclass.
         """
-        positional = self.how.get("positional")
-        more: dict[str, Any] = {} if positional else {"default": None, "dest": self.name}
+        settings: dict[str, Any] = {"help": self._help_text()}
         if self.kind is bool:
-            more["action"] = "store_true"
+            settings["action"] = "store_true"
         else:
-            parts = _parts if self.several == "commas" else self.kind
-            kind = partial(_pair, self.how["metavar"]) if self.pairs else parts
-            more |= {
-                "metavar": self.how.get("metavar"),
-                "choices": self.choices or None,
-                "type": kind,
-            }
-            more |= {"repeat": {"action": "append"}, "words": {"nargs": "+"}}.get(self.several, {})
-            if not positional:
-                more["required"] = self.default is dataclasses.MISSING
-            elif self.default is None:
-                more["nargs"] = "?"
-        known = self.default not in (dataclasses.MISSING, None, False, ()) and not positional
-        if known:
-            default = f" (default: {','.join(self.default) if self.several else self.default})"
-        else:
-            default = ""
-        parser.add_argument(
-            self.name if positional else self.flag, help=self.how["help"] + default, **more
-        )
+            settings |= self._value_settings()
+        if self.is_positional:
+            if self.default is None:
+                settings["nargs"] = "?"
+            parser.add_argument(self.name, **settings)
+            return
+        if self.kind is not bool:
+            settings["required"] = self.default is dataclasses.MISSING
+        parser.add_argument(self.flag, default=None, dest=self.name, **settings)
+
+    def _value_settings(self) -> dict[str, Any]:
+        """Return the settings of argparse for an argument that takes values."""
+        parse: Any = self.kind
+        if self.pairs:
+            parse = partial(_parse_pair, self.metadata["metavar"])
+        elif self.several == "commas":
+            parse = _parse_commas
+        settings: dict[str, Any] = {
+            "metavar": self.metadata.get("metavar"),
+            "choices": self.choices or None,
+            "type": parse,
+        }
+        if self.several == "repeat":
+            settings["action"] = "append"
+        elif self.several == "words":
+            settings["nargs"] = "+"
+        return settings
+
+    def _help_text(self) -> str:
+        text = str(self.metadata["help"])
+        if self.is_positional or self.default in (dataclasses.MISSING, None, False, ()):
+            return text
+        default = ",".join(self.default) if self.several else self.default
+        return f"{text} (default: {default})"
 
 
 def arguments(cls: type[Arguments]) -> list[Argument]:
-    """The fields of a class, but for those that are `shared`."""
-    kinds = get_type_hints(cls)
-    found = []
-    for entry in (entry for entry in dataclasses.fields(cls) if "shared" not in entry.metadata):
-        kind = kinds[entry.name]
-        kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
-        inner = get_args(kind)
-        how = dict(entry.metadata)
-        if get_origin(kind) is tuple:
-            several = how.get("several", "commas")
-        else:
-            several = ""
-        pairs = bool(several) and get_origin(inner[0]) is tuple
-        choices = tuple(inner) if get_origin(kind) is Literal else ()
-        if pairs or choices:
-            one = str
-        elif several:
-            one = inner[0]
-        else:
-            one = kind
-        flag = "--" + entry.name.replace("_", "-")
-        found.append(Argument(entry.name, flag, one, entry.default, several, pairs, choices, how))
-    return found
+    """Return the arguments of a class of options, without those that are `shared`."""
+    hints = get_type_hints(cls)
+    return [
+        _make_argument(field, hints[field.name])
+        for field in dataclasses.fields(cls)
+        if "shared" not in field.metadata
+    ]
 
 
-def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) -> None:
-    """An argument for each field of the classes, under the heading that the field names."""
-    groups: dict[str, Any] = {"": parser}
-    for argument in (argument for cls in classes for argument in arguments(cls)):
-        title = argument.how.get("group", "")
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        argument.add_to(groups[title])
-
-
-def read_arguments(cls: type[ArgumentsT], given: argparse.Namespace) -> ArgumentsT:
-    """The options that a parsed command line gives; what it leaves out keeps its default."""
-    given_values = {
-        entry.name: getattr(given, entry.name, None) for entry in dataclasses.fields(cls)
-    }
-    return cls(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in given_values.items()
-            if value is not None
-        }
+def _make_argument(field: dataclasses.Field[Any], hint: Any) -> Argument:
+    """Return a field as an argument, given its type hint."""
+    if NoneType in get_args(hint):
+        hint = get_args(hint)[0]
+    inner = get_args(hint)
+    metadata = dict(field.metadata)
+    several = ""
+    kind = hint
+    pairs = False
+    choices: tuple[str, ...] = ()
+    if get_origin(hint) is tuple:
+        several = metadata.get("several", "commas")
+        pairs = get_origin(inner[0]) is tuple
+        kind = str if pairs else inner[0]
+    elif get_origin(hint) is Literal:
+        choices = tuple(inner)
+        kind = str
+    return Argument(
+        name=field.name,
+        flag="--" + field.name.replace("_", "-"),
+        kind=kind,
+        default=field.default,
+        several=several,
+        pairs=pairs,
+        choices=choices,
+        metadata=metadata,
     )
 
 
-def _parts(text: str) -> tuple[str, ...]:
+def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) -> None:
+    """Add the arguments of classes of options to a parser, under the headings they name."""
+    groups: dict[str, Any] = {"": parser}
+    for cls in classes:
+        for argument in arguments(cls):
+            title = argument.metadata.get("group", "")
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            argument.add_to(groups[title])
+
+
+def read_arguments(cls: type[ArgumentsT], parsed: argparse.Namespace) -> ArgumentsT:
+    """Return the options of a parsed command line; absent ones keep their defaults.
+
+    Raises:
+        ConfigError: a value is out of bounds.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        value = getattr(parsed, field.name, None)
+        if value is not None:
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+    return cls(**values)
+
+
+def _parse_commas(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     if not parts:
         raise argparse.ArgumentTypeError(
@@ -174,68 +215,72 @@ def _parts(text: str) -> tuple[str, ...]:
     return parts
 
 
-def _pair(shape: str, text: str) -> tuple[str, str]:
+def _parse_pair(metavar: str, text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {shape}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {metavar}")
     return key, value
 
 
 def command_line(options: Arguments) -> list[str]:
-    """Options as the words of a command line that gives the same options; what is left at its
-    default is left out.
-    """
-    known = sorted(
-        arguments(type(options)), key=lambda argument: not argument.how.get("positional")
-    )
-    return [word for argument in known for word in argument.words(getattr(options, argument.name))]
+    """Return the words of a command line that gives the same options, without defaults."""
+    ordered = sorted(arguments(type(options)), key=lambda argument: not argument.is_positional)
+    words = []
+    for argument in ordered:
+        words += argument.to_words(getattr(options, argument.name))
+    return words
 
 
 def columns_named(options: Arguments) -> set[str]:
-    """The columns that options are about: of fields that name columns, and of conditions such as
-    "device=V100".
-    """
-    found: set[str] = set()
+    """Return the columns that options name, directly or in conditions such as "device=V100"."""
+    columns: set[str] = set()
     for argument in arguments(type(options)):
         value = getattr(options, argument.name)
-        kind = argument.how.get("names")
-        if value is not None and kind:
-            texts = value if argument.several else (value,)
+        kind = argument.metadata.get("names")
+        if value is None or not kind:
+            continue
+        texts: Iterable[str] = value if argument.several else (value,)
+        if kind == "columns":
+            columns.update(texts)
         else:
-            texts = ()
-        found.update(
-            texts
-            if kind == "columns"
-            else (name for text in texts for name in _COLUMN.findall(text))
-        )
-    return found
+            for text in texts:
+                columns.update(_CONDITION_COLUMN.findall(text))
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Fields made by `option`; ConfigError for a value beyond a bound or none of the choices."""
+    """Base of classes of options, whose fields are made by `option`.
+
+    Raises:
+        ConfigError: a value is out of bounds, or not among the choices.
+    """
 
     def __post_init__(self) -> None:
+        # The checks are those of the configuration of a sweep.
         for argument in arguments(type(self)):
             value = getattr(self, argument.name)
             if argument.choices:
                 as_text(value, {"choices": argument.choices}, argument.flag)
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, (int, float)):
-                    as_bounded(number, argument.how, argument.flag)
+            values = value if isinstance(value, tuple) else (value,)
+            for number in values:
+                if isinstance(number, int | float):
+                    as_bounded(number, argument.metadata, argument.flag)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Arguments):
-    """What every analysis takes.
+    """Options of every analysis.
 
-    `store` is where tables of operations are read from; the runs themselves come as a frame.
+    Attributes:
+        store: addresses of the stores that tables of operations are read from. The runs themselves
+            come as a frame.
     """
 
     pool: bool = option(False, "pool runs of different environments or protocols", group=_RUNS)
     steady_only: bool = option(
         False,
-        "leave out runs that are not steady or shared their machine with other work",
+        "exclude runs that are not steady or shared their machine with other work",
         group=_RUNS,
     )
     store: tuple[str, ...] = option((), shared=True)
@@ -243,12 +288,13 @@ class Options(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreChoice(Arguments):
-    """Where runs are."""
+    """Options for the store and the experiments of runs."""
 
     store: tuple[str, ...] = option(
         (),
-        "tracking URI, or path of an mlflow.db or of a .zip of results; repeatable: the column store then says which "
-        " (default: MLFLOW_TRACKING_URI, else this checkout's)",
+        "tracking URI, or path of an mlflow.db or of a .zip of results; repeatable: the column "
+        "`store` then names the store of a run (default: MLFLOW_TRACKING_URI, else this "
+        "checkout's)",
         metavar="URI",
         several="repeat",
         group="store",
@@ -256,11 +302,10 @@ class StoreChoice(Arguments):
 
     @property
     def written(self) -> str | None:
-        """The one store that is written into; ConfigError where several are named."""
+        """The store to write into; ConfigError if there are several."""
         if len(self.store) > 1:
-            raise ConfigError(
-                "--store", list(self.store), "there are several", "name the one to write into"
-            )
+            remedy = "name the one to write into"
+            raise ConfigError("--store", list(self.store), "there are several", remedy)
         return next(iter(self.store), None)
 
     experiment: tuple[str, ...] = option(
@@ -274,7 +319,7 @@ class StoreChoice(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(StoreChoice):
-    """Which runs; all that is given must hold."""
+    """Options that choose runs; a run must meet all of them."""
 
     family: tuple[str, ...] = option(
         (),
@@ -314,6 +359,6 @@ class Selection(StoreChoice):
     unfinished: bool = option(False, "also runs that have no outcome", group=_RUNS)
     reader: Literal["auto", "sql", "api"] = option(
         "auto",
-        "how the store is read; auto: by its tables where it has any, else by MLflow's search",
+        "how the store is read; auto: by its tables if it is a database, else by MLflow's search",
         group=_RUNS,
     )
