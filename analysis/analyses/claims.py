@@ -3,7 +3,7 @@
 A check is supported where the 95% interval of its number lies on the claimed side, refuted where it
 lies on the other, and undecided where it holds both. A claim is refuted where any check is,
 supported where all checks with data are; what has no data is named. Kinds of check and a file:
-analysis/claims/kinds.csv and analysis/claims/observations.yaml.
+analysis/claims/kinds.py and analysis/claims/observations.yaml.
 """
 
 from __future__ import annotations

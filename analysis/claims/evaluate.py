@@ -1,5 +1,6 @@
-"""The rows that a check speaks of; its numbers, an effect with its 95% interval, or what is missing
-to find one; and the answer to a claim from those of its checks, as a table and in words.
+"""Evaluation of claims: the rows that a check is about, its numbers, and the answer to a claim.
+
+A number is an effect with its 95% interval. If there is none, the finding says what is missing.
 """
 
 from __future__ import annotations
@@ -30,14 +31,34 @@ from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.regression import BETWEEN, Regression, regress
 from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, arrange, measurement_times
 
+#: Model columns that are no hyperparameters.
+_MODEL_NAMES = ("model.name",)
+#: Columns that may set runs apart without being hyperparameters: weights are free of their effects.
+_SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
+_SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
+_SHARE_PREFIX = "op_share."
+#: The smallest number above 0.
+_SMALLEST = math.nextafter(0, 1)
+_ABOVE_ZERO = Bound(low=_SMALLEST)
+_BELOW_ZERO = Bound(high=-_SMALLEST)
+UNDECIDED = "undecided: the interval includes the bound; measure more points"
+_COULD_TURN = "undecided: points that one side alone measured could turn it"
+#: The first of these answers that any measured check has is that of the claim. The first that any
+#: of several estimates has is that of the check.
+_ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.NOT_ENOUGH, ClaimAnswer.SUPPORTED)
+
 
 @dataclass
 class Data:
-    """A frame, how to read its operation tables, and whether heterogeneous runs are pooled.
+    """Runs, and how to read their operation tables.
 
-    `read_operations` takes runs and returns the rows of their operation tables with `run_id`;
-    without it the shares in the frame's op_share.* columns stand for them. `used` gathers the ids
-    of the runs that answers rest on, `pooled` what differed among runs that were pooled.
+    Attributes:
+        frame: The runs.
+        read_operations: Returns the rows of the operation tables of some runs, with `run_id`.
+            Without it, the shares in the op_share.* columns of the frame are used.
+        pool: Whether heterogeneous runs are pooled.
+        used: Collects the ids of the runs that answers rest on.
+        pooled: Collects what differed among pooled runs.
     """
 
     frame: pd.DataFrame
@@ -48,60 +69,72 @@ class Data:
 
     @cached_property
     def operations(self) -> pd.DataFrame:
-        """A row for each operation type of each profiled run: run_id, type, share and whatever else
-        was recorded.
-        """
-        profiled = [name for name in self.frame.columns if str(name).startswith("op_share.")]
-        if profiled:
-            runs = self.frame[self.frame[profiled].notna().any(axis=1)]
-        else:
-            runs = self.frame.iloc[:0]
+        """A row per operation type and profiled run: run_id, type, share and other recorded columns."""
+        columns = [name for name in self.frame.columns if str(name).startswith(_SHARE_PREFIX)]
+        runs = self.frame.iloc[:0]
+        if columns:
+            runs = self.frame[self.frame[columns].notna().any(axis=1)]
         if self.read_operations is not None and len(runs):
             table = self.read_operations(runs)
             if len(table):
                 return table
-        melted = runs.melt("run_id", profiled, _OPERATION, "share").dropna(subset="share")
-        return melted.assign(
-            type=melted.pop(_OPERATION).astype("str").str.removeprefix("op_share.")
-        )
+        shares = runs.melt("run_id", columns, _OPERATION, "share").dropna(subset="share")
+        types = shares.pop(_OPERATION).astype("str").str.removeprefix(_SHARE_PREFIX)
+        return shares.assign(type=types)
 
 
-def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> pd.DataFrame:
-    """The rows that meet every condition, at least one; NotEnoughData names the first one that
-    leaves none.
+def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> pd.DataFrame:
+    """Return the rows that meet every condition.
+
+    Args:
+        frame: The rows.
+        conditions: Conditions by column.
+        noun: What a row is.
+
+    Raises:
+        NotEnoughData: If no row meets them. It names the conditions up to the first that leaves
+            none.
     """
-    left = frame
-    met = dict[str, tuple[Condition, ...]]()
+    rows = frame
+    applied = dict[str, tuple[Condition, ...]]()
     for name, group in conditions.items():
         if name not in frame:
-            raise NotEnoughData(f"no {what} says {name}")
-        left, met[name] = filter_rows(left, group, "condition"), group
-        if left.empty:
+            raise NotEnoughData(f"no {noun} records {name}")
+        rows = filter_rows(rows, group, "condition")
+        applied[name] = group
+        if rows.empty:
             break
-    if left.empty:
-        raise NotEnoughData(f"no {what}s with {format_conditions(met)}" if met else f"no {what}s")
-    return left
+    if rows.empty and applied:
+        raise NotEnoughData(f"no {noun}s with {format_conditions(applied)}")
+    if rows.empty:
+        raise NotEnoughData(f"no {noun}s")
+    return rows
 
 
 def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
-    """The runs that meet the conditions, homogeneous in environment and protocol unless pooled.
+    """Return the runs that meet the conditions, of one environment and protocol unless pooled.
 
-    With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of,
-    SchemaError for heterogeneous runs.
+    Args:
+        data: All runs.
+        conditions: Conditions by column.
+        metric: If given, only ok runs with a value of it are returned.
+
+    Raises:
+        NotEnoughData: If there are none.
+        SchemaError: If the runs are heterogeneous.
     """
     rows = require(data.frame, conditions)
     if metric is not None:
         ok = rows[is_ok(rows)]
+        if ok.empty:
+            raise NotEnoughData("none of these runs is ok")
         rows = ok[ok[metric].notna()] if metric in ok else ok.iloc[:0]
         if rows.empty:
-            if len(ok):
-                what = f"no {metric} was measured in these {len(ok)} runs"
-            else:
-                what = "none of these runs is ok"
-            raise NotEnoughData(what)
+            raise NotEnoughData(f"no {metric} was measured in these {counted(len(ok), 'run')}")
     rows = require_homogeneous(rows, pool=data.pool)
     data.used.update(rows["run_id"])
-    data.pooled |= {rows.attrs["pooled"]} if rows.attrs.get("pooled") else set()
+    if rows.attrs.get("pooled"):
+        data.pooled.add(rows.attrs["pooled"])
     return rows
 
 
@@ -113,68 +146,96 @@ def paired_points(
     metric: str,
     extra: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """`pair` of the two sides, with numbers `extra` that identify no point, such as parameters.
+    """Return the pairs of two sides, as `pair` does.
 
-    Runs that were tried and hold no metric make no pair, but say which points are missing on one
-    side.
+    Runs that were tried and have no metric make no pair, but show which points one side lacks.
+
+    Args:
+        data: All runs.
+        where: Conditions on all runs.
+        a: Further conditions on A.
+        b: Further conditions on B.
+        metric: The metric to compare.
+        extra: Columns of numbers to keep that do not identify a point, such as parameters.
+
+    Raises:
+        NotEnoughData: If a side has no runs, or no point was measured on both.
     """
-    wanted_of = [{**where, **conditions} for conditions in (a, b)]
-    sides = [side(data, conditions, metric) for conditions in wanted_of]
-    tried = [require(data.frame, conditions) for conditions in wanted_of]
-    both = [pd.concat([ok, rows[~is_ok(rows)]]) for ok, rows in zip(sides, tried, strict=True)]
-    about = sides[1].select_dtypes("number")
+    measured = []
+    tried = []
+    for conditions in ({**where, **a}, {**where, **b}):
+        ok = side(data, conditions, metric)
+        rows = require(data.frame, conditions)
+        measured.append(ok)
+        tried.append(pd.concat([ok, rows[~is_ok(rows)]]))
+    numeric = measured[1].select_dtypes("number")
     carried = [
         name
         for name in extra
-        if name in about and not is_configuration_column(name) and not is_platform_column(name)
+        if name in numeric and not is_configuration_column(name) and not is_platform_column(name)
     ]
-    found = pair(both[0], both[1], metric, carry=carried)
-    if found.empty:
+    pairs = pair(tried[0], tried[1], metric, carry=carried)
+    if pairs.empty:
         raise NotEnoughData(
-            f"no point was measured on both sides, of {len(sides[0])} and {len(sides[1])} runs"
+            f"no point was measured on both sides, of {len(measured[0])} and "
+            f"{counted(len(measured[1]), 'run')}"
         )
-    return found
+    return pairs
 
 
 def paired_operations(
     data: Data, where: Conditions, a: Conditions, b: Conditions, operations: Conditions, metric: str
 ) -> pd.DataFrame:
-    """`pair` of operation types within points; B's operations are those that meet the conditions."""
+    """Return the pairs of operation types within points, as `pair` does.
+
+    Args:
+        data: All runs.
+        where: Conditions on all runs.
+        a: Further conditions on A.
+        b: Further conditions on B.
+        operations: Conditions on B's operations.
+        metric: The metric to compare.
+
+    Raises:
+        NotEnoughData: If a side has no profile, or no operation was profiled on both.
+    """
     sides = []
     for conditions in (a, b):
         runs = side(data, {**where, **conditions})
         rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
             raise NotEnoughData(
-                f"none of {len(runs)} runs was profiled; measure with measure.profile=true"
+                f"none of {counted(len(runs), 'run')} was profiled; "
+                "measure with measure.profile=true"
             )
         if metric not in rows or rows[metric].isna().all():
             raise NotEnoughData(f"no {metric} in the operation tables")
         sides.append(rows)
     sides[1] = require(sides[1], operations, "operation")
-    one, two = (rows.rename(columns={"type": _OPERATION}) for rows in sides)
-    keys, _ = join_columns(one, two)
-    found = pair(one, two, metric, on=[*keys, _OPERATION])
-    if found.empty:
+    operations_a, operations_b = (rows.rename(columns={"type": _OPERATION}) for rows in sides)
+    keys, _ = join_columns(operations_a, operations_b)
+    pairs = pair(operations_a, operations_b, metric, on=[*keys, _OPERATION])
+    if pairs.empty:
         raise NotEnoughData("no operation was profiled on both sides")
-    return found
-
-
-#: Model columns that are no hyperparameters of size.
-_NAMES = ("model.name",)
-#: What may set runs apart without being a hyperparameter: its effect is taken out of a weight.
-_SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
-_SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
-_SMALLEST = math.nextafter(0, 1)
-UNDECIDED = "undecided: the interval includes the bound; measure more points"
+    return pairs
 
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no
-    answer.
+    """The answer to a check.
 
-    An interval that straddles the `bound` is not enough data, with `points` above 0.
+    Attributes:
+        check: The check.
+        answer: Its answer. An interval that includes the bound is not enough data, with `points`
+            above 0.
+        quantity: What `value` is.
+        value: The number, with its 95% interval from `low` to `high`.
+        low: Lower end.
+        high: Upper end.
+        needed: Where the number must lie, as text.
+        points: Number of points it is over.
+        missing: Why there is no number or no answer.
+        bound: Where the number must lie.
     """
 
     check: Check
@@ -190,7 +251,7 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """Find a check's numbers; where there are none, the finding says why."""
+    """Answer a check; if it has no number, the finding says why."""
     try:
         return _EVALUATORS[check.kind](check, data)
     except ParadnnError as problem:
@@ -201,178 +262,214 @@ def _finding(
     check: Check,
     quantity: str,
     estimates: Sequence[Estimate],
-    count: int,
+    points: int,
     bound: Bound | None = None,
     needed: str = "",
 ) -> CheckFinding:
-    """The answer of one estimate, or of several that must all hold: the one that says least for the
-    claim.
+    """Return the answer of one estimate, or of several that must all hold.
+
+    Of several, the finding has the estimate that is worst for the claim.
     """
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
-    answer = next(one for one in _ORDER if one in answers)
+    answer = next(answer for answer in _ANSWER_ORDER if answer in answers)
     worst = estimates[answers.index(answer)]
     missing = ""
     if answer is ClaimAnswer.NOT_ENOUGH:
-        known = np.isfinite([worst.low, worst.high]).all()
-        if known:
-            missing = UNDECIDED
-        else:
-            missing = f"undecided: {count} points are too few for an interval with two ends"
+        missing = UNDECIDED
+        if not np.isfinite([worst.low, worst.high]).all():
+            verb = "is" if points == 1 else "are"
+            missing = (
+                f"undecided: {counted(points, 'point')} {verb} too few for an interval with two "
+                "ends"
+            )
     return CheckFinding(
-        check, answer, quantity, *worst, needed or str(bound), count, missing, bound
+        check=check,
+        answer=answer,
+        quantity=quantity,
+        value=worst.value,
+        low=worst.low,
+        high=worst.high,
+        needed=needed or str(bound),
+        points=points,
+        missing=missing,
+        bound=bound,
     )
 
 
 def _trend(check: Check, data: Data) -> CheckFinding:
-    found = _weights(*_rows(check, data, [check.of]), [check.of])
-    rises = check.direction == "rises"
-    bound, needed = (
-        (Bound(low=_SMALLEST), "above 0") if rises else (Bound(high=-_SMALLEST), "below 0")
-    )
-    return _finding(check, "rank weight", [_weight(found, check.of)], found.rows, bound, needed)
+    rows, when = _regression_rows(check, data, [check.of])
+    regression = _regress_on(rows, when, [check.of])
+    bound = _BELOW_ZERO
+    needed = "below 0"
+    if check.direction == "rises":
+        bound = _ABOVE_ZERO
+        needed = "above 0"
+    weight = _weight(regression, check.of)
+    return _finding(check, "rank weight", [weight], regression.rows, bound, needed)
 
 
 def _ranking(check: Check, data: Data) -> CheckFinding:
     columns = [check.larger, *check.than]
-    rows, when = _rows(check, data, columns)
-    signs = np.sign(_weights(rows, when, columns).weights["weight"])
-    design = _design(rows, columns)
-    estimates = []
+    rows, when = _regression_rows(check, data, columns)
+    signs = np.sign(_regress_on(rows, when, columns).weights["weight"])
+    design = _rank_design(rows, columns)
     scores = (design - design.mean()) / design.std()
+    estimates = []
     for other in check.than:
-        # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2), with signs such that
-        # both weights are positive: the weight of the last column is half the difference of their
+        # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2). With signs such that
+        # both weights are positive, the weight of the last column is half the difference of their
         # sizes.
-        one, two = (scores[name] * signs[name] for name in (check.larger, other))
+        z1 = scores[check.larger] * signs[check.larger]
+        z2 = scores[other] * signs[other]
+        difference = (z1 - z2).rename("difference")
         rest = scores.drop(columns=[check.larger, other])
-        both = pd.concat(
-            [(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1
-        )
-        found = _fit(rows, when, both)
-        estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
+        transformed = pd.concat([difference, (z1 + z2).rename("sum"), rest], axis=1)
+        regression = _regress_ranks(rows, when, transformed)
+        estimates.append(_weight(regression, "difference", 2 / float(difference.std())))
     return _finding(
-        check, "difference of rank weights", estimates, found.rows, Bound(low=_SMALLEST), "above 0"
+        check,
+        "difference of rank weights",
+        estimates,
+        regression.rows,
+        bound=_ABOVE_ZERO,
+        needed="above 0",
     )
 
 
 def _compare(check: Check, data: Data) -> CheckFinding:
-    found = Contrast.of(paired_points(data, check.where, check.a, check.b, check.metric), "all")
-    value, low, high = (
-        found.share(check.margin * by) for by in (1.0, found.allowance, 1 / found.allowance)
+    pairs = paired_points(data, check.where, check.a, check.b, check.metric)
+    contrast = Contrast.of(pairs, "all")
+    points = len(contrast.ratios)
+    share = Estimate(
+        value=contrast.share(check.margin).value,
+        low=contrast.share(check.margin * contrast.allowance).low,
+        high=contrast.share(check.margin / contrast.allowance).high,
     )
-    share = Estimate(value.value, low.low, high.high)
-    finding = _finding(
-        check, f"share of points{_said(found.allowance)}", [share], len(found.ratios)
-    )
-    hits = int((found.ratios > check.margin).sum())
-    whole = len(found.ratios) + found.missing
-    return _bounded(finding, found.missing, hits / whole, (hits + found.missing) / whole)
+    quantity = f"share of points{_allowance_text(contrast.allowance)}"
+    finding = _finding(check, quantity, [share], points)
+    wins = int((contrast.ratios > check.margin).sum())
+    tried = points + contrast.missing
+    return _with_missing(finding, contrast.missing, wins / tried, (wins + contrast.missing) / tried)
 
 
-def _bounded(finding: CheckFinding, count: int, low: float, high: float) -> CheckFinding:
-    """A finding over pairs, where one side alone measured `count` points that both tried: over all
-    of them the number lies between `low` and `high`, whatever these would have given. What does not
-    hold at both ends is not decided.
+def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) -> CheckFinding:
+    """Return a finding that allows for points that only one side measured.
+
+    An answer that does not hold at both ends is not decided.
+
+    Args:
+        finding: A finding over pairs.
+        missing: Number of points that both sides tried and only one measured.
+        low: The least that the number can be over all of them.
+        high: The most that it can be.
     """
-    if not count:
+    if not missing:
         return finding
-    told = f"{finding.quantity}, between {low:.3g} and {high:.3g} with the {count} points that one side alone measured,"
-    if (
-        finding.answer is ClaimAnswer.NOT_ENOUGH
-        or finding.bound.answer(low, high) is finding.answer
-    ):
-        return replace(finding, quantity=told)
-    reason = "undecided: points that one side alone measured could turn it"
-    return replace(finding, quantity=told, answer=ClaimAnswer.NOT_ENOUGH, missing=reason)
+    quantity = (
+        f"{finding.quantity}, between {low:.3g} and {high:.3g} with the "
+        f"{counted(missing, 'point')} that one side alone measured,"
+    )
+    if finding.answer in (ClaimAnswer.NOT_ENOUGH, finding.bound.answer(low, high)):
+        return replace(finding, quantity=quantity)
+    return replace(finding, quantity=quantity, answer=ClaimAnswer.NOT_ENOUGH, missing=_COULD_TURN)
 
 
 def _ratio(check: Check, data: Data) -> CheckFinding:
-    pairs = [(check.a, check.b)]
-    name = check.successive
-    if name:
-        rows = require(data.frame, check.where)
-        if name in rows:
-            names = sort_versions(set(rows[name].dropna().astype("str")))
-        else:
-            names = []
-        if len(names) < 2:
-            raise NotEnoughData(f"one {name} alone: {names[0]}" if names else f"no run says {name}")
-        each = [{name: (Condition(name, "=", (version,)),)} for version in names]
-        pairs = [(new, old) for old, new in itertools.pairwise(each)]
+    couples = [(check.a, check.b)]
+    if check.successive:
+        couples = _successive_versions(check, data)
     if not check.paired:
-        return _unpaired(check, data, pairs)
+        return _ratio_of_quantiles(check, data, couples)
     contrasts = []
-    for a, b in pairs:
+    for a, b in couples:
         if check.operations:
             rows = paired_operations(data, check.where, a, b, check.operations, check.metric)
         else:
             rows = paired_points(data, check.where, a, b, check.metric)
         contrasts.append(Contrast.of(rows, "all"))
-    estimates = [_shifted(one.quantile(check.quantile), one.allowance) for one in contrasts]
-    if check.quantile == 0.5:
-        what = "median speedup"
-    else:
-        what = f"{check.middle()} of speedups"
-    what += _said(max(one.allowance for one in contrasts))
-    finding = _finding(check, what, estimates, min(len(one.ratios) for one in contrasts))
+    estimates = [
+        _widened(contrast.quantile(check.quantile), contrast.allowance) for contrast in contrasts
+    ]
+    quantity = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
+    quantity += _allowance_text(max(contrast.allowance for contrast in contrasts))
+    points = min(len(contrast.ratios) for contrast in contrasts)
+    finding = _finding(check, quantity, estimates, points)
     if check.operations or len(contrasts) > 1:
         return finding
-    (found,) = contrasts
-    low = np.quantile(
-        np.append(found.ratios, np.zeros(found.missing)), check.quantile, method="lower"
-    )
-    high = np.quantile(
-        np.append(found.ratios, np.full(found.missing, np.inf)), check.quantile, method="higher"
-    )
-    return _bounded(finding, found.missing, float(low), float(high))
+    (contrast,) = contrasts
+    missing = contrast.missing
+    lowest = np.append(contrast.ratios, np.zeros(missing))
+    highest = np.append(contrast.ratios, np.full(missing, np.inf))
+    low = np.quantile(lowest, check.quantile, method="lower")
+    high = np.quantile(highest, check.quantile, method="higher")
+    return _with_missing(finding, missing, float(low), float(high))
 
 
-def _unpaired(
-    check: Check, data: Data, pairs: Sequence[tuple[Conditions, Conditions]]
+def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Conditions]]:
+    """Return the conditions of each version and the one before it."""
+    name = check.successive
+    rows = require(data.frame, check.where)
+    versions: list[str] = []
+    if name in rows:
+        versions = sort_versions(set(rows[name].dropna().astype("str")))
+    if not versions:
+        raise NotEnoughData(f"no run records {name}")
+    if len(versions) < 2:
+        raise NotEnoughData(f"one {name} alone: {versions[0]}")
+    conditions = [{name: (Condition(name, "=", (version,)),)} for version in versions]
+    return [(new, old) for old, new in itertools.pairwise(conditions)]
+
+
+def _ratio_of_quantiles(
+    check: Check, data: Data, couples: Sequence[tuple[Conditions, Conditions]]
 ) -> CheckFinding:
-    """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5%
-    (Bonferroni).
+    """Divide A's quantile by B's; their points need not be the same.
+
+    Each quantile has an interval at 97.5% (Bonferroni).
     """
     estimates = []
     allowances = []
     counts = []
-    for a, b in pairs:
-        samples = [
-            aggregate_replicates(side(data, {**check.where, **each}, check.metric))
-            for each in (a, b)
+    for a, b in couples:
+        sides = [
+            aggregate_replicates(side(data, {**check.where, **conditions}, check.metric))
+            for conditions in (a, b)
         ]
-        one, two = (
+        quantiles = [
             crossed_quantile(
                 rows[check.metric], shared_levels(rows), check.quantile, (1 + LEVEL) / 2
             )
-            for rows in samples
-        )
+            for rows in sides
+        ]
+        above, below = (np.array(quantile) for quantile in quantiles)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ends = np.divide([one.value, one.low, one.high], [two.value, two.high, two.low])
-        allowances.append(1.0 if arrange(samples[0], samples[1]).design.comparable else ALLOWANCE)
-        estimates.append(_shifted(Estimate(*map(float, ends)), allowances[-1]))
-        counts.append(min(map(len, samples)))
-    return _finding(
-        check, f"ratio of {check.middle()}s{_said(max(allowances))}", estimates, min(counts)
-    )
+            value, low, high = (above / below[[0, 2, 1]]).tolist()
+        comparable = arrange(sides[0], sides[1]).design.comparable
+        allowance = 1.0 if comparable else ALLOWANCE
+        estimates.append(_widened(Estimate(value, low, high), allowance))
+        allowances.append(allowance)
+        counts.append(min(map(len, sides)))
+    quantity = f"ratio of {check.middle()}s{_allowance_text(max(allowances))}"
+    return _finding(check, quantity, estimates, min(counts))
 
 
-def _said(allowance: float) -> str:
-    """What is said where the sides' sessions cannot be told apart."""
+def _allowance_text(allowance: float) -> str:
+    """Return the caveat for sides whose sessions cannot be told apart."""
     if allowance > 1:
         return f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
     return ""
 
 
-def _shifted(found: Estimate, allowance: float) -> Estimate:
-    return Estimate(found.value, found.low / allowance, found.high * allowance)
+def _widened(estimate: Estimate, factor: float) -> Estimate:
+    """Return an estimate whose interval reaches further by a factor."""
+    return Estimate(estimate.value, estimate.low / factor, estimate.high * factor)
 
 
 def _threshold(check: Check, data: Data) -> CheckFinding:
     rows = aggregate_replicates(side(data, check.where, check.metric))
-    found = crossed_quantile(rows[check.metric], shared_levels(rows), check.quantile)
-    return _finding(check, check.middle(), [found], len(rows))
+    quantile = crossed_quantile(rows[check.metric], shared_levels(rows), check.quantile)
+    return _finding(check, check.middle(), [quantile], len(rows))
 
 
 def _share(check: Check, data: Data) -> CheckFinding:
@@ -380,48 +477,47 @@ def _share(check: Check, data: Data) -> CheckFinding:
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
         raise NotEnoughData(
-            f"none of these {len(runs)} runs was profiled; measure with measure.profile=true"
+            f"none of these {counted(len(runs), 'run')} was profiled; "
+            "measure with measure.profile=true"
         )
-    needed = [name for name in check.operations if name not in profiled]
-    if needed:
-        raise NotEnoughData(f"the operation tables do not say {', '.join(needed)}")
-    meant = [condition for group in check.operations.values() for condition in group]
-    parts = filter_rows(profiled, meant, "operations").groupby("run_id")["share"].sum()
-    shares = parts.reindex(profiled["run_id"].unique(), fill_value=0.0)
-    shares = shares.groupby(
-        runs.set_index("run_id")["point_id"].reindex(shares.index).to_numpy()
-    ).median()
-    levels = shared_levels(
-        runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index)
-    )
-    if check.quantile == 0.5:
-        name = "median share"
-    else:
-        name = f"{check.middle()} of shares"
-    found = crossed_quantile(shares, levels, check.quantile)
-    return _finding(check, name, [found], len(shares))
+    lacking = [name for name in check.operations if name not in profiled]
+    if lacking:
+        raise NotEnoughData(f"the operation tables do not record {', '.join(lacking)}")
+    conditions = [condition for group in check.operations.values() for condition in group]
+    matching = filter_rows(profiled, conditions, "operations")
+    shares = matching.groupby("run_id")["share"].sum()
+    # A run without such an operation spent no time in it.
+    shares = shares.reindex(profiled["run_id"].unique(), fill_value=0.0)
+    points = runs.set_index("run_id")["point_id"].reindex(shares.index)
+    shares = shares.groupby(points.to_numpy()).median()
+    point_rows = runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index)
+    quantile = crossed_quantile(shares, shared_levels(point_rows), check.quantile)
+    quantity = "median share" if check.quantile == 0.5 else f"{check.middle()} of shares"
+    return _finding(check, quantity, [quantile], len(shares))
 
 
 def _outcome(check: Check, data: Data) -> CheckFinding:
-    sides = [side(data, {**check.where, **each}) for each in (check.a, check.b)]
-    keys, _ = join_columns(*sides)
-    outcomes = (check.a_outcome, check.b_outcome)
-    ended = [
-        rows[rows["outcome"].isin(wanted)] for rows, wanted in zip(sides, outcomes, strict=True)
-    ]
-    if ended[1].empty:
+    tried_a = side(data, {**check.where, **check.a})
+    tried_b = side(data, {**check.where, **check.b})
+    keys, _ = join_columns(tried_a, tried_b)
+    ended_a = tried_a[tried_a["outcome"].isin(check.a_outcome)]
+    ended_b = tried_b[tried_b["outcome"].isin(check.b_outcome)]
+    if ended_b.empty:
         raise NotEnoughData(
             f"no point ended as {'|'.join(check.b_outcome)} with {format_conditions(check.b)}"
         )
-    asked, there, wanted = (set(_keyed(rows, keys)) for rows in (ended[1], sides[0], ended[0]))
-    both = asked & there
+    points_b = set(_point_keys(ended_b, keys))
+    points_a = _point_keys(tried_a, keys)
+    both = points_b & set(points_a)
     if not both:
         raise NotEnoughData(
-            f"none of the {len(asked)} points that did was tried with {format_conditions(check.a)}"
+            f"none of the {counted(len(points_b), 'point')} that did was tried with "
+            f"{format_conditions(check.a)}"
         )
-    tried = sides[0].assign(_key=_keyed(sides[0], keys)).drop_duplicates("_key")
-    tried = tried[tried["_key"].isin(both)]
-    share = crossed_share(tried["_key"].isin(wanted), shared_levels(tried))
+    points = tried_a.assign(_key=points_a).drop_duplicates("_key")
+    points = points[points["_key"].isin(both)]
+    hits = points["_key"].isin(set(_point_keys(ended_a, keys)))
+    share = crossed_share(hits, shared_levels(points))
     return _finding(check, "share of points", [share], len(both))
 
 
@@ -431,29 +527,37 @@ def _scaling(check: Check, data: Data) -> CheckFinding:
     rows = side(data, check.where, check.metric)
     families = fit_scaling(rows, check.metric, check.by, data.pool).families
     estimates = [Estimate(*family.fraction) for family in families]
-    return _finding(
-        check, "non-parallel fraction", estimates, sum(family.points for family in families)
-    )
+    points = sum(family.points for family in families)
+    return _finding(check, "non-parallel fraction", estimates, points)
 
 
 _EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
-    function.__name__[1:]: function
-    for function in (_trend, _ranking, _compare, _ratio, _threshold, _share, _outcome, _scaling)
+    "trend": _trend,
+    "ranking": _ranking,
+    "compare": _compare,
+    "ratio": _ratio,
+    "threshold": _threshold,
+    "share": _share,
+    "outcome": _outcome,
+    "scaling": _scaling,
 }
 
 
-def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
-    """Each row's point, as text."""
+def _point_keys(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
+    """Return the values of some columns of each row as a tuple of texts."""
     texts = rows[keys].astype("string").fillna("").itertuples(index=False, name=None)
     return pd.Series(list(texts), index=rows.index, dtype="object")
 
 
-def _rows(
+def _regression_rows(
     check: Check, data: Data, columns: Sequence[str]
 ) -> tuple[pd.DataFrame, MeasurementTimes | None]:
-    """The rows a regression is over, its response in the column `response`, and when they were
-    measured; sides that were measured together share that.
+    """Return the points of a regression, with their `response`, and when they were measured.
+
+    The response is the metric, or the speedup of A over B. The times of a speedup are None, since
+    sides that were measured together share them.
     """
+    when = None
     if check.a:
         rows = paired_points(data, check.where, check.a, check.b, check.metric, columns)
         require_like_sessions(rows, "all")
@@ -463,85 +567,90 @@ def _rows(
         rows = aggregate_replicates(runs)
         rows = rows.assign(response=rows[check.metric])
     for name in columns:
-        if name not in rows or rows[name].notna().sum() == 0:
-            raise NotEnoughData(f"no run says {name}")
-    rows = rows[rows[[*columns]].notna().all(axis=1)]
-    return rows, None if check.a else measurement_times(runs, rows["point_id"])
+        if name not in rows or rows[name].isna().all():
+            raise NotEnoughData(f"no run records {name}")
+    rows = rows[rows[list(columns)].notna().all(axis=1)]
+    if not check.a:
+        when = measurement_times(runs, rows["point_id"])
+    return rows, when
 
 
-def _weights(
+def _regress_on(
     rows: pd.DataFrame, when: MeasurementTimes | None, columns: Sequence[str]
 ) -> Regression:
-    design = _design(rows, columns)
-    words = [name for name in columns if name not in design]
-    if words:
-        raise NotEnoughData(f"{words[0]} is a word, not a number")
-    found = _fit(rows, when, design)
+    """Regress the response on ranks, in which each of the columns must have a weight."""
+    design = _rank_design(rows, columns)
+    texts = [name for name in columns if name not in design]
+    if texts:
+        raise NotEnoughData(f"{texts[0]} is a text, not a number")
+    regression = _regress_ranks(rows, when, design)
     for name in columns:
-        if name not in found.weights.index:
-            if name in found.collinear:
-                reason = f"goes with {', '.join(found.collinear[name])}"
-            else:
-                reason = "does not vary"
-            raise NotEnoughData(f"{name} {reason} in these {found.rows} points")
-        if found.weights["between"][name] >= BETWEEN:
+        if name in regression.collinear:
+            others = ", ".join(regression.collinear[name])
+            raise NotEnoughData(
+                f"{name} goes with {others} in these {counted(regression.rows, 'point')}"
+            )
+        if name not in regression.weights.index:
+            raise NotEnoughData(
+                f"{name} does not vary in these {counted(regression.rows, 'point')}"
+            )
+        if regression.weights["between"][name] >= BETWEEN:
             raise NotEnoughData(
                 f"other values of {name} were measured in other sessions, which may differ as much"
             )
-    return found
+    return regression
 
 
-def _fit(rows: pd.DataFrame, when: MeasurementTimes | None, design: pd.DataFrame) -> Regression:
-    """A regression as of `sensitivity`, of ranks."""
+def _regress_ranks(
+    rows: pd.DataFrame, when: MeasurementTimes | None, design: pd.DataFrame
+) -> Regression:
+    """Regress the ranks of the response, as `sensitivity` regresses its values."""
     values = rows["response"].to_numpy(dtype="float64")
-    return regress(
-        design, values, stats.rankdata, levels=shared_levels(rows), by_value=True, when=when
+    levels = shared_levels(rows)
+    return regress(design, values, stats.rankdata, levels=levels, by_value=True, when=when)
+
+
+def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:
+    """Return the weight of a term times a factor."""
+    row = regression.weights.loc[term]
+    return Estimate(
+        value=float(factor * row["weight"]),
+        low=float(factor * row["low"]),
+        high=float(factor * row["high"]),
     )
 
 
-def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
-    value, low, high = (scale * found.weights[name].loc[term] for name in ("weight", "low", "high"))
-    return Estimate(float(value), float(low), float(high))
+def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the terms that the response is regressed on, as ranks.
 
-
-def _design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """What the response is regressed on, as ranks.
-
-    Beside `columns` stand the hyperparameters that vary, and whatever else sets the runs apart.
+    They are the columns, the hyperparameters that vary, and whatever else sets the runs apart.
     Ranks make a weight the same for any monotone scale of either side (Iman and Conover,
-    Technometrics 21, 1979). A column that is no hyperparameter, such as parameters, depends on them
-    all: only batch_size stands beside.
+    Technometrics 21, 1979). A column that is no hyperparameter, such as parameters, depends on all
+    of them: then batch_size is the only hyperparameter among the terms.
     """
     names = [str(name) for name in rows]
     others = [name for name in names if name == "batch_size" or name.startswith("model.")]
     if not set(columns) <= set(others):
         others = ["batch_size"]
     settings = [name for name in names if name in _SETTINGS or name.startswith(_SETTING_PREFIXES)]
-    kept = [
-        name
-        for name in dict.fromkeys([*columns, *others, *settings])
-        if name in columns
-        or (
-            name in rows
-            and name not in _NAMES
-            and rows[name].notna().all()
-            and rows[name].nunique() > 1
-        )
-    ]
-    return encode(rows, kept)[0].reset_index(drop=True).rank()
 
+    def is_term(name: str) -> bool:
+        if name in columns:
+            return True
+        if name not in rows or name in _MODEL_NAMES:
+            return False
+        return bool(rows[name].notna().all()) and rows[name].nunique() > 1
 
-#: The first of these that any measured check has is the claim's, or that of several estimates the
-#: check's.
-_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.NOT_ENOUGH, ClaimAnswer.SUPPORTED)
+    terms = [name for name in dict.fromkeys([*columns, *others, *settings]) if is_term(name)]
+    return encode(rows, terms)[0].reset_index(drop=True).rank()
 
 
 @dataclass(frozen=True)
 class ClaimVerdict:
     """A claim with the findings of its checks.
 
-    Refuted where any check is; supported where some check is and each one that has data is; else
-    not enough data.
+    It is refuted if any check is. It is supported if some check is, and every one that has data.
+    Otherwise there is not enough data.
     """
 
     claim: StatedClaim
@@ -549,27 +658,32 @@ class ClaimVerdict:
 
     @property
     def answer(self) -> ClaimAnswer:
-        """That of the checks that have data."""
+        """The answer of the checks that have data."""
         answers = {finding.answer for finding in self.findings if finding.points}
-        return next((answer for answer in _ORDER if answer in answers), ClaimAnswer.NOT_ENOUGH)
+        for answer in _ANSWER_ORDER:
+            if answer in answers:
+                return answer
+        return ClaimAnswer.NOT_ENOUGH
 
     @property
     def title(self) -> str:
         """The claim with its id and its proof."""
-        proof = f" ({self.claim.proof})" if self.claim.proof else ""
-        return f"{self.claim.id}. {self.claim.says.rstrip('.')}{proof}"
+        title = f"{self.claim.id}. {self.claim.says.rstrip('.')}"
+        if self.claim.proof:
+            title += f" ({self.claim.proof})"
+        return title
 
     @property
     def extent(self) -> str:
-        """What to add to the answer where some checks have no data; else empty."""
+        """What to add to the answer if some checks have no data; else empty."""
         total = len(self.findings)
         if 0 < self.measured < total:
-            return f", as far as measured: {self.measured} of {total} checks"
+            return f", as far as measured: {self.measured} of {counted(total, 'check')}"
         return ""
 
     @property
     def measured(self) -> int:
-        """How many checks have data."""
+        """Number of checks that have data."""
         return sum(finding.points > 0 for finding in self.findings)
 
 
@@ -582,20 +696,38 @@ def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]
 
 
 def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
-    """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
-    numbers = ("quantity", "value", "low", "high", "needed", "points", "missing")
-    rows = [
-        (
-            verdict.claim.id,
-            verdict.answer.value,
-            str(one.check),
-            one.answer.value,
-            *map(vars(one).get, numbers),
-        )
-        for verdict in verdicts
-        for one in verdict.findings
+    """Return a row per check: its claim's answer, its number with interval, and what is missing."""
+    columns = [
+        "claim",
+        "claim_answer",
+        "check",
+        "answer",
+        "quantity",
+        "value",
+        "low",
+        "high",
+        "needed",
+        "points",
+        "missing",
     ]
-    return pd.DataFrame(rows, columns=["claim", "claim_answer", "check", "answer", *numbers])
+    rows = [
+        {
+            "claim": verdict.claim.id,
+            "claim_answer": verdict.answer.value,
+            "check": str(finding.check),
+            "answer": finding.answer.value,
+            "quantity": finding.quantity,
+            "value": finding.value,
+            "low": finding.low,
+            "high": finding.high,
+            "needed": finding.needed,
+            "points": finding.points,
+            "missing": finding.missing,
+        }
+        for verdict in verdicts
+        for finding in verdict.findings
+    ]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def summary(verdicts: Sequence[ClaimVerdict]) -> str:
@@ -614,26 +746,27 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
 
 
 def sentences(verdict: ClaimVerdict) -> list[str]:
-    """What each check that has data found, and what the others lack."""
-    lines = [_sentence(finding) for finding in verdict.findings if finding.points]
+    """Describe what each check with data found, and what the others lack."""
+    lines = [_describe(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
-    return lines + [
-        f"{ClaimAnswer.NOT_ENOUGH}: {reason} ({counted(count, 'check')})"
-        for reason, count in missing.items()
-    ]
+    for reason, count in missing.items():
+        lines.append(f"{ClaimAnswer.NOT_ENOUGH}: {reason} ({counted(count, 'check')})")
+    return lines
 
 
-def _sentence(finding: CheckFinding) -> str:
+def _describe(finding: CheckFinding) -> str:
+    """Describe the number of a check."""
     value, low, high = (
         f"{number:.3g}" if np.isfinite(number) else "unknown"
         for number in (finding.value, finding.low, finding.high)
     )
+    interval = f"(95% interval {low} to {high})"
     if low == high == "unknown":
         interval = "(no interval)"
-    else:
-        interval = f"(95% interval {low} to {high})"
-    reason = f"; {finding.missing}" if finding.missing else ""
-    return (
-        f"{finding.answer}: {finding.check}: {finding.quantity} {value} {interval} over {finding.points} points, "
-        f"{finding.needed} is needed{reason}"
+    text = (
+        f"{finding.answer}: {finding.check}: {finding.quantity} {value} {interval} over "
+        f"{counted(finding.points, 'point')}, {finding.needed} is needed"
     )
+    if finding.missing:
+        text += f"; {finding.missing}"
+    return text

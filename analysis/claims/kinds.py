@@ -1,6 +1,6 @@
-"""The kinds of check a claim may be made of: what each says and what it needs.
+"""The kinds of check that a claim may consist of: what each states, and which fields it takes.
 
-A record only says what is claimed; `analysis.claims.evaluate` finds the numbers.
+A check only states what is claimed; `analysis.claims.evaluate` finds the numbers.
 """
 
 import math
@@ -9,11 +9,10 @@ from enum import StrEnum
 
 from analysis.store.conditions import Conditions, format_conditions
 from paradnn.core.schema import option
-from paradnn.core.tables import rows
 
 
 class ClaimAnswer(StrEnum):
-    """What a claim or a check may be."""
+    """The answer to a claim or a check."""
 
     SUPPORTED = "supported"
     REFUTED = "refuted"
@@ -28,8 +27,10 @@ class Bound:
     high: float = math.inf
 
     def answer(self, low: float, high: float) -> ClaimAnswer:
-        """An interval within the bound supports, one outside refutes, one that straddles or is
-        unknown does neither.
+        """Return the answer of an interval from `low` to `high`.
+
+        An interval within the bound supports, and one outside refutes. One that includes an end of
+        the bound, or is unknown, does neither.
         """
         if low >= self.low and high <= self.high:
             return ClaimAnswer.SUPPORTED
@@ -45,16 +46,83 @@ class Bound:
         return f"between {self.low:g} and {self.high:g}"
 
 
-#: What a check's `kind` may be: what it says, and which fields it takes beside `where` and `name`,
-#: those it needs with a mark. The table also says what each is about.
-KINDS = {row["kind"]: (row["says"], row["takes"]) for row in rows(__file__)}
+@dataclass(frozen=True)
+class CheckKind:
+    """What a kind of check states, and which fields it takes besides `where` and `name`.
+
+    Attributes:
+        statement: A template of the sentence, see `Check.sentence`.
+        required: Fields that a check needs.
+        optional: Fields that a check may have.
+        needs_bound: Whether a check needs a bound (at_least, at_most or between).
+    """
+
+    statement: str
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    needs_bound: bool = True
+
+
+#: The kinds of check. docs/how-to/claims.md explains them.
+KINDS = {
+    # A metric, or the speedup of A over B, rises or falls with a hyperparameter while the others
+    # are fixed: the sign of its standardized weight.
+    "trend": CheckKind(
+        statement="{response} {direction} with {of}",
+        required=("metric", "of", "direction"),
+        optional=("a", "b"),
+        needs_bound=False,
+    ),
+    # The weight of `larger` is larger in size than that of each of `than`.
+    "ranking": CheckKind(
+        statement="{larger} weighs more in {response} than {than}",
+        required=("metric", "larger", "than"),
+        optional=("a", "b"),
+        needs_bound=False,
+    ),
+    # The share of paired points in which A is more than `margin` times as good as B.
+    "compare": CheckKind(
+        statement="share of points in which {a} beats {b}{times} is {bound}",
+        required=("a", "b"),
+        optional=("metric", "margin"),
+    ),
+    # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are
+    # each version and the one before. With `operations` the speedups are those of the operations of
+    # profiled runs, chosen by type and B's intensity. Unless `paired`, the ratio is that of A's
+    # quantile over B's, whichever points were measured.
+    "ratio": CheckKind(
+        statement="{middle} speedup{measured}, {sides}, is {bound}",
+        optional=("a", "b", "successive", "operations", "metric", "quantile", "paired"),
+    ),
+    # A quantile of a metric over points.
+    "threshold": CheckKind(
+        statement="{middle} {metric} is {bound}", required=("metric",), optional=("quantile",)
+    ),
+    # A quantile over profiled points of the share of the step in the chosen operations.
+    "share": CheckKind(
+        statement="{middle} share of the step in operations with {operations} is {bound}",
+        required=("operations",),
+        optional=("quantile",),
+    ),
+    # Of the points that ended as `b_outcome` on B, the share that ended as `a_outcome` on A.
+    "outcome": CheckKind(
+        statement=(
+            "of the points with outcome {b_outcome} on {b}, the share with {a_outcome} on {a} "
+            "is {bound}"
+        ),
+        required=("a", "b"),
+        optional=("a_outcome", "b_outcome"),
+    ),
+    # Amdahl's non-parallel fraction, fitted over the counts in column `by`.
+    "scaling": CheckKind(
+        statement="non-parallel fraction over {by} is {bound}", optional=("metric", "by")
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `where` holds the conditions on all of its runs; which of the other fields count,
-    its `kind` says.
-    """
+    """One check: conditions on its runs (`where`) and the fields that its kind takes."""
 
     kind: str
     where: Conditions = field(default_factory=dict)
@@ -77,37 +145,42 @@ class Check:
     by: str = "devices"
 
     def sentence(self) -> str:
-        """What is checked, in words."""
-        a, b, meant = map(format_conditions, (self.a, self.b, self.operations))
-        if self.metric == "examples_per_second":
-            named = ""
-        else:
-            named = f" in {self.metric}"
-        words = {
+        """Return what is checked as text."""
+        a = format_conditions(self.a)
+        b = format_conditions(self.b)
+        operations = format_conditions(self.operations)
+        measured = ""
+        if operations:
+            measured = f" of operations with {operations}"
+        elif self.metric != "examples_per_second":
+            measured = f" in {self.metric}"
+        sides = f"{a} over {b}"
+        if self.successive:
+            sides = f"each {self.successive} over the one before"
+        texts = {
             "a": a,
             "b": b,
-            "operations": meant,
+            "operations": operations,
             "response": f"speedup of {a} over {b}" if self.a else self.metric,
             "times": f" by {self.margin:g}x" if self.margin != 1 else "",
-            "measured": f" of operations with {meant}" if meant else named,
-            "sides": f"each {self.successive} over the one before"
-            if self.successive
-            else f"{a} over {b}",
+            "measured": measured,
+            "sides": sides,
             "middle": self.middle(),
             "than": ", ".join(self.than),
             "a_outcome": "|".join(self.a_outcome),
             "b_outcome": "|".join(self.b_outcome),
         }
-        return KINDS[self.kind][0].format_map(vars(self) | words)
+        return KINDS[self.kind].statement.format_map(vars(self) | texts)
 
     def __str__(self) -> str:
-        return (
-            self.name
-            or f"{self.sentence()}{f' ({format_conditions(self.where)})' if self.where else ''}"
-        )
+        if self.name:
+            return self.name
+        if self.where:
+            return f"{self.sentence()} ({format_conditions(self.where)})"
+        return self.sentence()
 
     def middle(self) -> str:
-        """What its quantile is called."""
+        """Return the name of the quantile: "median" or "90th percentile"."""
         if self.quantile == 0.5:
             return "median"
         return f"{100 * self.quantile:g}th percentile"
@@ -115,7 +188,7 @@ class Check:
 
 @dataclass(frozen=True)
 class StatedClaim:
-    """A claim: what it says, what the paper proves it with, and the checks it is made of."""
+    """A claim: its id, the claim as text, its checks, and what the paper proves it with."""
 
     id: str
     says: str

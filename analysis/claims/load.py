@@ -91,21 +91,28 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
 
 
 def _check(entry: Any, shared: Conditions, place: str) -> Check:
-    if isinstance(entry, dict):
-        kind = str(entry.get("kind", "(none)"))
-    else:
-        kind = ""
+    """Read one check.
+
+    Args:
+        entry: The YAML value.
+        shared: Conditions of the claim, which those of the check override.
+        place: Where the check is, for messages.
+
+    Raises:
+        ConfigError: If the entry is not a valid check.
+    """
+    kind = str(entry.get("kind", "(none)")) if isinstance(entry, dict) else ""
     if kind and kind not in KINDS:
         raise ConfigError(f"{place}: kind", kind, "no such kind", f"choose of {', '.join(KINDS)}")
-    takes = KINDS[kind][1].split() if kind else []
-    bounds = [*_BOUNDS] if "bound!" in takes else []
-    fields = [name.rstrip("!") for name in takes if name != "bound!"]
-    _keys(
-        entry,
-        ("kind", *(name[:-1] for name in takes if name[:-1] in fields)),
-        ("where", "name", *fields, *bounds),
-        place,
-    )
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    bounds: list[str] = []
+    if kind:
+        required = KINDS[kind].required
+        optional = KINDS[kind].optional
+        if KINDS[kind].needs_bound:
+            bounds = [*_BOUNDS]
+    _keys(entry, ("kind", *required), ("where", "name", *optional, *bounds), place)
     _sides(entry, place)
     conditions = {
         name: _conditions(entry[name], f"{place}: {name}") for name in _CONDITIONS if name in entry

@@ -301,7 +301,7 @@ def test_a_share_adds_up_the_operations_that_are_meant() -> None:
     assert answer(check + "{type: Conv2D}}", frame)[0] == NO, (
         "an operation that never ran took no time"
     )
-    unsaid = "the operation tables do not say arithmetic_intensity"
+    unsaid = "the operation tables do not record arithmetic_intensity"
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (UNSURE, unsaid)
     full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
@@ -583,3 +583,17 @@ def test_ours_are_found_by_name_and_yours_go_first(
 
 def test_no_claims_are_not_counted() -> None:
     assert summary(()) == "No claim has data in these runs."
+
+
+@pytest.mark.parametrize(
+    ("check", "field"),
+    [
+        pytest.param("kind: trend, of: batch_size, direction: rises", "metric", id="trend"),
+        pytest.param("kind: ranking, larger: a, than: b", "metric", id="ranking"),
+        pytest.param("kind: threshold, at_least: 1", "metric", id="threshold"),
+        pytest.param("kind: share, at_least: 1", "operations", id="share"),
+    ],
+)
+def test_a_check_without_a_required_field_is_rejected(check: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}=.*is missing in a"):
+        parse_claims(f"- {{id: x, says: s, checks: [{{{check}}}]}}", "test")
