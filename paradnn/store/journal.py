@@ -219,7 +219,6 @@ class Journal:
         """Write a document; where it is. The claim of its point is given back: two drivers that
         kept their own would each wait for the other's last point.
         """
-        _make(self.folder)  # others may have deleted it
         path = self.path_of(document.offline_id)
         tags = document.record.tags
         content = asdict(document)
@@ -320,6 +319,7 @@ def _written(path: Path, data: bytes) -> Iterator[Path]:
     """A whole file beside `path`, whose name it is to get; StoreError where the disk does not take
     it.
     """
+    _make(path.parent)  # others may have deleted it
     try:
         with new_file(path.parent) as (made, file):
             file.write(data)
