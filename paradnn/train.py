@@ -1,20 +1,24 @@
 """Measure deep-learning models on this machine; every point becomes an MLflow run.
 
-  python -m paradnn.train model=lstm batch_size=64 compile=xla     one point
-  python -m paradnn.train -m model.nodes=32,64 batch_size=64,256   a sweep: every combination
-  python -m paradnn.train -m experiment=quick model=fc             a preset, narrowed; add axes to widen it
+One point:
+  python -m paradnn.train model=lstm batch_size=64 compile=xla
+A sweep over every combination:
+  python -m paradnn.train -m model.nodes=32,64 batch_size=64,256
+A preset, narrowed to one family; further axes widen it:
+  python -m paradnn.train -m experiment=quick model=fc
+The most informative points of a preset; the others are predicted:
   python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60
-                                                                   the points that teach most, the others predicted
-  python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/how-to/adaptive.md)
-  python -m paradnn.plan -m experiment=paper_fc                    how long it would take: measures nothing
-  python -m paradnn.compare compile=graph compile=xla -- model=lstm
-                                                                   which is faster, by turns (docs/how-to/compare.md)
-  the same command on several hosts                                each takes points that no other has: docs/how-to/clusters.md
+The largest batch that fits (docs/how-to/adaptive.md):
+  python -m paradnn.train batch_size=largest model=gpt
+
+python -m paradnn.plan -m experiment=paper_fc forecasts how long a sweep takes. python -m
+paradnn.compare measures which of two settings is faster (docs/how-to/compare.md). Several hosts
+share a sweep if each runs the same command (docs/how-to/clusters.md).
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """
 
-# Wiring only: bad input ends in one line and exit code 2, and no framework is imported here.
+# Wiring only. Bad input ends in one line and exit code 2, and no framework is imported here.
 from __future__ import annotations
 
 import sys
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def _measure(config: DictConfig) -> int:
-    """Measure what the configuration describes; the exit code."""
+    """Measure the point or sweep of a composed configuration and return the exit code."""
     from paradnn.cli.console import say
     from paradnn.config.tasks import read_task
     from paradnn.session.progress import describe_point, describe_sweep
@@ -46,7 +50,8 @@ def _measure(config: DictConfig) -> int:
 
         return prepare(points, settings.elsewhere, say)
     if sweep:
-        describe_sweep(summary := _measure_sweep(points, settings, sweep))
+        summary = _measure_sweep(points, settings, sweep)
+        describe_sweep(summary)
     else:
         summary = measure_points(points, settings, None)
         for row in summary.rows:
@@ -58,12 +63,12 @@ def _measure(config: DictConfig) -> int:
             again = "the same command"
         else:
             again = "the same command without resume=false"
-        print(f"interrupted; {again} measures what is missing", file=sys.stderr)
+        print(f"interrupted; {again} measures the missing points", file=sys.stderr)
     return summary.exit_code
 
 
 def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure a sweep in this process: every point, or those that its design chooses."""
+    """Measure every point of a sweep, or the points that its design chooses."""
     from paradnn.session.session import follow_design, measure_points
 
     if sweep.is_search:
@@ -79,7 +84,7 @@ def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 @program
 def main() -> int:
-    """Measure one point or a sweep; the process' exit code."""
+    """Measure one point or a sweep and return the exit code."""
     return run_command(_measure, __doc__)
 
 

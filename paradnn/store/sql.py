@@ -269,7 +269,11 @@ class SqlReader:
                 command = [sys.executable, "-P", str(Path(__file__).with_name("scan.py"))]
                 command.append(json.dumps((uri, PART, share, shares, tables)))
                 child = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=errors, pipesize=_PIPE
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    pipesize=_PIPE,
                 )
                 children.append(opened.enter_context(child))
                 opened.callback(child.kill)
