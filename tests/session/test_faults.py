@@ -155,7 +155,7 @@ def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
         output, errors = process.communicate(timeout=200)
     assert process.returncode == 130, errors
     assert "2 not measured" in output
-    assert "the same command measures what is missing" in errors
+    assert "the same command measures the missing points" in errors
     assert all_gone(started)
     assert [run["status"] for run in store.runs()] == ["KILLED"]
     assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]
