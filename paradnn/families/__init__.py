@@ -117,7 +117,7 @@ class Model:
         return self.build()
 
     def canonical_point(self, point: Any) -> Any:
-        """Return the `Point` of this model in canonical form. Raises ConfigError if it is invalid."""
+        """The `Point` of this model in canonical form. Raises ConfigError if it is invalid."""
         return point
 
     def costs(
@@ -163,7 +163,7 @@ class Model:
         return costs
 
     def _generation_costs(self, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
-        """Costs of the last decoding step; the memory bound is the larger of prefill and decoding."""
+        """Costs of the last decoding step, with the larger memory bound of it and the prefill."""
         layers = self.decode_layers(prompt + tokens)
         step = sum_costs(layers, batch_size, precision, "generate", slots=0)
         prefill = self.prefill_costs(

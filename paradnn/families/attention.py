@@ -1,21 +1,25 @@
-"""Models of attention, and their layers by arithmetic; their Keras counterparts are in
-`parts.attention`.
+"""Transformers and their analytic costs. Their Keras layers are in `parts.attention`.
 
-- `transformer` (Vaswani et al. 2017), as published: post-norm with dropout, projections of attention without bias,
-  sinusoidal positions, one table for source, target and output, label smoothing. Inputs are what precedes each target.
-- `gpt` (GPT-2, Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions, output tied; without
-  dropout. 12 layers of 768 with 12 heads, 1024 positions and 50,257 tokens are GPT-2 small.
-- `llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS normalisation, rotary
-  positions (Su et al. 2021, by halves), an output of its own. 32 layers of 4096 with 32 heads, 8 of keys and values,
-  14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token goes
-  through few of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8; routing as in GShard, Lepikhin et al.
-  2020: an expert takes `capacity` times its share of an example's tokens, and what is beyond passes it by).
-- `vit` (Dosovitskiy et al. 2021): a token of every patch, a learned class token before them, learned positions,
-  pre-norm blocks. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
+- `transformer` (Vaswani et al. 2017) as published: post-norm with dropout, attention projections
+  without bias, sinusoidal positions, one table for source, target and output, label smoothing. The
+  second input holds the tokens before each target.
+- `gpt` (GPT-2, Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions,
+  output tied to the embedding, no dropout. 12 layers of width 768 with 12 heads, 1024 positions and
+  50,257 tokens are GPT-2 small.
+- `llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS
+  normalization, rotary positions (Su et al. 2021, with the halves of a head as pairs), and an
+  untied output. 32 layers of width 4096 with 32 heads, 8 key-value heads, 14,336 hidden units and
+  128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token passes through
+  some of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8). Routing follows GShard
+  (Lepikhin et al. 2020): an expert takes up to `capacity` times its share of an example's tokens,
+  and further tokens bypass it.
+- `vit` (Dosovitskiy et al. 2021): one token per patch after a learned class token, learned
+  positions, pre-norm blocks. 12 layers of width 768 with 12 heads and patches of 16 on 224 pixels
+  are ViT-B/16.
 
-Attention of T queries to S keys over all heads multiplies 2 T S width: the scores and the weighted
-sum of values. A normalisation takes in the addition before it; softmax, masks, dropout and
-activations belong to the layer they follow.
+Attention of T queries to S keys takes 2 T S width multiply-accumulates over all heads: scores and
+weighted sum of values. A normalization includes the addition before it. Softmax, masks, dropout and
+activations count as part of the layer that they follow.
 """
 
 from __future__ import annotations
@@ -42,12 +46,12 @@ from paradnn.families.built import (
 if TYPE_CHECKING:
     from paradnn.families.parts.attention import Network
 
-#: Standard deviation of initial weights of language models, as GPT-2's.
-_DEVIATION = 0.02
+#: Standard deviation of the initial weights of language models, as in GPT-2.
+_STDDEV = 0.02
 
 
 class _Heads(Model):
-    """A model whose width is divided among heads of attention."""
+    """A model whose heads must divide its width."""
 
     width: int
     heads: int
@@ -55,90 +59,133 @@ class _Heads(Model):
     def __post_init__(self) -> None:
         if self.width % self.heads:
             nearest = max(1, round(self.width / self.heads)) * self.heads
-            remedy = f"write for example {nearest}, or heads that divide it"
             raise ConfigError(
-                "model.width", self.width, f"is no multiple of model.heads={self.heads}", remedy
+                "model.width",
+                self.width,
+                f"is no multiple of model.heads={self.heads}",
+                f"set it to {nearest}, for example, or choose heads that divide it",
             )
 
 
-def blocks(
+def transformer_blocks(
     tokens: int,
     width: int,
     heads: int,
     count: int,
-    between: list[Layer] | None = None,
-    last: int | None = None,
+    *,
+    mixing: list[Layer] | None = None,
+    last_tokens: int | None = None,
 ) -> list[Layer]:
-    """Blocks of attention and feed-forward layers four times as wide; between: the products of
-    attention, by default of all tokens with each other.
+    """Pre-norm blocks with feed-forward layers four times as wide as the model.
+
+    Args:
+        tokens: Tokens of an example.
+        width: Width of the model.
+        heads: Attention heads.
+        count: Number of blocks.
+        mixing: Layers that mix the tokens; by default attention of all tokens to each other.
+        last_tokens: Tokens of the normalization after the last block; by default all.
     """
-    attention = attention_layers(tokens, width, heads, between=between)
-    return stack(tokens, width, count, attention, feed_forward(tokens, width, 4 * width), last=last)
+    attention = attention_layers(tokens, width, heads, mixing=mixing)
+    feed_forward = feed_forward_layers(tokens, width, 4 * width)
+    return pre_norm_stack(tokens, width, count, attention, feed_forward, last_tokens=last_tokens)
 
 
-def stack(
+def pre_norm_stack(
     tokens: int,
     width: int,
     count: int,
-    *parts: list[Layer],
-    last: int | None = None,
+    *sublayers: list[Layer],
+    last_tokens: int | None = None,
     offset: bool = True,
 ) -> list[Layer]:
-    """Pre-norm blocks of such parts and the normalisation after the last, of `last` tokens, by
-    default all; each but the first adds what was made.
+    """Pre-norm blocks and the normalization after the last one.
+
+    Every normalization but the first includes the addition of the sublayer before it.
+
+    Args:
+        tokens: Tokens of an example.
+        width: Width of the model.
+        count: Number of blocks.
+        sublayers: Layers of each sublayer of a block.
+        last_tokens: Tokens of the last normalization; by default all.
+        offset: Whether normalizations have offsets in addition to scales.
     """
-    normal = functools.partial(normalization, width=width, offset=offset)
-    block = [layer for part in parts for layer in (*part, normal(tokens, hands_on=True))]
-    return [normal(tokens, added=False), *(block * count)[:-1], normal(last or tokens)]
+    normalize = functools.partial(normalization, width=width, offset=offset)
+    block = []
+    for sublayer in sublayers:
+        block += [*sublayer, normalize(tokens, writes_sum=True)]
+    last = normalize(last_tokens or tokens)
+    return [normalize(tokens, adds=False), *(block * count)[:-1], last]
 
 
 def attention_layers(
-    tokens: int, width: int, heads: int, bias: bool = True, between: list[Layer] | None = None
+    tokens: int,
+    width: int,
+    heads: int,
+    *,
+    bias: bool = True,
+    mixing: list[Layer] | None = None,
 ) -> list[Layer]:
-    """Self-attention: one product makes query, key and value."""
+    """Self-attention with a joint product for query, key and value.
+
+    For `mixing` see `transformer_blocks`.
+    """
     return [
         dense("query_key_value", width, 3 * width, tokens=tokens, bias=bias),
-        *(between or [products(tokens, width, heads)]),
+        *(mixing or [fused_attention(tokens, width, heads)]),
         dense("attended", width, width, tokens=tokens, bias=bias),
     ]
 
 
-def products(tokens: int, width: int, heads: int, key_width: int | None = None) -> Layer:
-    """Scores, softmax and weighted sum over as many keys as queries, in one kernel that stores no
-    scores: it saves the logarithm of the softmax's sum for each query and head, and its backward
-    pass reads its output again (Dao et al. 2022, FlashAttention, algorithms 1 and 4). key_width: of
-    a token's keys where heads share them.
+def fused_attention(tokens: int, width: int, heads: int, key_width: int | None = None) -> Layer:
+    """Scores, softmax and weighted sum of all tokens with each other, in one kernel.
+
+    The kernel stores no scores. It saves the logarithm of the softmax's sum per query and head, and
+    its backward pass reads its output again (Dao et al. 2022, FlashAttention, algorithms 1 and 4).
+
+    Args:
+        tokens: Queries of an example, and keys.
+        width: Width of all queries of a token.
+        heads: Heads of the queries.
+        key_width: Width of all keys of a token; smaller if heads share them.
     """
-    made = tokens * width
-    whole = _attention(tokens, tokens, width, heads, key_width or width)
-    return replace(whole, inner=heads * tokens, reread=made, kept=made)
+    output = tokens * width
+    attention = _attention(tokens, tokens, width, heads, key_width or width)
+    return replace(attention, inner=heads * tokens, reread=output, kept=output)
 
 
 def cached_attention(
-    tokens: int, keys: int, length: int, width: int, heads: int, key_width: int
+    *, tokens: int, keys: int, length: int, width: int, heads: int, key_width: int
 ) -> list[Layer]:
-    """Keys and values of new tokens go into a cache of `length` places; the tokens attend to so
-    many keys.
+    """Attention of new tokens to `keys` tokens in a cache of `length` positions.
+
+    The first layer writes the new keys and values into the cache.
     """
-    attention = replace(
-        _attention(tokens, keys, width, heads, key_width), held=2 * length * key_width
-    )
-    return [Layer("cache", read=2 * tokens * key_width, written=2 * tokens * key_width), attention]
+    written = 2 * tokens * key_width
+    attention = _attention(tokens, keys, width, heads, key_width)
+    return [
+        Layer("cache", read=written, written=written),
+        replace(attention, held=2 * length * key_width),
+    ]
 
 
 def _attention(tokens: int, keys: int, width: int, heads: int, key_width: int) -> Layer:
-    head = width // heads
+    head_width = width // heads
     return Layer(
         "attention",
         macs=2 * tokens * keys * width,
         read=tokens * width + 2 * keys * key_width,
         written=tokens * width,
-        products=(Multiply(tokens, head, keys, own=heads), Multiply(tokens, keys, head, own=heads)),
+        products=(
+            Multiply(tokens, head_width, keys, own=heads),
+            Multiply(tokens, keys, head_width, own=heads),
+        ),
     )
 
 
-def feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:
-    """Two dense layers at every token."""
+def feed_forward_layers(tokens: int, width: int, hidden: int) -> list[Layer]:
+    """Two dense layers for each token."""
     return [
         dense("hidden", width, hidden, tokens=tokens),
         dense("output", hidden, width, tokens=tokens),
@@ -146,32 +193,49 @@ def feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:
 
 
 def normalization(
-    tokens: int, width: int, added: bool = True, hands_on: bool = False, offset: bool = True
+    tokens: int,
+    width: int,
+    *,
+    adds: bool = True,
+    writes_sum: bool = False,
+    offset: bool = True,
 ) -> Layer:
-    """Layer normalisation of a sum (`added`), which it also writes where the next addition needs it
-    (`hands_on`); neither is kept: both follow from what is added. Scales alone without `offset`.
+    """Layer normalization of a sum or of a single tensor.
+
+    The backward pass recomputes input and output from the added tensors, so neither is kept.
+
+    Args:
+        tokens: Tokens of an example.
+        width: Width of the model.
+        adds: Whether the layer adds two tensors first.
+        writes_sum: Whether it also writes the sum, for the next addition.
+        offset: Whether it has offsets in addition to scales.
     """
     elements = tokens * width
     return Layer(
         "normalisation",
-        parameters=(1 + offset) * width,
+        parameters=2 * width if offset else width,
         weights=width,  # scales; the offsets are added
-        read=2 * elements if added else elements,
-        written=2 * elements if hands_on else elements,
-        again=elements if hands_on else None,
+        read=2 * elements if adds else elements,
+        written=2 * elements if writes_sum else elements,
+        again=elements if writes_sum else None,
     )
 
 
-def lookup(tokens: int, width: int, vocabulary: int, is_owner: bool = True) -> Layer:
-    """Rows of a table whose gradient the tied output writes, and to which a lookup adds its own."""
-    whole = replace(embedding(tokens, width, vocabulary), added=tokens * width)
+def lookup(tokens: int, width: int, vocabulary: int, *, is_owner: bool = True) -> Layer:
+    """A lookup in a table that the tied output shares.
+
+    The output writes the gradient of the table, and the lookup adds to it. A second lookup
+    (`is_owner` false) borrows the parameters.
+    """
+    layer = replace(embedding(tokens, width, vocabulary), added=tokens * width)
     if is_owner:
-        return whole
-    return replace(whole, parameters=0, borrowed=whole.parameters)
+        return layer
+    return replace(layer, parameters=0, borrowed=layer.parameters)
 
 
 def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
-    """The embedding's table once more, as a product without bias."""
+    """Logits as a product with the table of the embedding, without bias."""
     logits = dense("logits", width, vocabulary, tokens=tokens, bias=False, is_last=True)
     return replace(logits, parameters=0, borrowed=logits.parameters)
 
@@ -179,56 +243,65 @@ def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
 @dataclass(frozen=True)
 class Transformer(_Heads):
     """An encoder-decoder for translation (Vaswani et al. 2017): post-norm, sinusoidal positions,
-    shared embeddings.
+    shared embeddings. heads must divide width.
     """
 
     size_template: ClassVar[str] = "{layers}x{width} h{heads} ff{feed_forward} t{sequence_length}"
 
     name: str = "transformer"
     layers: int = option(
-        6, "of the encoder, and as many of the decoder (base, big: 6)", low=1, high=1000
+        6, "layers of the encoder, and of the decoder (base, big: 6)", low=1, high=1000
     )
-    width: int = option(512, "of embeddings and layers (base 512, big 1024)", low=1)
-    heads: int = option(8, "of every attention; they divide the width (base 8, big 16)", low=1)
+    width: int = option(512, "width of embeddings and layers (base 512, big 1024)", low=1)
+    heads: int = option(
+        8, "heads of each attention; they must divide the width (base 8, big 16)", low=1
+    )
     feed_forward: int = option(
         2048, "hidden units of the feed-forward layers (base 2048, big 4096)", low=1
     )
     sequence_length: int = option(
-        64, "tokens of a source sentence, and of a target", low=1, high=1_000_000
+        64, "tokens of a source sentence, and of a target sentence", low=1, high=1_000_000
     )
-    vocab_size: int = option(37000, "tokens of the vocabulary that both languages share", low=2)
+    vocab_size: int = option(37000, "size of the vocabulary that both languages share", low=2)
     dropout: float = option(
-        0.1, "of embeddings and of every sub-layer's output (base 0.1, big 0.3)", low=0.0, high=0.9
+        0.1,
+        "dropout of embeddings and of each sublayer's output (base 0.1, big 0.3)",
+        low=0.0,
+        high=0.9,
     )
     label_smoothing: float = option(
-        0.1, "share of the target spread over all tokens", low=0.0, high=0.9
+        0.1, "probability of the target that is spread over all tokens", low=0.0, high=0.9
     )
 
     def layer_list(self) -> list[Layer]:
         length = self.sequence_length
         width = self.width
         heads = self.heads
-        sums = normalization(length, width)
+        normalize = normalization(length, width)
         linear = functools.partial(dense, tokens=length, bias=False)
-        feed = [*feed_forward(length, width, self.feed_forward), sums]
-        itself = [*attention_layers(length, width, heads, bias=False), sums]
-        other = [
+        feed_forward = [*feed_forward_layers(length, width, self.feed_forward), normalize]
+        self_attention = [*attention_layers(length, width, heads, bias=False), normalize]
+        cross_attention = [
             linear("query", width, width),
             linear("key_value", width, 2 * width),
-            products(length, width, heads),
+            fused_attention(length, width, heads),
+            linear("attended", width, width),
+            normalize,
         ]
-        other += [linear("attended", width, width), sums]
+        encoder = (self_attention + feed_forward) * self.layers
+        decoder = (self_attention + cross_attention + feed_forward) * self.layers
         return [
             lookup(length, width, self.vocab_size),
-            *(itself + feed) * self.layers,
+            *encoder,
             lookup(length, width, self.vocab_size, is_owner=False),
-            *(itself + other + feed) * self.layers,
+            *decoder,
             tied_logits(length, width, self.vocab_size),
         ]
 
     def build(self) -> BuiltModel:
-        """Inputs: source and shifted target, each (batch, sequence_length) tokens; targets the same
-        shape.
+        """Inputs are source and shifted target, each (batch, sequence_length) tokens.
+
+        Targets have the same shape.
         """
         import keras
         from keras import layers
@@ -237,7 +310,7 @@ class Transformer(_Heads):
             Attention,
             Positions,
             TiedEmbedding,
-            feed_forward_layers,
+            feed_forward_network,
         )
 
         width = self.width
@@ -247,22 +320,27 @@ class Transformer(_Heads):
         positions = Positions(learned=False)
 
         def drop(x: Any) -> Any:
-            return layers.Dropout(self.dropout)(x) if self.dropout else x
+            if self.dropout:
+                return layers.Dropout(self.dropout)(x)
+            return x
 
         def add(x: Any, change: Any) -> Any:
             return layers.LayerNormalization(epsilon=1e-6)(x + drop(change))
 
-        def feed(x: Any) -> Any:
-            return add(x, feed_forward_layers(width, self.feed_forward, "relu")(x))
+        def feed_forward(x: Any) -> Any:
+            return add(x, feed_forward_network(width, self.feed_forward, "relu")(x))
 
-        source, target = (keras.Input((self.sequence_length,), dtype="int32") for _ in range(2))
+        source = keras.Input((self.sequence_length,), dtype="int32")
+        target = keras.Input((self.sequence_length,), dtype="int32")
         memory = drop(positions(table(source)))
         for _ in range(self.layers):
-            memory = feed(add(memory, Attention(width, heads, use_bias=False)(memory)))
+            attended = Attention(width, heads, use_bias=False)(memory)
+            memory = feed_forward(add(memory, attended))
         x = drop(positions(table(target)))
         for _ in range(self.layers):
             x = add(x, Attention(width, heads, use_bias=False)(x, causal=True))
-            x = feed(add(x, Attention(width, heads, use_bias=False, crossed=True)(x, memory)))
+            attended = Attention(width, heads, use_bias=False, crossed=True)(x, memory)
+            x = feed_forward(add(x, attended))
         logits = final_logits(table(x, reverse=True))
         tokens = ArraySpec((self.sequence_length,), "int32", self.vocab_size)
         loss = functools.partial(smoothed_cross_entropy, smoothing=self.label_smoothing)
@@ -275,21 +353,24 @@ class Transformer(_Heads):
 
 
 def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float) -> Any:
-    """Cross entropy with `smoothing` of each target's probability spread evenly over all classes
-    (Szegedy et al. 2016): of logits z, (1 - s)(lse z - z[target]) + s (lse z - mean z), lse the log
-    of the sum of exponentials.
+    """Cross entropy with label smoothing (Szegedy et al. 2016).
+
+    The share `smoothing` of each target's probability is spread evenly over all classes. With
+    logits z, smoothing s and lse the logarithm of the sum of exponentials, the loss is
+    (1 - s)(lse z - z[target]) + s (lse z - mean z).
     """
     from keras import ops
 
     if not smoothing:
         return cross_entropy(targets, logits)
-    spread = ops.mean(ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1))
-    return (1 - smoothing) * cross_entropy(targets, logits) + smoothing * spread
+    uniform = ops.mean(ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1))
+    return (1 - smoothing) * cross_entropy(targets, logits) + smoothing * uniform
 
 
 class _DecoderOnly(_Heads):
-    """A language model of blocks in which every token attends to those before it, and which
-    therefore generates.
+    """A causal language model, which therefore generates tokens.
+
+    Its heads must divide its width.
     """
 
     generates: ClassVar[bool] = True
@@ -298,22 +379,25 @@ class _DecoderOnly(_Heads):
     sequence_length: int
 
     @property
-    def key_heads_count(self) -> int:
-        """Heads of keys and values, each for as many heads of queries as any other."""
+    def key_value_heads(self) -> int:
+        """Heads of keys and values. Each serves the same number of query heads."""
         return self.heads
 
     @property
     def key_width(self) -> int:
-        """Of all keys of a token, and of all values."""
-        return self.width // self.heads * self.key_heads_count
+        """Width of all keys of a token, and of all its values."""
+        head_width = self.width // self.heads
+        return head_width * self.key_value_heads
 
     def network(self) -> Network:
-        """Its layers in Keras."""
+        """Build the layers in Keras."""
         raise NotImplementedError
 
-    def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
-        """Layers over so many tokens; `between`: attention's products in generation, logits of the
-        last token alone.
+    def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
+        """All layers over `tokens` tokens.
+
+        `mixing` are the layers of attention in a generation, in which only the last token has
+        logits. By default all tokens attend to each other and have logits.
         """
         raise NotImplementedError
 
@@ -321,30 +405,42 @@ class _DecoderOnly(_Heads):
         return self._stack(self.sequence_length)
 
     def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
-        """The model that reads a prompt into a cache of `length` places; of its tokens the last
-        alone has logits.
+        """Layers that read a prompt into a cache of `length` positions.
+
+        Only the last token of the prompt has logits.
         """
         return self._stack(prompt, self._cached(prompt, prompt, length))
 
     def decode_layers(self, length: int) -> list[Layer]:
-        """With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each
-        layer (Kaplan et al. 2020, table 1); a step reads every weight once, and for each example a
-        cache of 2 x length x key_width in each layer (Pope et al. 2022, section 2). Places that are
-        not written yet are read like the others; the choice of the token is left out.
+        """Layers for one token that attends to a cache of `length` positions.
+
+        With N weights in products a token takes 2 N FLOPs, and 4 length width more in each layer
+        (Kaplan et al. 2020, table 1). A step reads every weight once, and for each example a cache
+        of 2 length key_width in each layer (Pope et al. 2022, section 2). Positions that are not
+        written yet are read like the others. The choice of the token is not counted.
         """
         return self._stack(1, self._cached(1, length, length))
 
     def _cached(self, tokens: int, keys: int, length: int) -> list[Layer]:
-        return cached_attention(tokens, keys, length, self.width, self.heads, self.key_width)
+        return cached_attention(
+            tokens=tokens,
+            keys=keys,
+            length=length,
+            width=self.width,
+            heads=self.heads,
+            key_width=self.key_width,
+        )
 
     def build(self) -> BuiltModel:
-        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
+        """Inputs and targets are (batch, sequence_length) tokens below vocab_size."""
         return self.network().workload
 
 
 @dataclass(frozen=True)
 class LanguageModel(_DecoderOnly):
-    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding."""
+    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding.
+    heads must divide width.
+    """
 
     size_template: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
 
@@ -353,28 +449,35 @@ class LanguageModel(_DecoderOnly):
         4, "blocks of attention and feed-forward (GPT-2: 12..48)", low=1, high=1000
     )
     width: int = option(
-        256, "of embeddings and blocks; feed-forward layers are four times as wide", low=1
+        256, "width of embeddings and blocks; feed-forward layers are four times as wide", low=1
     )
-    heads: int = option(4, "of every attention; they divide the width", low=1)
+    heads: int = option(4, "heads of each attention; they must divide the width", low=1)
     sequence_length: int = option(
         128, "tokens of an example, each with a learned position", low=1, high=1_000_000
     )
     vocab_size: int = option(8192, "distinct tokens (GPT-2: 50257)", low=2)
 
-    def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
-        """As the base class says; positions are read for these tokens alone."""
-        # added where the lookup is
+    def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
+        # Only the positions of these tokens are read, where the lookup adds them.
         positions = [Layer("positions", parameters=tokens * self.width)]
-        last = tokens
-        if between:
+        logit_tokens = tokens
+        if mixing:
             unread = (self.sequence_length - tokens) * self.width
-            last = 1
             positions.append(Layer("other positions", parameters=unread, rows=0))
+            logit_tokens = 1
+        blocks = transformer_blocks(
+            tokens,
+            self.width,
+            self.heads,
+            self.layers,
+            mixing=mixing,
+            last_tokens=logit_tokens,
+        )
         return [
             lookup(tokens, self.width, self.vocab_size),
             *positions,
-            *blocks(tokens, self.width, self.heads, self.layers, between, last),
-            tied_logits(last, self.width, self.vocab_size),
+            *blocks,
+            tied_logits(logit_tokens, self.width, self.vocab_size),
         ]
 
     def network(self) -> Network:
@@ -385,18 +488,18 @@ class LanguageModel(_DecoderOnly):
             Network,
             Positions,
             TiedEmbedding,
-            feed_forward_layers,
+            feed_forward_network,
         )
 
         width = self.width
         gelu = functools.partial(activations.gelu, approximate=True)
         normalize = functools.partial(layers.LayerNormalization, epsilon=1e-5)
-        table = TiedEmbedding(self.vocab_size, width, _DEVIATION)
-        positions = Positions(learned=True, deviation=_DEVIATION)
+        table = TiedEmbedding(self.vocab_size, width, _STDDEV)
+        positions = Positions(learned=True, deviation=_STDDEV)
         parts = [
             (
-                (normalize(), Attention(width, self.heads, deviation=_DEVIATION)),
-                (normalize(), feed_forward_layers(width, 4 * width, gelu, _DEVIATION)),
+                (normalize(), Attention(width, self.heads, deviation=_STDDEV)),
+                (normalize(), feed_forward_network(width, 4 * width, gelu, _STDDEV)),
             )
             for _ in range(self.layers)
         ]
@@ -411,32 +514,32 @@ class LanguageModel(_DecoderOnly):
 
 @dataclass(frozen=True)
 class Llama(_DecoderOnly):
-    """A decoder-only language model as Llama's: grouped queries, rotary positions, SwiGLU, RMSNorm;
-    with experts as Mixtral's. heads must divide width, key_heads heads.
+    """A decoder-only language model as Llama's, with grouped queries, rotary positions, SwiGLU and
+    RMSNorm; with experts as Mixtral's. heads must divide width, and key_heads must divide heads.
     """
 
     name: str = "llama"
     layers: int = option(
         4, "blocks of attention and feed-forward (Llama 3: 32..126)", low=1, high=1000
     )
-    width: int = option(256, "of embeddings and blocks (Llama 3: 4096..16384)", low=1)
-    heads: int = option(4, "of queries; they divide the width into even parts", low=1)
+    width: int = option(256, "width of embeddings and blocks (Llama 3: 4096..16384)", low=1)
+    heads: int = option(4, "heads of queries; they must divide the width into even parts", low=1)
     key_heads: int = option(
-        2, "of keys and values, each for several heads of queries; they divide heads", low=1
+        2, "heads of keys and values, shared by heads of queries; they must divide heads", low=1
     )
     feed_forward: int = option(
-        704, "hidden units of the feed-forward layers, with as many gates", low=1
+        704, "hidden units of the feed-forward layers, each with a gate", low=1
     )
     sequence_length: int = option(128, "tokens of an example", low=1, high=1_000_000)
     vocab_size: int = option(8192, "distinct tokens (Llama 3: 128256)", low=2)
     experts: int = option(
-        1, "feed-forward layers of a block, among which tokens are routed (Mixtral: 8)", low=1
+        1, "feed-forward layers of a block that tokens are routed to (Mixtral: 8)", low=1
     )
     active_experts: int = option(
-        2, "experts that a token goes through (Mixtral: 2), where there are several", low=1
+        2, "experts that a token passes through, if experts > 1 (Mixtral: 2)", low=1
     )
     capacity: float = option(
-        1.25, "tokens that an expert takes, over its share of an example's", low=0.1, high=100
+        1.25, "tokens that an expert takes, as a multiple of its share", low=0.1, high=100
     )
 
     def __post_init__(self) -> None:
@@ -446,96 +549,91 @@ class Llama(_DecoderOnly):
             remedy = "choose a divisor of it"
             raise ConfigError("model.key_heads", self.key_heads, reason, remedy)
         if self.width // self.heads % 2:
-            reason = f"has heads of {self.width // self.heads}, which rotary positions cannot halve"
+            head_width = self.width // self.heads
+            reason = f"makes heads of width {head_width}, but rotary positions need an even width"
             raise ConfigError(
                 "model.width", self.width, reason, f"choose a multiple of {2 * self.heads}"
             )
-        if self.experts == 1:  # the same network whatever these say, and so the same point
+        if self.experts == 1:  # canonical form: neither changes the network
             object.__setattr__(self, "active_experts", 2)
             object.__setattr__(self, "capacity", 1.25)
         elif self.experts < self.active_experts:
             reason = f"is more than model.experts={self.experts}"
             raise ConfigError(
-                "model.active_experts", self.active_experts, reason, "choose at most as many"
+                "model.active_experts", self.active_experts, reason, "choose at most that"
             )
 
     @property
     def size(self) -> str:
-        groups = f"h{self.heads}/{self.key_heads} ff{self.feed_forward}"
+        heads = f"h{self.heads}/{self.key_heads} ff{self.feed_forward}"
         if self.experts > 1:
-            experts = f" e{self.active_experts}/{self.experts}"
-        else:
-            experts = ""
-        return f"{self.layers}x{self.width} {groups}{experts} t{self.sequence_length}"
+            heads += f" e{self.active_experts}/{self.experts}"
+        return f"{self.layers}x{self.width} {heads} t{self.sequence_length}"
 
     @property
-    def key_heads_count(self) -> int:
+    def key_value_heads(self) -> int:
         return self.key_heads
 
     @property
     def expert_rows(self) -> int:
-        """Tokens of an example that one expert takes."""
+        """The most tokens of an example that one expert takes."""
         share = self.sequence_length * self.active_experts / self.experts
         return min(self.sequence_length, math.ceil(self.capacity * share))
 
     def canonical_point(self, point: Any) -> Any:
         if self.experts > 1 and point.workload.mode == "generate":
-            reason = "routes the tokens of whole examples, not one token of each"
+            reason = "routes the tokens of whole examples, and generation has one token of each"
             raise ConfigError(
                 "model.experts", self.experts, reason, "set model.experts=1, or mode=inference"
             )
         return super().canonical_point(point)
 
-    def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
-        """As the base class says: embedding, blocks whose normalisations, of scales alone, add what
-        was made before them, and an output of its own. Rotation, gates and the repetition of keys
-        belong to the layers beside them.
-        """
+    def _stack(self, tokens: int, mixing: list[Layer] | None = None) -> list[Layer]:
+        # Rotation, gates and the repetition of keys count as part of the neighboring layers.
         width = self.width
-        last = 1 if between else tokens
+        logit_tokens = 1 if mixing else tokens
         linear = functools.partial(dense, tokens=tokens, bias=False)
         attention = [
             linear("query_key_value", width, width + 2 * self.key_width),
-            *(between or [products(tokens, width, self.heads, self.key_width)]),
+            *(mixing or [fused_attention(tokens, width, self.heads, self.key_width)]),
             linear("attended", width, width),
         ]
         if self.experts > 1:
-            feed = self._routed()
+            feed_forward = self._routed_layers()
         else:
-            feed = _gated(width, self.feed_forward, tokens)
-        logits = dense("logits", width, self.vocab_size, tokens=last, bias=False, is_last=True)
-        blocks = stack(tokens, width, self.layers, attention, feed, last=last, offset=False)
+            feed_forward = _gated_layers(width, self.feed_forward, tokens)
+        blocks = pre_norm_stack(
+            tokens,
+            width,
+            self.layers,
+            attention,
+            feed_forward,
+            last_tokens=logit_tokens,
+            offset=False,
+        )
+        logits = dense(
+            "logits", width, self.vocab_size, tokens=logit_tokens, bias=False, is_last=True
+        )
         return [embedding(tokens, width, self.vocab_size), *blocks, logits]
 
-    def _routed(self) -> list[Layer]:
-        """Router, experts over the rows that were sent to them, and the weighted sum of what they
-        made. An expert's weights are every example's; an example's rows of all experts are read and
-        written as one tensor.
+    def _routed_layers(self) -> list[Layer]:
+        """Router, experts over the rows sent to them, and the weighted sum of their outputs.
+
+        The weights of an expert are shared by all examples. The rows that an example sends to all
+        experts are read and written as one tensor.
         """
         width = self.width
         count = self.experts
-        sent = count * self.expert_rows * width
+        tokens = self.sequence_length * width
+        rows = count * self.expert_rows * width
         router = dense("router", width, count, tokens=self.sequence_length, bias=False)
         experts = [
-            replace(
-                layer,
-                macs=count * layer.macs,
-                **{
-                    name: count * getattr(layer, name)
-                    for name in ("parameters", "weights", "read", "written", "kept")
-                },
-                products=tuple(replace(product, times=count) for product in layer.products),  # type: ignore[arg-type]
-            )
-            for layer in _gated(width, self.feed_forward, self.expert_rows)
+            _repeated(layer, count)
+            for layer in _gated_layers(width, self.feed_forward, self.expert_rows)
         ]
-        together = self.sequence_length * width
-        gather = Layer("sent", read=together, written=sent, kept=sent)
-        return [
-            router,
-            gather,
-            *experts,
-            Layer("collected", read=sent, written=together, kept=together),
-        ]
+        send = Layer("sent", read=tokens, written=rows, kept=rows)
+        collect = Layer("collected", read=rows, written=tokens, kept=tokens)
+        return [router, send, *experts, collect]
 
     def network(self) -> Network:
         from keras import initializers, layers, ops
@@ -548,29 +646,40 @@ class Llama(_DecoderOnly):
             dense_layer,
         )
 
-        linear = functools.partial(dense_layer, deviation=_DEVIATION, use_bias=False)
+        linear = functools.partial(dense_layer, deviation=_STDDEV, use_bias=False)
         normalize = functools.partial(layers.RMSNormalization, epsilon=1e-5)
         rotate = RotaryEmbedding(self.sequence_length, self.width // self.heads)
 
         def feed_forward() -> Any:
             if self.experts > 1:
-                sizes = (self.feed_forward, self.experts, self.active_experts, self.expert_rows)
-                return Experts(self.width, *sizes, _DEVIATION)
+                return Experts(
+                    width=self.width,
+                    hidden=self.feed_forward,
+                    experts=self.experts,
+                    active=self.active_experts,
+                    rows=self.expert_rows,
+                    deviation=_STDDEV,
+                )
             joint = linear(2 * self.feed_forward)
             last = linear(self.width)
 
-            def feed(x: Any) -> Any:
+            def swiglu(x: Any) -> Any:
                 gates, hidden = ops.split(joint(x), 2, axis=-1)
                 return last(ops.silu(gates) * hidden)
 
-            return feed
+            return swiglu
 
         def attention() -> Attention:
             return Attention(
-                self.width, self.heads, False, _DEVIATION, key_heads=self.key_heads, rotate=rotate
+                self.width,
+                self.heads,
+                use_bias=False,
+                deviation=_STDDEV,
+                key_heads=self.key_heads,
+                rotate=rotate,
             )
 
-        normal = initializers.RandomNormal(stddev=_DEVIATION)
+        normal = initializers.RandomNormal(stddev=_STDDEV)
         table = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)
         parts = [
             ((normalize(), attention()), (normalize(), feed_forward())) for _ in range(self.layers)
@@ -585,11 +694,28 @@ class Llama(_DecoderOnly):
         )
 
 
-def _gated(width: int, hidden: int, tokens: int) -> list[Layer]:
-    """SwiGLU: one product makes gates and hidden units, whose product the second layer reads."""
-    linear = functools.partial(dense, tokens=tokens, bias=False)
-    last = replace(linear("output", hidden, width), read=tokens * 2 * hidden)
-    return [linear("gates_hidden", width, 2 * hidden), last]
+def _gated_layers(width: int, hidden: int, tokens: int) -> list[Layer]:
+    """SwiGLU: one product makes gates and hidden units. The second layer reads their product."""
+    first = dense("gates_hidden", width, 2 * hidden, tokens=tokens, bias=False)
+    second = dense("output", hidden, width, tokens=tokens, bias=False)
+    return [first, replace(second, read=tokens * 2 * hidden)]
+
+
+def _repeated(layer: Layer, count: int) -> Layer:
+    """`count` layers of the same shape, as one layer."""
+    products = tuple(
+        replace(product, times=count) for product in layer.products if isinstance(product, Multiply)
+    )
+    return replace(
+        layer,
+        macs=count * layer.macs,
+        parameters=count * layer.parameters,
+        weights=count * layer.weights,
+        read=count * layer.read,
+        written=count * layer.written,
+        kept=count * layer.kept,
+        products=products,
+    )
 
 
 @dataclass(frozen=True)
@@ -604,10 +730,12 @@ class VisionTransformer(_Heads):
     layers: int = option(
         4, "blocks of attention and feed-forward (ViT-B: 12, ViT-L: 24)", low=1, high=1000
     )
-    width: int = option(192, "of the blocks; feed-forward layers are four times as wide", low=1)
-    heads: int = option(3, "of every attention; they divide the width", low=1)
+    width: int = option(
+        192, "width of the blocks; feed-forward layers are four times as wide", low=1
+    )
+    heads: int = option(3, "heads of each attention; they must divide the width", low=1)
     patch: int = option(
-        16, "height and width of a patch; it divides the image", low=1, high=100_000
+        16, "height and width of a patch; it must divide the image", low=1, high=100_000
     )
     image_size: int = option(224, "height and width of the image", low=1, high=100_000)
     output_size: int = option(1000, "classes", low=2)
@@ -618,12 +746,12 @@ class VisionTransformer(_Heads):
             reason = f"is no multiple of model.patch={self.patch}"
             nearest = max(1, round(self.image_size / self.patch)) * self.patch
             raise ConfigError(
-                "model.image_size", self.image_size, reason, f"write for example {nearest}"
+                "model.image_size", self.image_size, reason, f"set it to {nearest}, for example"
             )
 
     @property
     def patches(self) -> int:
-        """How many the image has."""
+        """The number of patches of an image."""
         return (self.image_size // self.patch) ** 2
 
     def layer_list(self) -> list[Layer]:
@@ -635,18 +763,18 @@ class VisionTransformer(_Heads):
         first = replace(
             patches, parameters=parameters, read=3 * self.image_size**2, written=tokens * width
         )
-        encoder = blocks(tokens, width, self.heads, self.layers)
+        encoder = transformer_blocks(tokens, width, self.heads, self.layers)
         return [first, *encoder, dense("logits", width, self.output_size, is_last=True)]
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
+        """Inputs are (batch, image_size, image_size, 3) float32, targets (batch,) int32 classes."""
         from keras import layers
 
         from paradnn.families.parts.attention import (
             Attention,
             ClassToken,
             Positions,
-            feed_forward_layers,
+            feed_forward_network,
         )
 
         inputs = image_input(self.image_size)
@@ -657,33 +785,23 @@ class VisionTransformer(_Heads):
             y = layers.LayerNormalization(epsilon=1e-6)(x)
             x = x + Attention(self.width, self.heads)(y)
             y = layers.LayerNormalization(epsilon=1e-6)(x)
-            x = x + feed_forward_layers(self.width, 4 * self.width, "gelu")(y)
+            x = x + feed_forward_network(self.width, 4 * self.width, "gelu")(y)
         x = layers.LayerNormalization(epsilon=1e-6)(x)[:, 0]
         return classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)
 
 
 _SWEEP = "model.width=128,256,512 batch_size=1,4,16"
-FAMILY = tuple(
+_TOKEN_OPTIONS = ("width", "sequence_length", "layers")
+FAMILY = (
+    Family("gpt", LanguageModel, "tokens", _TOKEN_OPTIONS, _SWEEP, order=6),
     Family(
-        name,
-        options,
-        data,
-        ("width", second, "layers"),
-        sweep,
-        is_real=name == "transformer",
-        order=order,
-    )
-    for name, options, data, second, sweep, order in (
-        ("gpt", LanguageModel, "tokens", "sequence_length", _SWEEP, 6),
-        (
-            "vit",
-            VisionTransformer,
-            "images",
-            "patch",
-            "model.width=192,384,768 batch_size=1,4,16",
-            7,
-        ),
-        ("transformer", Transformer, "tokens", "sequence_length", _SWEEP, 13),
-        ("llama", Llama, "tokens", "sequence_length", _SWEEP, 21),
-    )
+        "vit",
+        VisionTransformer,
+        "images",
+        ("width", "patch", "layers"),
+        "model.width=192,384,768 batch_size=1,4,16",
+        order=7,
+    ),
+    Family("transformer", Transformer, "tokens", _TOKEN_OPTIONS, _SWEEP, is_real=True, order=13),
+    Family("llama", Llama, "tokens", _TOKEN_OPTIONS, _SWEEP, order=21),
 )

@@ -1,6 +1,6 @@
-"""What a family hands to the measurement: a model, the shape of its batches, its loss.
+"""What a family gives the measurement: a model, the arrays of its batches, its loss.
 
-Keras is imported where something is built or computed, since drivers read this file too.
+Keras is imported only within functions, since drivers import this file too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of a batch: `shape` without the batch axis; int32 values are uniform in [0, high),
-    floats normal. zeros: the share of an int32 array's values that are 0; the others are then
-    uniform in [1, high).
+    """One array of a batch.
+
+    Floating-point values are drawn from the standard normal distribution, integers uniformly.
+
+    Attributes:
+        shape: Shape without the batch axis.
+        dtype: float32 or int32.
+        high: Integers are in [0, high).
+        zeros: Share of an int32 array's values that are 0. The others are in [1, high).
     """
 
     shape: tuple[int, ...]
@@ -29,8 +35,9 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class FunctionModel:
-    """A function of its operands where a model is expected: what steps ask of a Keras model,
-    without its dispatch; it may change `non_trainable_variables`.
+    """A function with the interface that steps need of a Keras model, without Keras' dispatch.
+
+    The function may change `non_trainable_variables`.
     """
 
     compute: Callable[..., Any]
@@ -49,36 +56,44 @@ class FunctionModel:
     def stateless_call(
         self, weights: Any, others: Any, operands: Any, training: bool = False
     ) -> Any:
-        """The results for variables of these values, and the non-trainable ones' values then."""
+        """Call the function with these values of its variables.
+
+        Returns:
+            The results, and the values of the non-trainable variables afterwards.
+        """
         if not self.variables:
             return self(operands), others
         import keras
 
-        given = zip(self.variables, [*weights, *others], strict=True)
-        with keras.StatelessScope(state_mapping=list(given)) as scope:
+        values = zip(self.variables, [*weights, *others], strict=True)
+        with keras.StatelessScope(state_mapping=list(values)) as scope:
             results = self(operands)
-        return results, [
+        new_values = [
             scope.get_current_value(variable) for variable in self.non_trainable_variables
         ]
+        return results, new_values
 
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
-    """Of what trains nothing."""
-    raise TypeError("what trains nothing has no loss")
+    """The loss of a workload that trains nothing. Raises TypeError."""
+    raise TypeError("a workload that trains nothing has no loss")
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean
-    over examples.
+    """A model and what a step needs with it.
 
-    Of a kernel `draw(generator, batch_size)` gives the inputs in place of `inputs`, and `prepare`
-    makes operands of them, once, when they are on the device. `carried` is a list where a step
-    hands variables on to the next one, as a cache: the same one for workloads that share them, in
-    which JAX keeps the variables' values.
-
-    `batch_size` is the only one that the model takes, None for any. `no_loss_reason` says why a
-    model without targets cannot be trained.
+    Attributes:
+        model: The Keras model, or the function of a kernel.
+        inputs: Arrays of the model's inputs.
+        targets: Arrays that the loss compares the outputs with.
+        loss: loss(targets, outputs), a float32 scalar: the mean over examples.
+        draw: draw(generator, batch_size), the operands of a kernel in place of `inputs`.
+        prepare: Converts inputs once they are on the device, before the first step.
+        carried: A list if each step hands variables, such as a cache, to the next one. Workloads
+            that share variables share the list, in which JAX keeps their values.
+        batch_size: The only batch size that the model takes; None: any.
+        no_loss_reason: Why a model without targets cannot be trained.
     """
 
     model: keras.Model | FunctionModel
@@ -93,21 +108,21 @@ class BuiltModel:
 
 
 def image_input(size: int) -> Any:
-    """The input of a model of images: (batch, size, size, 3) in float32, whatever the policy."""
+    """The input of an image model, (batch, size, size, 3) float32 under every policy."""
     import keras
 
     return keras.Input((size, size, 3), dtype="float32")
 
 
 def final_logits(x: Any) -> Any:
-    """Logits in float32, whatever the policy."""
+    """Cast logits to float32 under every policy."""
     from keras import layers
 
     return layers.Activation("linear", dtype="float32")(x)
 
 
 def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
-    """A model whose outputs (batch, classes) are the logits of one class of each example."""
+    """A classifier of whole examples. Outputs are logits (batch, classes)."""
     import keras
 
     spec = ArraySpec(tuple(inputs.shape[1:]), "float32")
@@ -116,8 +131,9 @@ def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
 
 
 def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
-    """A model whose outputs (batch, length, vocabulary) are the logits of the token that follows
-    each of its inputs.
+    """A model that predicts the token after each input token.
+
+    Outputs are logits (batch, length, vocabulary).
     """
     import keras
 
@@ -128,16 +144,14 @@ def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
 
 
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:
-    """Softmax cross entropy of float32 logits (..., classes) with int32 classes (...), averaged
-    over all of them.
-    """
+    """Mean softmax cross entropy of float32 logits (..., classes) and int32 classes (...)."""
     from keras import losses, ops
 
     return ops.mean(losses.sparse_categorical_crossentropy(targets[0], logits, from_logits=True))
 
 
 def squared_error(targets: Sequence[Any], outputs: Any) -> Any:
-    """Mean squared difference of float32 outputs (batch, 1) from float32 targets (batch,)."""
+    """Mean squared error of float32 outputs (batch, 1) and float32 targets (batch,)."""
     from keras import ops
 
     return ops.mean(ops.square(outputs[:, 0] - targets[0]))

@@ -1,4 +1,7 @@
-"""Fully connected: input -> [Dense(nodes, relu)] x layers -> Dense(output) (paper, section 2.1)."""
+"""Fully connected networks: input, hidden layers with rectifiers, output.
+
+See the ParaDnn paper, section 2.1.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -12,31 +15,31 @@ from paradnn.families.built import ArraySpec, BuiltModel, classifier, squared_er
 
 @dataclass(frozen=True)
 class FullyConnected(Model):
-    """Fully connected: `layers` hidden layers of `nodes` rectified linear units each, between input
-    and output; or as listed, as in model.nodes=[1000,500,100,50].
+    """Fully connected: `layers` hidden layers of `nodes` rectified linear units. A list sets the
+    width of each layer: model.nodes=[1000,500,100,50].
     """
 
     name: str = "fc"
     layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
     nodes: int | tuple[int, ...] = option(
         1024,
-        "units of each hidden layer (paper: 32..8192), or of one after the other: [1000,500,100,50]",
+        "units of each hidden layer (paper: 32..8192), or a list of them: [1000,500,100,50]",
         low=1,
     )
     input_size: int = option(2000, "features of an example (paper: 2000..8000)", low=1)
     output_size: int = option(
-        200, "classes (paper: 200..1000); 1: a number, as in a regression", low=1
+        200, "classes (paper: 200..1000); 1: a regression to one number", low=1
     )
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, int):
             return
         if len(self.nodes) != self.layers:
-            reason = f"model.nodes names {len(self.nodes)} of them: {list(self.nodes)}"
+            reason = f"model.nodes lists {len(self.nodes)} layers: {list(self.nodes)}"
             raise ConfigError(
                 "model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}"
             )
-        if len(set(self.nodes)) == 1:  # the same network, and so the same point
+        if len(set(self.nodes)) == 1:  # canonical form of the same network
             object.__setattr__(self, "nodes", self.nodes[0])
 
     @property
@@ -61,13 +64,15 @@ class FullyConnected(Model):
         return [*layers, dense("logits", widths[-1], self.output_size, is_last=True)]
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, input_size) float32, targets (batch,) classes, or float32 where there is
-        one output.
+        """Inputs are (batch, input_size) float32.
+
+        Targets are (batch,) int32 classes, or float32 if there is one output.
         """
         import keras
         from keras import layers
 
-        inputs = x = keras.Input((self.input_size,), dtype="float32")
+        inputs = keras.Input((self.input_size,), dtype="float32")
+        x = inputs
         for width in self.widths:
             x = layers.Dense(width, activation="relu")(x)
         network = classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)

@@ -1,17 +1,22 @@
-"""Networks over images.
+"""Convolutional networks over square images.
 
-`residual` and `bottleneck` (paper, section 2.1; He et al. 2016): the stride of a bottleneck block
-sits on its 3x3 convolution, and a projection replaces the shortcut where the shape changes, as in
-the common ResNet-50 ("v1.5"): blocks 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032
-parameters. Three groups are the form for small images (section 4.2): a 3x3 convolution as stem, no
-pooling, and shortcuts without parameters. Blocks 9,9,9 with 16 filters are ResNet-56.
+`residual` and `bottleneck` follow the ParaDnn paper, section 2.1, and He et al. (2016): a stem (7x7
+convolution of stride 2, 3x3 max pooling of stride 2), four groups of blocks whose filters double,
+global average pooling, and a dense classifier. The stride of a bottleneck block is on its 3x3
+convolution, and a projection replaces the shortcut where the shape changes, as in the common
+ResNet-50 ("v1.5"). Blocks 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters.
 
-ResNet-50 (stride on a block's first convolution, biases), DenseNet-121 and MobileNet are those of
-`keras.applications`, without weights. SqueezeNet 1.0 (Iandola et al. 2016) is as published, but for
-the rectifier on the last convolution, whose mean is the logits: it dies within a few steps, and
-then nothing is trained.
+Three groups select the form for small images (He et al., section 4.2). The stem is a 3x3
+convolution without pooling. Shortcuts have no parameters: they take every second pixel and fill new
+channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
+
+ResNet-50 (with the stride on a block's first convolution, and biases), DenseNet-121 and MobileNet
+are those of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola et al. 2016) is as
+published, with one exception: the last convolution, whose mean is the logits, has no rectifier.
+With the rectifier its outputs become zero within a few steps, and training stops.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,27 +27,42 @@ from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, classifier, image_input
 
-#: Settings of batch normalisation where a published network does not fix them.
-_NORMAL = {"momentum": 0.9, "epsilon": 1e-5}
-_SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
-_SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
+#: Batch normalization where a published network does not fix its settings.
+_BATCH_NORMALIZATION = {"momentum": 0.9, "epsilon": 1e-5}
+#: Filters of the squeezing convolution of SqueezeNet's fire modules.
+_SQUEEZE_FILTERS = (16, 16, 32, 32, 48, 48, 64, 64)
+#: Filters of MobileNet's depthwise separable convolutions.
+_SEPARABLE_FILTERS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
 
 def conv_output_length(size: int, kernel: int, stride: int, padding: str) -> int:
-    """How many places a window of `kernel` has along `size`; `padding` is same (as many zeros as
-    give ceil(size / stride)), valid (none), end (one zero at the end, as in Keras' MobileNet) or
-    whole (zeros until the last window is full: Caffe).
+    """Output length of a convolution or pooling along one axis.
+
+    Args:
+        size: Length of the input.
+        kernel: Length of the window.
+        stride: Distance between windows.
+        padding: "same" pads with zeros to an output of ceil(size / stride), "valid" adds none,
+            "end" adds one zero at the end (as Keras' MobileNet), and "whole" adds zeros until the
+            last window is full (as Caffe).
     """
     if padding == "same":
-        return -(-size // stride)
-    return (size + {"valid": 0, "end": 1, "whole": stride - 1}[padding] - kernel) // stride + 1
+        return math.ceil(size / stride)
+    zeros = {"valid": 0, "end": 1, "whole": stride - 1}[padding]
+    return (size + zeros - kernel) // stride + 1
 
 
 class ImageNetwork:
-    """A network over images, written once: its layers so far with what they cost, the shape of the
-    last output, and with `builds` the Keras model of square images beside them, of which `x` is the
-    last output. Padding, concatenation, dropout and repetition of pixels move nothing of their own:
-    the layer beside can do it on the way.
+    """Builds a network over images and its analytic costs from one description.
+
+    Padding, concatenation, dropout and the repetition of pixels count as no traffic: the layer that
+    makes or reads a tensor can do them on the way.
+
+    Attributes:
+        layers: The layers so far, with their costs.
+        height, width, channels: Shape of the last output.
+        inputs: Keras' input of square images, or None if only costs are computed.
+        x: Keras' last output, or None.
     """
 
     def __init__(
@@ -52,11 +72,12 @@ class ImageNetwork:
         self.width = width or height
         self.channels = channels
         self.layers: list[Layer] = []
-        self.inputs = self.x = image_input(height) if builds else None
+        self.inputs = image_input(height) if builds else None
+        self.x = self.inputs
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the last output: height, width, channels."""
+        """Height, width and channels of the last output."""
         return self.height, self.width, self.channels
 
     @shape.setter
@@ -65,18 +86,27 @@ class ImageNetwork:
 
     @property
     def elements(self) -> int:
-        """Of the last output, per example."""
+        """Elements of the last output per example."""
         return self.height * self.width * self.channels
 
-    def then(self, layer: str, *arguments: Any, beside: Any = None, **options: Any) -> None:
-        """Put a layer of Keras behind the last output, and behind another one `beside` it, where
-        the model is built.
-        """
-        if self.x is not None:
-            from keras import layers
+    def add_layer(self, layer: str, *arguments: Any, merged: Any = None, **options: Any) -> None:
+        """Apply a layer of `keras.layers` to the last output, if the model is built.
 
-            made = getattr(layers, layer)(*arguments, **options)
-            self.x = made(self.x if beside is None else [beside, self.x])
+        Args:
+            layer: Name of the class.
+            arguments: Positional arguments of the class.
+            merged: Another output, which the layer takes together with the last one.
+            options: Keyword arguments of the class.
+        """
+        if self.x is None:
+            return
+        from keras import layers
+
+        instance = getattr(layers, layer)(*arguments, **options)
+        if merged is None:
+            self.x = instance(self.x)
+        else:
+            self.x = instance([merged, self.x])
 
     def convolve(
         self,
@@ -91,44 +121,68 @@ class ImageNetwork:
         is_first: bool = False,
         **options: Any,
     ) -> None:
-        """Convolution, with its bias and rectifier where it has them; `filters` None: one for each
-        channel (depthwise); `added`: elements that are added to the output; `is_kept` is false
-        before what needs the output not again, such as an average; `options` are those of Keras'
-        layer.
+        """Add a convolution, with its bias and rectifier if it has them.
+
+        Args:
+            filters: Output channels. None: one per input channel, a depthwise convolution.
+            kernel: Height and width of the window.
+            stride: Distance between windows.
+            padding: As of `conv_output_length`.
+            bias: Whether it has a bias.
+            added: Elements per example of a tensor that is added to the input.
+            is_kept: False if the backward pass does not need the output, as before an average.
+            is_first: Whether it reads the batch, whose gradient is not needed.
+            options: Keyword arguments of Keras' layer.
         """
-        read, (high, wide, channels) = self.elements + added, self.shape
-        height, width = (conv_output_length(size, kernel, stride, padding) for size in (high, wide))
+        read = self.elements + added
+        input_height, input_width, channels = self.shape
+        height = conv_output_length(input_height, kernel, stride, padding)
+        width = conv_output_length(input_width, kernel, stride, padding)
+        is_depthwise = filters is None
         outputs = channels if filters is None else filters
-        # As many zeros on both sides: with a stride the framework's own may be shifted by one, of
-        # the same output.
-        sides = (kernel - 1) // 2 if padding == "same" else 0
+        # The same number of zeros on both sides. With a stride the framework's own may be shifted
+        # by one, which gives the same output size.
+        zeros = (kernel - 1) // 2 if padding == "same" else 0
         product = Convolve(
-            channels, high, wide, outputs, (kernel,) * 2, (stride,) * 2, (sides,) * 2
+            channels=channels,
+            height=input_height,
+            width=input_width,
+            filters=outputs,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            padding=(zeros, zeros),
         )
-        weights = kernel * kernel * (1 if filters is None else channels) * outputs
+        weights = kernel * kernel * outputs
+        if not is_depthwise:
+            weights *= channels
         self.shape = (height, width, outputs)
         self.layers.append(
             Layer(
                 f"convolution_{len(self.layers)}",
                 macs=weights * height * width,
                 input_macs=0 if is_first else None,
-                parameters=weights + (outputs if bias else 0),
+                parameters=weights + outputs if bias else weights,
                 weights=0 if is_first else weights,
                 read=read,
                 written=self.elements,
                 kept=self.elements if is_kept else 0,
                 is_first=is_first,
-                products=() if filters is None else (product,),
+                products=() if is_depthwise else (product,),
             )
         )
-        self.then("Conv2D", outputs, kernel, stride, padding=padding, use_bias=bias, **options)
+        self.add_layer("Conv2D", outputs, kernel, stride, padding=padding, use_bias=bias, **options)
 
-    def normalize(self, shortcut: int = 0, normalisations: int = 1, beside: Any = None) -> None:
-        """Batch normalisation with its rectifier; at a block's end also of a projection, and the
-        addition of `shortcut` elements (`beside`). Its output is not kept: a compiler may compute
-        it again from its inputs.
+    def normalize(self, shortcut: int = 0, normalizations: int = 1, merged: Any = None) -> None:
+        """Add batch normalization with a rectifier.
+
+        The output is not kept for the backward pass: a compiler may compute it again.
+
+        Args:
+            shortcut: At the end of a block, elements per example of the shortcut that is added.
+            normalizations: 2 if the projection of the shortcut is normalized too.
+            merged: Keras' output of the shortcut.
         """
-        parameters = normalisations * 2 * self.channels
+        parameters = normalizations * 2 * self.channels
         self.layers.append(
             Layer(
                 f"normalisation_{len(self.layers)}",
@@ -139,48 +193,59 @@ class ImageNetwork:
                 written=self.elements,
             )
         )
-        self.then("BatchNormalization", **_NORMAL)
+        self.add_layer("BatchNormalization", **_BATCH_NORMALIZATION)
         if shortcut:
-            self.then("Add", beside=beside)
-        self.then("ReLU")
+            self.add_layer("Add", merged=merged)
+        self.add_layer("ReLU")
 
     def pool(
         self, kernel: int = 0, stride: int = 1, padding: str = "same", is_last: bool = False
     ) -> None:
-        """The largest or the mean of every window; without a kernel the mean of every channel."""
+        """Add max pooling, or without a kernel the mean of every channel."""
         name = f"pool_{len(self.layers)}"
         read = self.elements
         sizes = (self.height, self.width)
-        self.height, self.width = (
-            conv_output_length(size, kernel, stride, padding) if kernel else 1 for size in sizes
-        )
-        made = self.elements
+        if kernel:
+            self.height, self.width = (
+                conv_output_length(size, kernel, stride, padding) for size in sizes
+            )
+        else:
+            self.height = 1
+            self.width = 1
         self.layers.append(
-            Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last))
+            Layer(
+                name,
+                read=read,
+                written=self.elements,
+                kept=self.elements,
+                is_last=is_last,
+                targets=1 if is_last else 0,
+            )
         )
         if not kernel:
-            self.then("GlobalAveragePooling2D")
+            self.add_layer("GlobalAveragePooling2D")
             return
-        # Where the last window is not full, zeros fill it, below any rectifier's output.
-        short = tuple((0, -(size - kernel) % stride) for size in sizes)
-        if padding == "whole" and any(map(any, short)):
-            self.then("ZeroPadding2D", short)
-        self.then("MaxPooling2D", kernel, stride, padding="same" if padding == "same" else "valid")
+        # Zeros fill a last window that is not full. No output of a rectifier is below zero.
+        missing = [-(size - kernel) % stride for size in sizes]
+        if padding == "whole" and any(missing):
+            self.add_layer("ZeroPadding2D", tuple((0, zeros) for zeros in missing))
+        keras_padding = "same" if padding == "same" else "valid"
+        self.add_layer("MaxPooling2D", kernel, stride, padding=keras_padding)
 
     def stem(
         self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True
     ) -> None:
-        """The first convolution, normalised, and a pooling that halves its output."""
+        """Add the first convolution with its normalization, and a pooling that halves the image."""
         self.convolve(filters, kernel, stride, bias=bias, is_first=True)
         self.normalize()
         if pools:
             self.pool(3, 2)
 
     def classify(self, classes: int) -> None:
-        """The mean of every channel, and a dense layer that tells classes apart from it."""
+        """Add global average pooling and the dense layer that computes the logits."""
         self.pool()
         self.layers.append(dense("logits", self.channels, classes, is_last=True))
-        self.then("Dense", classes)
+        self.add_layer("Dense", classes)
 
 
 def residual_block(
@@ -190,55 +255,66 @@ def residual_block(
     bias: bool = False,
     projects: bool = True,
 ) -> None:
-    """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape
-    changes; without one (`projects`) the block's input is added at the places of its output, zeros
-    for channels that are new.
+    """Add a residual block.
+
+    Args:
+        network: The network that the block extends.
+        convolutions: Filters, kernel and stride of each convolution. Each is normalized.
+        bias: Whether the convolutions have biases.
+        projects: Whether a projection replaces the shortcut where the shape changes. If false, the
+            block's input is added at the positions of its output, with zeros for new channels.
     """
     x = network.x
     shape = network.shape
     output = convolutions[-1][0]
     stride = max(stride for _, _, stride in convolutions)
-    projected = projects and (network.channels != output or stride != 1)
+    is_projected = projects and (network.channels != output or stride != 1)
     for index, (filters, kernel, step) in enumerate(convolutions):
         if index:
             network.normalize()
         network.convolve(filters, kernel, step, bias=bias)
-    if projected:
+    if is_projected:
         added = network.elements
-    else:
-        added = network.elements * shape[2] // network.channels
-    if projected:
-        network.shape, network.x, last = shape, x, network.x
+        last = network.x
+        network.shape = shape
+        network.x = x
         network.convolve(output, 1, stride, bias=bias)
-        network.then("BatchNormalization", **_NORMAL)
+        network.add_layer("BatchNormalization", **_BATCH_NORMALIZATION)
         x = network.x
         network.x = last
-    elif x is not None and not projects:
+        network.normalize(added, normalizations=2, merged=x)
+        return
+    added = network.elements * shape[2] // network.channels
+    if x is not None and not projects:
         from keras import ops
 
         x = x[:, ::stride, ::stride, :]
-        if shape[2] == output:
-            x = x
-        else:
+        if shape[2] != output:
             x = ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, output - shape[2])])
-    network.normalize(added, 2 if projected else 1, x)
+    network.normalize(added, merged=x)
 
 
-def widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
-    """Of each block of groups of so many: filters, doubled in each group, and stride."""
+def block_widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
+    """Filters and stride of each block.
+
+    Args:
+        blocks: Number of blocks in each group.
+        filters: Filters of the first group. They double, and the image halves, in each next one.
+    """
     for group, count in enumerate(blocks):
         for index in range(count):
-            yield filters * 2**group, 2 if group > 0 and index == 0 else 1
+            stride = 2 if group > 0 and index == 0 else 1
+            yield filters * 2**group, stride
 
 
 class ImageModel(Model):
-    """What tells the classes of square images apart, from the one description of its layers."""
+    """A classifier of square images, defined by one description of its layers."""
 
     convolves: ClassVar[bool] = True
     output_size: int
 
     def network(self, builds: bool = False) -> ImageNetwork:
-        """The network with all its layers; in Keras too where it `builds`."""
+        """Describe all layers. With `builds`, build the Keras model too."""
         raise NotImplementedError
 
     def layer_list(self) -> list[Layer]:
@@ -252,14 +328,15 @@ class ImageModel(Model):
 
 @dataclass(frozen=True)
 class Convolutional(ImageModel):
-    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of
-    three), whose filters double in each group. blocks is one number, or four, one for each group.
+    """A residual network of four groups of blocks, whose filters double in each group. A block has
+    two convolutions (residual) or three (bottleneck). blocks is one number, or one per group.
     """
 
     name: str = "residual"
     blocks: tuple[int, ...] = option(
         (1, 1, 1, 1),
-        "blocks in each of the four groups: one number, or four (paper: 1..8); three: the form for small images",
+        "blocks in each of the four groups: one number, or four (paper: 1..8); "
+        "three numbers select the form for small images",
         low=1,
         high=1000,
         length=4,
@@ -275,8 +352,7 @@ class Convolutional(ImageModel):
 
     @property
     def size(self) -> str:
-        same = len(set(self.blocks)) == 1 and len(self.blocks) == 4
-        if same:
+        if len(self.blocks) == 4 and len(set(self.blocks)) == 1:
             count = str(self.blocks[0])
         else:
             count = "-".join(map(str, self.blocks))
@@ -284,17 +360,19 @@ class Convolutional(ImageModel):
 
     @property
     def is_small(self) -> bool:
-        """Whether it has the form for small images."""
+        """Whether the network has the form for small images."""
         return len(self.blocks) == 3
 
     @property
     def stem(self) -> tuple[int, int, int]:
         """Filters, kernel and stride of the first convolution."""
-        return (self.filters, 3, 1) if self.is_small else (self.filters, 7, 2)
+        if self.is_small:
+            return self.filters, 3, 1
+        return self.filters, 7, 2
 
     def convolutions(self) -> Iterator[list[tuple[int, int, int]]]:
         """Filters, kernel and stride of each convolution of each block."""
-        for width, stride in widths(self.blocks, self.filters):
+        for width, stride in block_widths(self.blocks, self.filters):
             if self.name == "residual":
                 yield [(width, 3, stride), (width, 3, 1)]
             else:
@@ -311,8 +389,8 @@ class Convolutional(ImageModel):
 
 @dataclass(frozen=True)
 class Classifier(ImageModel):
-    """A published network over square images; what the papers fix, such as depth and width, is
-    fixed here.
+    """A published network over square images. What the papers fix, such as depth and width, is no
+    option.
     """
 
     size_template: ClassVar[str] = "{image_size}px"
@@ -328,7 +406,10 @@ class Classifier(ImageModel):
         if self.name == "squeezenet":
             _squeezenet(network, self.output_size)
         else:
-            (resnet50 if self.name == "resnet50" else _densenet121)(network)
+            if self.name == "resnet50":
+                resnet50(network)
+            else:
+                _densenet121(network)
             network.classify(self.output_size)
         return network
 
@@ -341,7 +422,7 @@ class Classifier(ImageModel):
 
 @dataclass(frozen=True)
 class MobileNet(ImageModel):
-    """Depthwise separable convolutions, every layer `alpha` times as wide as published (Howard et
+    """Depthwise separable convolutions. Every layer is `alpha` times as wide as published (Howard et
     al. 2017).
     """
 
@@ -359,9 +440,11 @@ class MobileNet(ImageModel):
         network = ImageNetwork(self.image_size)
         previous = 64
         network.stem(int(32 * self.alpha), 3, 2, pools=False)
-        for filters in _SEPARABLE:
-            shrinks = filters != previous
-            network.convolve(None, 3, 2 if shrinks else 1, padding="end" if shrinks else "same")
+        for filters in _SEPARABLE_FILTERS:
+            if filters != previous:
+                network.convolve(None, 3, 2, padding="end")
+            else:
+                network.convolve(None, 3)
             network.normalize()
             network.convolve(int(filters * self.alpha), 1)
             network.normalize()
@@ -374,17 +457,21 @@ class MobileNet(ImageModel):
 
 
 def resnet50(network: ImageNetwork) -> list[tuple[int, int, int]]:
-    """Stem and four groups of blocks; returns the shape of each group's output."""
+    """Add a stem and four groups of blocks. Returns the output shape of each group."""
     network.stem(64, 7, 2, bias=True)
     outputs = []
-    for width, stride in widths((3, 4, 6, 3), 64):
-        outputs += [network.shape] if stride == 2 else []
+    for width, stride in block_widths((3, 4, 6, 3), 64):
+        if stride == 2:  # a new group begins
+            outputs.append(network.shape)
         residual_block(network, [(width, 1, stride), (width, 3, 1), (4 * width, 1, 1)], bias=True)
     return [*outputs, network.shape]
 
 
 def _densenet121(network: ImageNetwork) -> None:
-    """Each layer normalises all features before it and adds 32; halved between four blocks."""
+    """Add four dense blocks. Each layer reads all features before it and adds 32.
+
+    Between two blocks, features, height and width are halved.
+    """
     network.stem(64, 7, 2)
     for block, count in enumerate((6, 12, 24, 16)):
         if block:
@@ -401,31 +488,33 @@ def _densenet121(network: ImageNetwork) -> None:
 
 
 def _squeezenet(network: ImageNetwork, classes: int) -> None:
-    """Eight fire modules of a squeezing 1x1 and expanding 1x1 and 3x3 convolutions, all with bias."""
+    """Add eight fire modules: a squeezing 1x1 convolution, then expanding 1x1 and 3x3 ones."""
     convolve = partial(
         network.convolve, bias=True, activation="relu", kernel_initializer="he_normal"
     )
     convolve(96, 7, 2, padding="valid", is_first=True)
     network.pool(3, 2, "whole")
-    for index, squeezed in enumerate(_SQUEEZED):
+    for index, squeezed in enumerate(_SQUEEZE_FILTERS):
         convolve(squeezed, 1)
         shape = network.shape
         x = network.x
         convolve(4 * squeezed, 1)
-        network.shape, network.x, narrow = shape, x, network.x
+        narrow = network.x
+        network.shape = shape
+        network.x = x
         convolve(4 * squeezed, 3)
-        network.then("Concatenate", beside=narrow)
+        network.add_layer("Concatenate", merged=narrow)
         network.channels = 8 * squeezed
-        if index in (2, 6):
+        if index in (2, 6):  # after fire modules 4 and 8 of the paper
             network.pool(3, 2, "whole")
-    network.then("Dropout", 0.5)
+    network.add_layer("Dropout", 0.5)
     normal = {"class_name": "RandomNormal", "config": {"stddev": 0.01}}
     network.convolve(classes, 1, bias=True, is_kept=False, kernel_initializer=normal)
     network.pool(is_last=True)
 
 
 def _application(name: str, model: Classifier | MobileNet, **options: Any) -> BuiltModel:
-    """A network of `keras.applications`."""
+    """A network of `keras.applications` with random weights, and logits as outputs."""
     from keras import applications
 
     inputs = image_input(model.image_size)
@@ -436,36 +525,42 @@ def _application(name: str, model: Classifier | MobileNet, **options: Any) -> Bu
 
 _SWEPT = ("filters", "blocks", "image_size")
 _SWEEP = "model.filters=16,32,64 batch_size=16,32,64"
-_RESNET = "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck."
-_SLOWLY = {"learning": {"learning_rate": 0.001}}  # it diverges at the paper's rate of 0.1
+#: SqueezeNet diverges at the paper's rate of 0.1.
+_SLOW_LEARNING = {"learning": {"learning_rate": 0.001}}
 FAMILY = (
     Family("residual", Convolutional, "images", _SWEPT, _SWEEP, order=1),
     Family("bottleneck", Convolutional, "images", _SWEPT, _SWEEP, order=2),
-    *(
-        Family(name, options, "images", is_real=True, order=order, summary=words, defaults=chosen)
-        for name, options, order, words, chosen in (
-            ("resnet50", Classifier, 8, _RESNET, {}),
-            (
-                "densenet121",
-                Classifier,
-                9,
-                "DenseNet-121 of keras.applications (Huang et al. 2017).",
-                {},
-            ),
-            (
-                "mobilenet",
-                MobileNet,
-                10,
-                "MobileNet of keras.applications (Howard et al. 2017); alpha widens it.",
-                {},
-            ),
-            (
-                "squeezenet",
-                Classifier,
-                11,
-                "SqueezeNet 1.0 (Iandola et al. 2016): fire modules.",
-                _SLOWLY,
-            ),
-        )
+    Family(
+        "resnet50",
+        Classifier,
+        "images",
+        is_real=True,
+        order=8,
+        summary="ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck.",
+    ),
+    Family(
+        "densenet121",
+        Classifier,
+        "images",
+        is_real=True,
+        order=9,
+        summary="DenseNet-121 of keras.applications (Huang et al. 2017).",
+    ),
+    Family(
+        "mobilenet",
+        MobileNet,
+        "images",
+        is_real=True,
+        order=10,
+        summary="MobileNet of keras.applications (Howard et al. 2017); alpha widens it.",
+    ),
+    Family(
+        "squeezenet",
+        Classifier,
+        "images",
+        is_real=True,
+        order=11,
+        summary="SqueezeNet 1.0 (Iandola et al. 2016): fire modules.",
+        defaults=_SLOW_LEARNING,
     ),
 )

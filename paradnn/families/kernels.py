@@ -1,10 +1,9 @@
-"""Kernels: a step that is one operation, as DeepBench poses them
-(github.com/baidu-research/DeepBench).
+"""Kernels: a step that is a single operation, as in DeepBench.
 
-A kernel trains nothing. It is an operation of the framework, without Keras' layers around it.
-Operands are drawn in float32, placed on the device, and made there what the operation takes. Every
-step has them as arguments and returns its whole result, so that no compiler can compute either once
-for all steps.
+See github.com/baidu-research/DeepBench. A kernel trains nothing. It is an operation of the
+framework, without Keras' layers around it. Operands are drawn in float32, placed on the device, and
+converted there to the types and layouts of the operation. Every step takes them as arguments and
+returns its whole result, so that no compiler can compute either once for all steps.
 """
 
 from __future__ import annotations
@@ -25,28 +24,32 @@ from paradnn.families.operations import Operation, convolution
 if TYPE_CHECKING:
     import numpy as np
 
-#: Sizes that every library takes: BLAS counts in 32 bits.
+#: The largest size that every library accepts: BLAS counts in 32 bits.
 LARGEST = 2**31 - 1
-#: What comes with the model where a batch is none of its sizes, and where it is.
-ALONE = {"step": {"mode": "inference", "batch_size": 1}}
-BATCHED = {"step": {"mode": "inference", "batch_size": 16}}
+#: Defaults of the point for kernels without a batch, and for those with one.
+UNBATCHED_DEFAULTS = {"step": {"mode": "inference", "batch_size": 1}}
+BATCHED_DEFAULTS = {"step": {"mode": "inference", "batch_size": 16}}
+#: Help text and values of an option `direction`.
 DIRECTION = "the result: the output, or the gradient of the input or of the weights"
 DIRECTIONS = ("forward", "backward_input", "backward_weights")
-#: Bytes of an index of a sparse matrix, in the least format that the frameworks have: rows
-#: compressed, 32 bits.
+#: Bytes of an index of a sparse matrix in the most compact format of the frameworks: compressed
+#: rows, 32 bits.
 _INDEX_BYTES = 4
-#: Products of the width of a state in one step of a cell.
+#: Gates of a cell: products of a state's width in each step.
 _GATES = {"vanilla": 1, "lstm": 4, "gru": 3}
-#: How many states a step hands on, and how many series `backward_input` takes beside gradients and
-#: gates.
+#: States that a step hands to the next one.
 _STATES = {"vanilla": 1, "lstm": 2, "gru": 1}
-_KEPT = {"vanilla": 1, "lstm": 1, "gru": 2}
+#: Series that `backward_input` takes in addition to gradients and gates.
+_SAVED_SERIES = {"vanilla": 1, "lstm": 1, "gru": 2}
 
 
 @dataclass(frozen=True)
 class Kernel(Model):
-    """What the options of every kernel have in common. has_batch: whether `batch_size` is one of
-    its sizes; instead_of_batch: where not, the key of the size that grows with the work.
+    """Options that all kernels share.
+
+    Attributes:
+        has_batch: Whether `batch_size` is one of its sizes.
+        instead_of_batch: If not, the key of the size that takes the place of a batch.
     """
 
     is_kernel: ClassVar[bool] = True
@@ -54,31 +57,59 @@ class Kernel(Model):
     instead_of_batch: ClassVar[str] = "model.n"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """FLOPs (twice its multiply-accumulates), and bytes of operands and result, each once, with
-        indices of sparse ones, of elements of `width` bytes.
+        """FLOPs and bytes of one step.
+
+        FLOPs are two per multiply-accumulate. Bytes are those of operands and result, each once,
+        with the indices of sparse operands.
+
+        Args:
+            batch_size: Examples, if the kernel has a batch.
+            width: Bytes of an element.
         """
         raise NotImplementedError
 
     def costs(self, *, batch_size: int, precision: str, **others: Any) -> Costs:
-        flops, moved = self.work(batch_size, COMPUTE_BYTES[precision])
-        if getattr(self, "direction", "forward") == "forward":
-            forward = flops
-        else:
-            forward = 0
-        return Costs(0, 0, forward, flops - forward, flops, moved, moved)
+        flops, moved_bytes = self.work(batch_size, COMPUTE_BYTES[precision])
+        is_forward = getattr(self, "direction", "forward") == "forward"
+        return Costs(
+            parameters=0,
+            non_trainable_parameters=0,
+            forward_flops=flops if is_forward else 0,
+            backward_flops=0 if is_forward else flops,
+            flops_per_step=flops,
+            bytes_per_step=moved_bytes,
+            memory_lower_bound_bytes=moved_bytes,
+        )
 
-    def posed(
-        self, batch_size: int, precision: str, variant: str, m: int, n: int, k: int, calls: int = 1
+    def operation(
+        self,
+        batch_size: int,
+        precision: str,
+        *,
+        variant: str,
+        m: int,
+        n: int,
+        k: int,
+        calls: int = 1,
     ) -> Operation:
-        """It as an `Operation` of this shape."""
-        flops, moved = self.work(batch_size, COMPUTE_BYTES[precision])
-        return Operation(self.name, variant, m, n, k, float(flops), float(moved), calls=calls)
+        """This kernel as an `Operation` of the given shape."""
+        flops, moved_bytes = self.work(batch_size, COMPUTE_BYTES[precision])
+        return Operation(
+            self.name,
+            variant,
+            m=m,
+            n=n,
+            k=k,
+            flops=float(flops),
+            bytes=float(moved_bytes),
+            calls=calls,
+        )
 
     def layer_count(self) -> int:
         return 1
 
     def canonical_point(self, point: Any) -> Any:
-        """The optimizer says nothing of a kernel, so that it is the same point with any."""
+        """The canonical form has the default optimizer, which does not affect a kernel."""
         what = f"model={self.name}"
         remedy = f"leave it out, and set {self.instead_of_batch}"
         batch = 1 if self.has_batch else point.batch_size
@@ -96,13 +127,14 @@ class Kernel(Model):
 
 @dataclass(frozen=True)
 class Messages(Kernel):
-    """A step that is messages to other processes, of which nothing is compiled or profiled."""
+    """A step of messages to other processes. Nothing of it is compiled or profiled."""
 
     is_communication: ClassVar[bool] = True
 
     def canonical_point(self, point: Any) -> Any:
-        """`compile` says nothing of it, and presets such as measure=quick profile what there is to
-        profile.
+        """The canonical form has the default `compile`, which does not affect messages.
+
+        Presets such as measure=quick enable a profile, but messages have no operations.
         """
         point = super().canonical_point(point)
         reason = f"model={self.name} has no operations to profile"
@@ -113,8 +145,8 @@ class Messages(Kernel):
 
 @dataclass(frozen=True)
 class Gemm(Kernel):
-    """A kernel: C = op(A) op(B), a product of an m x k and a k x n matrix; A and B by rows,
-    transposed if so said.
+    """A kernel: C = op(A) op(B), the product of an m x k and a k x n matrix. A and B are stored by
+    rows, transposed on request.
     """
 
     name: str = "gemm"
@@ -122,13 +154,16 @@ class Gemm(Kernel):
     n: int = option(
         128, "columns of the product (DeepBench: mostly the batch)", low=1, high=LARGEST
     )
-    k: int = option(1760, "length of the sums", low=1, high=LARGEST)
+    k: int = option(1760, "inner size of the product", low=1, high=LARGEST)
     transpose_a: bool = option(False, "the left matrix is stored as k x m")
     transpose_b: bool = option(False, "the right matrix is stored as n x k")
 
     def __post_init__(self) -> None:
-        check_work(
-            "model.m", self.m, f"model.n={self.n} model.k={self.k}", 2 * self.m * self.n * self.k
+        check_flops(
+            "model.m",
+            self.m,
+            others=f"model.n={self.n} model.k={self.k}",
+            flops=2 * self.m * self.n * self.k,
         )
 
     @property
@@ -137,35 +172,39 @@ class Gemm(Kernel):
 
     @property
     def _letters(self) -> str:
-        return "".join("nt"[transposed] for transposed in (self.transpose_a, self.transpose_b))
+        """BLAS's letters of both matrices: n, or t if transposed."""
+        first = "t" if self.transpose_a else "n"
+        second = "t" if self.transpose_b else "n"
+        return first + second
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        return 2 * self.m * self.n * self.k, width * (
-            self.m * self.k + self.k * self.n + self.m * self.n
-        )
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return 2 * self.m * self.n * self.k, width * elements
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        return self.posed(batch_size, precision, self._letters, self.m, self.n, self.k)
+        return self.operation(
+            batch_size, precision, variant=self._letters, m=self.m, n=self.n, k=self.k
+        )
 
     def build(self) -> BuiltModel:
-        """A (m, k) and B (k, n), each transposed in memory where so said -> (m, n)."""
+        """Operands are A (m, k) and B (k, n), or their transposes. The result is (m, n)."""
         operations, _ = framework_operations()
-        flip_a = self.transpose_a
-        flip_b = self.transpose_b
-        left = (self.m, self.k)
-        right = (self.k, self.n)
-        return kernel_workload(
-            lambda a, b: operations.matmul(a, b, flip_a, flip_b),
-            lambda generator, _: normal(
-                generator, left[::-1] if flip_a else left, right[::-1] if flip_b else right
-            ),
-        )
+        left = (self.k, self.m) if self.transpose_a else (self.m, self.k)
+        right = (self.n, self.k) if self.transpose_b else (self.k, self.n)
+
+        def compute(a: Any, b: Any) -> Any:
+            return operations.matmul(a, b, self.transpose_a, self.transpose_b)
+
+        def draw(generator: np.random.Generator, _batch_size: int) -> list[np.ndarray]:
+            return normal(generator, left, right)
+
+        return kernel_workload(compute, draw)
 
 
 @dataclass(frozen=True)
 class SparseGemm(Kernel):
-    """A kernel: C = A B, a sparse m x k matrix by a dense k x n matrix: CSR in PyTorch, else
-    coordinates.
+    """A kernel: C = A B with a sparse m x k and a dense k x n matrix. A is in CSR format in PyTorch,
+    else in coordinate format.
     """
 
     is_sparse: ClassVar[bool] = True
@@ -174,17 +213,20 @@ class SparseGemm(Kernel):
     name: str = "sparse_gemm"
     m: int = option(7680, "rows of the product", low=1, high=LARGEST)
     n: int = option(1, "columns of the product", low=1, high=LARGEST)
-    k: int = option(2560, "length of the sums", low=1, high=LARGEST)
+    k: int = option(2560, "inner size of the product", low=1, high=LARGEST)
     density: float = option(
-        0.05, "share of A's elements that are not 0, at random places", low=0.0, high=1.0
+        0.05, "share of A's elements that are not 0, at random positions", low=0.0, high=1.0
     )
 
     def __post_init__(self) -> None:
-        check_work(
-            "model.m", self.m, f"model.n={self.n} model.k={self.k}", 2 * self.m * self.n * self.k
+        check_flops(
+            "model.m",
+            self.m,
+            others=f"model.n={self.n} model.k={self.k}",
+            flops=2 * self.m * self.n * self.k,
         )
         if not self.stored_elements:
-            reason = f"leaves none of {self.m * self.k:,} elements"
+            reason = f"leaves no element of {self.m * self.k:,}"
             raise ConfigError("model.density", self.density, reason, "choose a larger value")
 
     @property
@@ -193,123 +235,137 @@ class SparseGemm(Kernel):
         return round(self.density * self.m * self.k)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """Of the dense matrix no more rows are read than there are elements that meet them."""
-        elements = (
-            self.stored_elements + min(self.stored_elements, self.k) * self.n + self.m * self.n
-        )
-        return 2 * self.stored_elements * self.n, width * elements + _INDEX_BYTES * (
-            self.stored_elements + self.m + 1
-        )
+        """FLOPs and bytes of one step.
+
+        Only the rows of the dense matrix that meet an element are read: at most one per element.
+        """
+        stored = self.stored_elements
+        elements = stored + min(stored, self.k) * self.n + self.m * self.n
+        index_bytes = _INDEX_BYTES * (stored + self.m + 1)
+        return 2 * stored * self.n, width * elements + index_bytes
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """As a product whose sums are as long as a row's elements are many."""
-        return self.posed(
-            batch_size, precision, "sparse", self.m, self.n, max(1, self.stored_elements // self.m)
-        )
+        """A product whose inner size is the mean number of elements in a row."""
+        inner = max(1, self.stored_elements // self.m)
+        return self.operation(batch_size, precision, variant="sparse", m=self.m, n=self.n, k=inner)
 
     def build(self) -> BuiltModel:
-        """A sparse (m, k) and a dense (k, n) matrix -> (m, n)."""
+        """Operands are a sparse (m, k) and a dense (k, n) matrix; the result is (m, n)."""
         import numpy as np
 
         operations, dtype = framework_operations()
-        m = self.m
-        n = self.n
-        k = self.k
 
-        def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
+        def draw(generator: np.random.Generator, _batch_size: int) -> list[np.ndarray]:
             counts = generator.multivariate_hypergeometric(
-                [k] * m, self.stored_elements, method="marginals"
+                [self.k] * self.m, self.stored_elements, method="marginals"
             )
-            drawn = [
-                np.sort(generator.choice(k, count, replace=False, shuffle=False))
+            columns = [
+                np.sort(generator.choice(self.k, count, replace=False, shuffle=False))
                 for count in counts
             ]
-            places = [counts.astype(np.int32), np.concatenate(drawn).astype(np.int32)]
-            return [*places, *normal(generator, (self.stored_elements,), (k, n))]
+            values, dense = normal(generator, (self.stored_elements,), (self.k, self.n))
+            return [
+                counts.astype(np.int32),
+                np.concatenate(columns).astype(np.int32),
+                values,
+                dense,
+            ]
 
         def prepare(operands: list[Any]) -> list[Any]:
             counts, columns, values, dense = operands
             values = operations.cast(values, dtype)
             dense = operations.cast(dense, dtype)
-            return [operations.sparse(counts, columns, values, (m, k)), dense]
+            sparse = operations.sparse(counts, columns, values, (self.m, self.k))
+            return [sparse, dense]
 
         return kernel_workload(operations.sparse_matmul, draw, prepare)
 
 
 @dataclass(frozen=True)
 class Conv2d(Kernel):
-    """A kernel: one convolution of images, or the gradient of its input or of its weights. Pairs
-    are height, width.
+    """A kernel: one convolution of images, or the gradient of its input or of its weights. Pairs of
+    numbers are height and width.
     """
 
     has_batch: ClassVar[bool] = True
     convolves: ClassVar[bool] = True
 
     name: str = "conv2d"
-    channels: int = option(64, "of the input", low=1, high=LARGEST)
-    height: int = option(56, "of the input", low=1, high=LARGEST)
-    width: int = option(56, "of the input", low=1, high=LARGEST)
+    channels: int = option(64, "channels of the input", low=1, high=LARGEST)
+    height: int = option(56, "height of the input", low=1, high=LARGEST)
+    width: int = option(56, "width of the input", low=1, high=LARGEST)
     filters: int = option(64, "channels of the output", low=1, high=LARGEST)
     kernel: tuple[int, ...] = option(
         (3, 3), "height and width of a filter", low=1, high=LARGEST, length=2
     )
     stride: tuple[int, ...] = option(
-        (1, 1), "downwards and to the right", low=1, high=LARGEST, length=2
+        (1, 1), "vertical and horizontal stride", low=1, high=LARGEST, length=2
     )
     padding: tuple[int, ...] = option(
-        (1, 1), "rows on each side, columns on each", low=0, high=LARGEST, length=2
+        (1, 1), "rows above and below, columns left and right", low=0, high=LARGEST, length=2
     )
     layout: str = option(
-        "NHWC", "of images in memory: channels last, or first (DeepBench)", choices=("NHWC", "NCHW")
+        "NHWC",
+        "layout of images in memory: channels last, or first (DeepBench)",
+        choices=("NHWC", "NCHW"),
     )
     direction: str = option("forward", DIRECTION, choices=DIRECTIONS)
 
     def __post_init__(self) -> None:
+        names = ("height", "width")
         sizes = (self.height, self.width)
-        for size, kernel, padding, what in zip(
-            sizes, self.kernel, self.padding, ("height", "width"), strict=True
+        for name, size, kernel, padding in zip(
+            names, sizes, self.kernel, self.padding, strict=True
         ):
             if size + 2 * padding < kernel:
-                reason = f"a filter of {what} {kernel} does not fit model.{what}={size} with padding {padding}"
                 raise ConfigError(
                     "model.kernel",
                     list(self.kernel),
-                    reason,
-                    "choose a smaller one, or more padding",
+                    f"a filter of {name} {kernel} does not fit model.{name}={size} "
+                    f"with padding {padding}",
+                    "choose a smaller filter, or more padding",
                 )
-        work = 2 * self.product.macs(1)
-        check_work(
-            "model.filters", self.filters, f"model.channels={self.channels} on each image", work
+        check_flops(
+            "model.filters",
+            self.filters,
+            others=f"model.channels={self.channels} for one image",
+            flops=2 * self.product.macs(1),
         )
 
     @property
     def product(self) -> Convolve:
         """The convolution of one image."""
-        shape = self.channels, self.height, self.width, self.filters
-        return Convolve(*shape, self.kernel, self.stride, self.padding)
+        return Convolve(
+            channels=self.channels,
+            height=self.height,
+            width=self.width,
+            filters=self.filters,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding=self.padding,
+        )
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """Height, width, in, out."""
+        """Height, width, input channels, output channels."""
         return (*self.kernel, self.channels, self.filters)
 
     def images(
         self, count: int, size: tuple[int, int] | None = None, channels: int | None = None
     ) -> tuple[int, ...]:
-        """The shape of so many images in the layout, by default of the input's."""
-        high, wide, channels = *(size or (self.height, self.width)), channels or self.channels
+        """The shape of `count` images in the layout. Size and channels default to the input's."""
+        height, width = size or (self.height, self.width)
+        channels = channels or self.channels
         if self.layout == "NHWC":
-            return (count, high, wide, channels)
-        return (count, channels, high, wide)
+            return (count, height, width, channels)
+        return (count, channels, height, width)
 
     @property
     def size(self) -> str:
-        shape = f"{self.channels}x{self.height}x{self.width} {self.filters}k{self.kernel[0]}x{self.kernel[1]}"
-        if self.stride == (1, 1):
-            stride = ""
-        else:
-            stride = f" s{self.stride[0]}x{self.stride[1]}"
-        return f"{shape}{stride} {self.direction}"
+        kernel = f"{self.filters}k{self.kernel[0]}x{self.kernel[1]}"
+        if self.stride != (1, 1):
+            kernel += f" s{self.stride[0]}x{self.stride[1]}"
+        return f"{self.channels}x{self.height}x{self.width} {kernel} {self.direction}"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         return 2 * self.product.macs(batch_size), width * self.product.elements(batch_size)
@@ -318,8 +374,10 @@ class Conv2d(Kernel):
         return convolution(self.product, self.direction, batch_size, COMPUTE_BYTES[precision])
 
     def build(self) -> BuiltModel:
-        """Two of images, filters (height, width, channels, filters) and output or its gradient ->
-        the third.
+        """Build the convolution in this direction.
+
+        Operands are two of images, filters (height, width, channels, filters) and outputs or their
+        gradient. The result is the third.
         """
         operations, dtype = framework_operations()
         direction = self.direction
@@ -328,8 +386,12 @@ class Conv2d(Kernel):
         def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
             inputs = self.images(count)
             outputs = self.images(count, self.product.output, self.filters)
-            given = ((inputs, self.filter_shape), (outputs, self.filter_shape), (inputs, outputs))
-            return normal(generator, *given[DIRECTIONS.index(direction)])
+            operands = {
+                "forward": (inputs, self.filter_shape),
+                "backward_input": (outputs, self.filter_shape),
+                "backward_weights": (inputs, outputs),
+            }
+            return normal(generator, *operands[direction])
 
         def prepare(operands: list[Any]) -> list[Any]:
             first, second = (operations.cast(operand, dtype) for operand in operands)
@@ -345,29 +407,35 @@ class Conv2d(Kernel):
 
 @dataclass(frozen=True)
 class Elementwise(Kernel):
-    """A kernel: a b b ... b of tensors of so many elements, product after product: what is no
-    matrix product takes about as long as what moves as many bytes.
+    """A kernel: a b b ... b, elementwise products of tensors one after the other. Any operation
+    without a matrix product that moves the same number of bytes takes about as long.
     """
 
     instead_of_batch: ClassVar[str] = "model.elements"
     size_template: ClassVar[str] = "{elements} x{operations}"
 
     name: str = "elementwise"
-    elements: int = option(1_000_000, "of each tensor", low=1, high=LARGEST)
+    elements: int = option(1_000_000, "elements of each tensor", low=1, high=LARGEST)
     operations: int = option(1, "products, one after the other", low=1, high=256)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """Every product reads two tensors and writes one, as if none were fused with the next."""
+        """FLOPs and bytes. Each product reads two tensors and writes one, as if none were fused."""
         products = self.operations * self.elements
         return products, 3 * width * products
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        return self.posed(batch_size, precision, "product", self.elements, 1, 1, self.operations)
+        return self.operation(
+            batch_size,
+            precision,
+            variant="product",
+            m=self.elements,
+            n=1,
+            k=1,
+            calls=self.operations,
+        )
 
     def build(self) -> BuiltModel:
-        """a and b, near 1 so that no product of many leaves the range of a type -> a b b ... b, of
-        the same shape.
-        """
+        """Operands are near 1, so that no product leaves the range of a 16-bit type."""
         import numpy as np
 
         def compute(a: Any, b: Any) -> Any:
@@ -375,7 +443,7 @@ class Elementwise(Kernel):
                 a = a * b
             return a
 
-        def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
+        def draw(generator: np.random.Generator, _batch_size: int) -> list[np.ndarray]:
             return [
                 generator.uniform(0.99, 1.01, self.elements).astype(np.float32) for _ in range(2)
             ]
@@ -388,43 +456,50 @@ class RecurrentKernel(Kernel):
     """A kernel: one recurrent layer without its input product, or the gradient of its input or of
     its weights.
 
-    Inputs are as wide as the state and are added to every gate: so DeepBench runs them (cuDNN's
-    CUDNN_SKIP_INPUT). With h the states, u one column of the weights for each gate:
+    Inputs are as wide as the state and are added to every gate, as DeepBench runs them (cuDNN's
+    CUDNN_SKIP_INPUT). With states h and one column u of the weights per gate:
 
     - vanilla: h' = relu(x + h u)
     - LSTM: i, f, o = sigmoid(x + h u_ifo), g = tanh(x + h u_g), c' = f c + i g, h' = o tanh(c')
     - GRU: r, z = sigmoid(x + h u_rz), n = tanh(x + r (h u_n)), h' = (1 - z) n + z h
 
-    `backward_input` goes back through time from what the forward pass has kept, and gives the
-    gradients before each gate; that of the inputs is their sum. `backward_weights` is one product
-    of all states with these.
+    `backward_input` goes back through time with the saved values of the forward pass. It returns
+    the gradients before each gate, whose sum is the gradient of the inputs. `backward_weights` is
+    one product of all states with these gradients.
     """
 
     has_batch: ClassVar[bool] = True
     size_template: ClassVar[str] = "{cell} {hidden} t{steps} {direction}"
 
     name: str = "rnn_kernel"
-    cell: str = option("lstm", "vanilla has a rectifier", choices=("vanilla", "lstm", "gru"))
+    cell: str = option(
+        "lstm", "kind of cell; vanilla has a rectifier", choices=("vanilla", "lstm", "gru")
+    )
     hidden: int = option(512, "units of the cell", low=1, high=LARGEST)
-    steps: int = option(25, "steps in time", low=1, high=LARGEST)
+    steps: int = option(25, "time steps", low=1, high=LARGEST)
     direction: str = option("forward", DIRECTION, choices=DIRECTIONS)
 
     def __post_init__(self) -> None:
-        work = 8 * self.hidden * self.hidden * self.steps
-        check_work("model.hidden", self.hidden, f"model.steps={self.steps} for each example", work)
+        check_flops(
+            "model.hidden",
+            self.hidden,
+            others=f"model.steps={self.steps} for each example",
+            flops=8 * self.hidden * self.hidden * self.steps,
+        )
 
     @property
     def gates(self) -> int:
-        """Columns of the weights."""
+        """Columns of the weights: units of all gates."""
         return _GATES[self.cell] * self.hidden
 
     def shapes(self, batch_size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Of the operands and of the results; series are (steps, batch, width).
+        """Shapes of the operands and of the results. Series are (steps, batch, width).
 
-        Forward: inputs, weights, first states -> outputs (and an LSTM's last memory). Backward
-        input: gradients of the outputs, weights, what forward has kept -> gradients before the
-        gates and of the first states. Backward weights: the states before each step, the gradients
-        before the gates -> that of the weights.
+        - forward: inputs, weights, first states; outputs, and the last memory of an LSTM.
+        - backward_input: gradients of the outputs, weights, saved values of the forward pass;
+          gradients before the gates and of the first states.
+        - backward_weights: states before each step, gradients before the gates; gradient of the
+          weights.
         """
         weights = (self.hidden, self.gates)
         states = [(batch_size, self.hidden)] * _STATES[self.cell]
@@ -433,11 +508,10 @@ class RecurrentKernel(Kernel):
         if self.direction == "forward":
             return [series, weights, *states], [series, *states[1:]]
         if self.direction == "backward_input":
-            kept = [series] * _KEPT[self.cell]
-            return [series, weights, *([] if self.cell == "vanilla" else [gated]), *kept], [
-                gated,
-                *states,
-            ]
+            saved = [series] * _SAVED_SERIES[self.cell]
+            if self.cell != "vanilla":
+                saved = [gated, *saved]
+            return [series, weights, *saved], [gated, *states]
         return [series, gated], [weights]
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
@@ -447,21 +521,26 @@ class RecurrentKernel(Kernel):
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         variant = f"{self.cell} {self.direction}"
-        return self.posed(
-            batch_size, precision, variant, batch_size, self.gates, self.hidden, self.steps
+        return self.operation(
+            batch_size,
+            precision,
+            variant=variant,
+            m=batch_size,
+            n=self.gates,
+            k=self.hidden,
+            calls=self.steps,
         )
 
     def build(self) -> BuiltModel:
-        """What `shapes` says; see the module for the formulas."""
+        """Operands and results have the shapes of `shapes`; the class has the formulas."""
         import numpy as np
 
         operations, _ = framework_operations()
 
         def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
             arrays = normal(generator, *self.shapes(count)[0])
-            if (
-                self.direction != "backward_weights"
-            ):  # weights of this size let states neither grow nor vanish
+            if self.direction != "backward_weights":
+                # With weights of this size states neither grow nor vanish.
                 arrays[1] *= np.float32(1 / math.sqrt(self.hidden))
             return arrays
 
@@ -469,111 +548,145 @@ class RecurrentKernel(Kernel):
 
 
 class _Cells:
-    """The kernels of a cell, in one framework's operations."""
+    """The kernels of a cell in the operations of one framework."""
 
     def __init__(self, cell: str, operations: Any) -> None:
         self._cell = cell
-        self._do = operations
+        self._ops = operations
 
     def forward(self, inputs: Any, weights: Any, *states: Any) -> Any:
-        """The outputs, and the last memory where there is one."""
+        """Returns the outputs, and the last memory of an LSTM."""
+        advance = getattr(self, f"_{self._cell}")
 
-        def step(states: Any, given: Any) -> Any:
-            parts = _parts(self._do.matmul(states[0], weights), _GATES[self._cell])
-            states = getattr(self, f"_{self._cell}")(given[0], parts, states)
+        def step(states: Any, elements: Any) -> Any:
+            products = _gate_columns(self._ops.matmul(states[0], weights), _GATES[self._cell])
+            states = advance(elements[0], products, states)
             return states, states[:1]
 
-        last, (outputs,) = self._do.scan(step, states, (inputs,))
-        return outputs if len(last) == 1 else (outputs, *last[1:])
+        last_states, (outputs,) = self._ops.scan(step, states, (inputs,))
+        if len(last_states) == 1:
+            return outputs
+        return (outputs, *last_states[1:])
 
     def _vanilla(self, x: Any, products: Sequence[Any], states: Any) -> tuple[Any, ...]:
-        return (self._do.relu(x + products[0]),)
+        return (self._ops.relu(x + products[0]),)
 
     def _lstm(self, x: Any, products: Sequence[Any], states: Any) -> tuple[Any, ...]:
-        i, f, g, o = products
-        i, f, o = (self._do.sigmoid(x + gate) for gate in (i, f, o))
-        memory = f * states[1] + i * self._do.tanh(x + g)
-        return o * self._do.tanh(memory), memory
+        i = self._ops.sigmoid(x + products[0])
+        f = self._ops.sigmoid(x + products[1])
+        g = self._ops.tanh(x + products[2])
+        o = self._ops.sigmoid(x + products[3])
+        memory = f * states[1] + i * g
+        return o * self._ops.tanh(memory), memory
 
     def _gru(self, x: Any, products: Sequence[Any], states: Any) -> tuple[Any, ...]:
-        r, z, n = products
-        r = self._do.sigmoid(x + r)
-        z = self._do.sigmoid(x + z)
-        n = self._do.tanh(x + r * n)
+        r = self._ops.sigmoid(x + products[0])
+        z = self._ops.sigmoid(x + products[1])
+        n = self._ops.tanh(x + r * products[2])
         return ((1 - z) * n + z * states[0],)
 
-    def backward_input(self, gradients: Any, weights: Any, *kept: Any) -> Any:
-        """Gradients before the gates, of GRU those of the three products, and of the first states.
-        kept: of vanilla the outputs; of LSTM the gates i, f, g, o and the memories before the
-        steps; of GRU the gates r, z, n, the states before the steps, and the products h u_n, which
-        the reset gate multiplies.
+    def backward_input(self, gradients: Any, weights: Any, *saved: Any) -> Any:
+        """Gradients before the gates (a GRU: of its three products) and of the first states.
+
+        Args:
+            gradients: Those of the outputs.
+            weights: (hidden, gates).
+            saved: vanilla: the outputs. LSTM: the gates i, f, g, o, and the memories before the
+                steps. GRU: the gates r, z, n, the states before the steps, and the products h u_n,
+                which the reset gate multiplies.
         """
-        back = getattr(self, f"_{self._cell}_back")
+        retreat = getattr(self, f"_{self._cell}_back")
 
-        def step(carried: Any, given: Any) -> Any:
-            before, own, *others = back(given[0] + carried[0], carried[1:], *given[1:])
-            product = self._do.matmul(before, weights, False, True)
-            return (product if own is None else own + product, *others), (before,)
+        def step(carried: Any, elements: Any) -> Any:
+            hidden = elements[0] + carried[0]
+            before_gates, direct, *others = retreat(hidden, carried[1:], *elements[1:])
+            state = self._ops.matmul(before_gates, weights, False, True)
+            if direct is not None:
+                state = direct + state
+            return (state, *others), (before_gates,)
 
-        zero = (gradients[0] * 0,) * _STATES[self._cell]
-        first, (before,) = self._do.scan(step, zero, (gradients, *kept), reverse=True)
-        return before, *first
+        zeros = (gradients[0] * 0,) * _STATES[self._cell]
+        series = (gradients, *saved)
+        first_states, (before_gates,) = self._ops.scan(step, zeros, series, reverse=True)
+        return before_gates, *first_states
 
-    def _vanilla_back(self, hidden: Any, _: Any, output: Any) -> tuple[Any, ...]:
-        """The gradient before the gates, that of the state beside theirs, and those of other
-        states.
-        """
-        return self._do.sign(output) * hidden, None  # an output of a rectifier is not negative
+    # Each of these returns the gradient before the gates, the gradient of the state that bypasses
+    # them or None, and the gradients of further states.
 
-    def _lstm_back(self, hidden: Any, carried: Any, gated: Any, memory: Any) -> tuple[Any, ...]:
-        i, f, g, o = _parts(gated, 4)
-        bent = self._do.tanh(f * memory + i * g)
-        cell = carried[0] + hidden * o * (1 - bent * bent)
-        parts = cell * g * i * (1 - i), cell * memory * f * (1 - f), cell * i * (1 - g * g)
-        return self._do.concatenate([*parts, hidden * bent * o * (1 - o)], -1), None, cell * f
+    def _vanilla_back(self, hidden: Any, _states: Any, output: Any) -> tuple[Any, ...]:
+        return self._ops.sign(output) * hidden, None  # an output of a rectifier is not negative
+
+    def _lstm_back(self, hidden: Any, states: Any, gates: Any, memory: Any) -> tuple[Any, ...]:
+        i, f, g, o = _gate_columns(gates, 4)
+        bounded = self._ops.tanh(f * memory + i * g)
+        cell = states[0] + hidden * o * (1 - bounded * bounded)
+        before_gates = [
+            cell * g * i * (1 - i),
+            cell * memory * f * (1 - f),
+            cell * i * (1 - g * g),
+            hidden * bounded * o * (1 - o),
+        ]
+        return self._ops.concatenate(before_gates, -1), None, cell * f
 
     def _gru_back(
-        self, hidden: Any, _: Any, gated: Any, state: Any, product: Any
+        self, hidden: Any, _states: Any, gates: Any, state: Any, product: Any
     ) -> tuple[Any, ...]:
-        r, z, n = _parts(gated, 3)
-        bent = hidden * (1 - z) * (1 - n * n)
-        parts = bent * product * r * (1 - r), hidden * (state - n) * z * (1 - z), bent * r
-        return self._do.concatenate(parts, -1), hidden * z
+        r, z, n = _gate_columns(gates, 3)
+        candidate = hidden * (1 - z) * (1 - n * n)
+        before_gates = [
+            candidate * product * r * (1 - r),
+            hidden * (state - n) * z * (1 - z),
+            candidate * r,
+        ]
+        return self._ops.concatenate(before_gates, -1), hidden * z
 
     def backward_weights(self, states: Any, gradients: Any) -> Any:
-        """(hidden, gates): the states before each step with the gradients before the gates."""
-        flat = (self._do.reshape(series, (-1, series.shape[-1])) for series in (states, gradients))
-        return self._do.matmul(*flat, True, False)
+        """Gradient of the weights (hidden, gates).
+
+        It is the product of the states before each step with the gradients before the gates.
+        """
+        flat_states = self._ops.reshape(states, (-1, states.shape[-1]))
+        flat_gradients = self._ops.reshape(gradients, (-1, gradients.shape[-1]))
+        return self._ops.matmul(flat_states, flat_gradients, True, False)
 
 
-def _parts(values: Any, count: int) -> list[Any]:
-    """The columns of each gate."""
-    width = values.shape[-1] // count
+def _gate_columns(values: Any, count: int) -> list[Any]:
+    """The columns of each of `count` gates."""
     if count == 1:
         return [values]
+    width = values.shape[-1] // count
     return [values[:, gate * width : (gate + 1) * width] for gate in range(count)]
 
 
-def check_work(key: str, value: int, others: str, flops: int) -> None:
-    """ConfigError where the operation has more FLOPs than 64 bits count."""
+def check_flops(key: str, value: int, *, others: str, flops: int) -> None:
+    """Raise ConfigError if the operation has more FLOPs than 64 bits can count."""
     if flops >= 2**63:
         reason = f"makes {flops:.3g} FLOP with {others}, more than 64 bits count"
         raise ConfigError(key, value, reason, "choose smaller sizes")
 
 
 def kernel_workload(
-    compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]] | None = None
+    compute: Callable[..., Any],
+    draw: Callable[[np.random.Generator, int], list[np.ndarray]],
+    prepare: Callable[[list[Any]], list[Any]] | None = None,
 ) -> BuiltModel:
-    """What a kernel hands to the measurement; `draw` and `prepare` as in `BuiltModel`, by default a
-    cast.
+    """Make the workload of a kernel.
+
+    Args:
+        compute: The operation on prepared operands.
+        draw: As in `BuiltModel`.
+        prepare: As in `BuiltModel`; by default a cast to the type of the policy.
     """
     operations, dtype = framework_operations()
-    cast = prepare or (lambda operands: [operations.cast(operand, dtype) for operand in operands])
-    return BuiltModel(FunctionModel(compute), (), draw=draw, prepare=cast)
+
+    def cast(operands: list[Any]) -> list[Any]:
+        return [operations.cast(operand, dtype) for operand in operands]
+
+    return BuiltModel(FunctionModel(compute), (), draw=draw, prepare=prepare or cast)
 
 
 def framework_operations() -> tuple[Any, str]:
-    """The operations of Keras' framework (`paradnn.families.parts`), and the type of the operands."""
+    """The operations of Keras' backend (`paradnn.families.parts`), and the type of operands."""
     import keras
 
     module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")
@@ -581,35 +694,54 @@ def framework_operations() -> tuple[Any, str]:
 
 
 def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    """Arrays of float32."""
+    """Arrays of standard normal float32 numbers."""
     return [generator.standard_normal(shape, dtype="float32") for shape in shapes]
 
 
-FAMILY = tuple(
-    Family(options.name, options, "vectors", swept, sweep, order=order, defaults=chosen)
-    for options, order, chosen, swept, sweep in (
-        (Gemm, 14, ALONE, ("m", "n", "k"), "model.m=512,1024,2048,4096 model.n=16,64,256,1024"),
-        (
-            Conv2d,
-            15,
-            BATCHED,
-            ("channels", "filters", "height"),
-            "model.filters=16,64,256 batch_size=4,16,64",
-        ),
-        (
-            RecurrentKernel,
-            16,
-            BATCHED,
-            ("hidden", "steps"),
-            "model.hidden=256,512,1024 batch_size=4,16,64",
-        ),
-        (
-            SparseGemm,
-            17,
-            ALONE,
-            ("density", "m", "n"),
-            "model.density=0.05,0.1,0.2,0.5 model.n=1,16,64",
-        ),
-        (Elementwise, 19, ALONE, ("elements", "operations"), "model.elements=1000,100000,10000000"),
-    )
+FAMILY = (
+    Family(
+        "gemm",
+        Gemm,
+        "vectors",
+        swept=("m", "n", "k"),
+        sweep="model.m=512,1024,2048,4096 model.n=16,64,256,1024",
+        order=14,
+        defaults=UNBATCHED_DEFAULTS,
+    ),
+    Family(
+        "conv2d",
+        Conv2d,
+        "vectors",
+        swept=("channels", "filters", "height"),
+        sweep="model.filters=16,64,256 batch_size=4,16,64",
+        order=15,
+        defaults=BATCHED_DEFAULTS,
+    ),
+    Family(
+        "rnn_kernel",
+        RecurrentKernel,
+        "vectors",
+        swept=("hidden", "steps"),
+        sweep="model.hidden=256,512,1024 batch_size=4,16,64",
+        order=16,
+        defaults=BATCHED_DEFAULTS,
+    ),
+    Family(
+        "sparse_gemm",
+        SparseGemm,
+        "vectors",
+        swept=("density", "m", "n"),
+        sweep="model.density=0.05,0.1,0.2,0.5 model.n=1,16,64",
+        order=17,
+        defaults=UNBATCHED_DEFAULTS,
+    ),
+    Family(
+        "elementwise",
+        Elementwise,
+        "vectors",
+        swept=("elements", "operations"),
+        sweep="model.elements=1000,100000,10000000",
+        order=19,
+        defaults=UNBATCHED_DEFAULTS,
+    ),
 )

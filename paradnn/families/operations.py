@@ -1,9 +1,9 @@
-"""A step as a list of operations (`Model.product_list`), and a kernel as one
-(`Kernel.as_operation`): what a model of operation times is fitted on and asked for.
+"""Operations: the unit that models of operation times are fitted on and predict.
 
-By arithmetic alone. A layer's product has three in a training step: its output, the gradient of its
-weights and that of its inputs, the last not in a first layer. Of attention every head of every
-example has products of its own, which a framework calls at once.
+A step is a list of operations (`Model.product_list`), and a kernel is one (`Kernel.as_operation`).
+Both follow from arithmetic alone. In a training step a layer's product becomes three: its output,
+the gradient of its weights and the gradient of its inputs, which a first layer does not need. In
+attention each head of each example has its own products, which a framework calls as one batch.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,26 @@ from dataclasses import dataclass
 
 from paradnn.core.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
 
-#: Of what a step computes of a product: its result, and the gradients of what it was made of.
+#: What a step computes of a product: its result, and the gradients of both operands.
 DIRECTIONS = ("forward", "backward_weights", "backward_input")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. kind: the kernel that poses it. variant: which matrices are transposed, or the
-    direction.
+    """One operation.
 
-    m, n, k: the product of its forward direction, m x k by k x n: of a convolution unrolled images
-    by filters, of a recurrent layer states by weights. batch: products beside each other, calls:
-    one after the other, images: in all. window, stride: elements of a filter, product of both
-    strides. flops, bytes: in all; operands and result once.
+    Attributes:
+        kind: Name of the kernel that measures it.
+        variant: Letters of the transposed matrices, or the direction.
+        m, n, k: Sizes of the product of its forward direction, m x k by k x n. A convolution
+            multiplies unrolled images by filters, a recurrent layer states by weights.
+        flops: FLOPs in total.
+        bytes: Bytes of operands and result in total, each once.
+        batch: Number of independent products.
+        calls: Number of products that depend on each other.
+        images: Number of images.
+        window: Elements of a filter in one channel.
+        stride: Product of both strides.
     """
 
     kind: str
@@ -41,78 +48,96 @@ class Operation:
 
     @property
     def product(self) -> tuple[int, int, int, int]:
-        """m, n, k of the product that its own direction computes, and how many of these follow one
-        another.
-        """
-        m = self.m
-        n = self.n
-        k = self.k
-        calls = self.calls
-        if self.variant.endswith(
-            "backward_weights"
-        ):  # of recurrent layers one product over all steps
-            return k, n, m * calls, 1
+        """m, n and k of the product in this direction, and the number of consecutive products."""
+        if self.variant.endswith("backward_weights"):
+            # A recurrent layer has one product over all steps.
+            return self.k, self.n, self.m * self.calls, 1
         if self.variant.endswith("backward_input"):
-            return m * self.stride, max(1, k // self.window), n * self.window, calls
-        return m, n, k, calls
+            inner = self.n * self.window
+            return self.m * self.stride, max(1, self.k // self.window), inner, self.calls
+        return self.m, self.n, self.k, self.calls
 
     @property
     def shape(self) -> str:
-        """In words, such as "1760x128x1760 nn"."""
+        """The shape as text, such as "1760x128x1760 nn"."""
         if self.kind == "elementwise":
             return f"{self.m}"
-        many = f"{self.batch} of " if self.batch > 1 else ""
-        steps = f" t{self.calls}" if self.calls > 1 else ""
-        window = f" w{self.window}" if self.window > 1 else ""
-        return f"{many}{self.m}x{self.n}x{self.k} {self.variant}{window}{steps}"
+        text = f"{self.m}x{self.n}x{self.k} {self.variant}"
+        if self.batch > 1:
+            text = f"{self.batch} of {text}"
+        if self.window > 1:
+            text += f" w{self.window}"
+        if self.calls > 1:
+            text += f" t{self.calls}"
+        return text
 
 
 @dataclass(frozen=True)
 class RepeatedOperation:
-    """An operation of a layer, and how often it runs in a step, on average over steps."""
+    """An operation of a layer, and the mean number of times that it runs in a step."""
 
     layer: str
     operation: Operation
     count: float
 
 
-def elementwise_operation(moved: float, precision: str) -> Operation:
-    """What moves so many bytes, as two tensors to a third."""
-    elements = max(1, round(moved / (3 * COMPUTE_BYTES[precision])))
-    return Operation("elementwise", "product", elements, 1, 1, float(elements), moved)
+def elementwise_operation(moved_bytes: float, precision: str) -> Operation:
+    """An elementwise operation that reads two tensors and writes one, `moved_bytes` in total."""
+    elements = max(1, round(moved_bytes / (3 * COMPUTE_BYTES[precision])))
+    return Operation(
+        "elementwise",
+        "product",
+        m=elements,
+        n=1,
+        k=1,
+        flops=float(elements),
+        bytes=moved_bytes,
+    )
 
 
 def product_operations(
     layers: Sequence[Layer], batch_size: int, precision: str, mode: str
 ) -> list[RepeatedOperation]:
-    """The products and convolutions of one step over all layers, in the order of the layers; `mode`
-    as a point's.
+    """The products and convolutions of one step, in the order of the layers.
+
+    Args:
+        layers: Layers of the model in forward order.
+        batch_size: Examples of a step.
+        precision: Type of operands and results.
+        mode: train or inference.
     """
     width = COMPUTE_BYTES[precision]
-    found = []
+    directions = DIRECTIONS if mode == "train" else ("forward",)
+    operations = []
     for layer in layers:
         for product in layer.products:
-            for direction in DIRECTIONS if mode == "train" else DIRECTIONS[:1]:
+            for direction in directions:
                 if direction == "backward_input" and layer.input_macs == 0:
                     continue
+                count = 1
                 if isinstance(product, Multiply):
-                    operation = _multiplied(product, direction, batch_size, width)
-                    count = product.times - (
-                        product.constant if direction == "backward_input" else 0
-                    )
+                    operation = _matrix_product(product, direction, batch_size, width)
+                    count = product.times
+                    if direction == "backward_input":
+                        count -= product.constant
                 else:
                     operation = convolution(product, direction, batch_size, width)
-                    count = 1
-                found.append(RepeatedOperation(f"{layer.name} {direction}", operation, count))
-    return found
+                name = f"{layer.name} {direction}"
+                operations.append(RepeatedOperation(name, operation, count))
+    return operations
 
 
-def _multiplied(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
-    """Y = X W, dW = X'Y, dX = Y W'; of attention's heads the same for each of `own` pairs of
-    matrices per example.
+def _matrix_product(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
+    """Y = X W, dW = X' Y or dX = Y W', by direction.
+
+    Products of attention have their own matrices: `own` pairs per example.
     """
-    many = batch_size * product.own if product.own else 1
-    rows = product.rows if product.own else batch_size * product.rows
+    if product.own:
+        batch = batch_size * product.own
+        rows = product.rows
+    else:
+        batch = 1
+        rows = batch_size * product.rows
     inputs = product.inputs
     outputs = product.outputs
     m, n, k, variant = {
@@ -120,19 +145,36 @@ def _multiplied(product: Multiply, direction: str, batch_size: int, width: int) 
         "backward_weights": (inputs, outputs, rows, "tn"),
         "backward_input": (rows, inputs, outputs, "nt"),
     }[direction]
-    moved = width * many * (m * k + k * n + m * n)
-    return Operation("gemm", variant, m, n, k, 2.0 * many * m * n * k, float(moved), many)
+    moved_bytes = width * batch * (m * k + k * n + m * n)
+    return Operation(
+        "gemm",
+        variant,
+        m=m,
+        n=n,
+        k=k,
+        flops=2.0 * batch * m * n * k,
+        bytes=float(moved_bytes),
+        batch=batch,
+    )
 
 
 def convolution(product: Convolve, direction: str, batch_size: int, width: int) -> Operation:
-    """Unrolled: a row for each place of the output, a column for each element of a window over all
-    channels.
+    """A convolution as a product of unrolled images with filters.
+
+    The unrolled images have a row per position of the output, and a column per element of a window
+    over all channels.
     """
-    height, base = product.output
+    output_height, output_width = product.output
     window = product.kernel[0] * product.kernel[1]
-    stride = product.stride[0] * product.stride[1]
-    m = batch_size * height * base
-    k = product.channels * window
-    work = (float(2 * product.macs(batch_size)), float(width * product.elements(batch_size)))
-    shape = {"images": batch_size, "window": window, "stride": stride}
-    return Operation("conv2d", direction, m, product.filters, k, *work, **shape)
+    return Operation(
+        "conv2d",
+        direction,
+        m=batch_size * output_height * output_width,
+        n=product.filters,
+        k=product.channels * window,
+        flops=float(2 * product.macs(batch_size)),
+        bytes=float(width * product.elements(batch_size)),
+        images=batch_size,
+        window=window,
+        stride=product.stride[0] * product.stride[1],
+    )

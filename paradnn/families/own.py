@@ -2,8 +2,8 @@
 
 A function of the user's returns the model (`model=own`), and its parameters are keys of the model.
 Models in files are `model=keras_file`, `model=onnx` and `model=exported`. `model=timm` and
-`model=transformers` are architectures of other packages with random weights, for PyTorch. Nothing is
-downloaded, and nothing is unpickled.
+`model=transformers` are architectures of other packages with random weights, for PyTorch. Nothing
+is downloaded, and nothing is unpickled.
 
 The driver reads a function's signature from its source and never imports it. The worker calls it.
 """
@@ -71,7 +71,7 @@ class ExternalModel(Model):
         return " ".join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Keys beyond the family's own, which are passed on. None stands for a default."""
+        """Further keys, which are passed on to the function or package. None: its default."""
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)
@@ -180,7 +180,7 @@ class UserModel(ExternalModel):
 
 
 def _as_option(parameter: _Parameter) -> _Parameter:
-    """The parameter as an option: None stands for a default that is missing or computed."""
+    """The parameter as an option, with None for a default that is missing or computed."""
     if parameter.default in (_REQUIRED, _COMPUTED):
         parameter = parameter._replace(default=None)
     if parameter.choices:
@@ -391,8 +391,8 @@ class _File(ExternalModel):
 
 @dataclass(frozen=True)
 class KerasFile(_File):
-    """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: it runs no
-    code of its own.
+    """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: code in
+    the file does not run.
     """
 
     name: str = "keras_file"
@@ -543,7 +543,7 @@ class _Package(ExternalModel):
 
 @dataclass(frozen=True)
 class Timm(_Package):
-    """An architecture of the package timm by its name (`timm.list_models()`), with random weights."""
+    """An architecture of the package timm by name (`timm.list_models()`), with random weights."""
 
     size_template: ClassVar[str] = "{architecture}"
 

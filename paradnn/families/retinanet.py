@@ -1,10 +1,10 @@
-"""RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection"): Keras' ResNet-50, a feature
-pyramid, two heads.
+"""RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection").
 
-Levels P3 to P7 with 256 channels, P6 made from the backbone's last output, P7 from P6. Two heads of
-four 3x3 convolutions, shared by all levels, give for nine anchors a place the logits of each class
-and four numbers of a box. A step's targets are what a matching of boxes with anchors makes, which
-input pipelines do.
+The backbone is Keras' ResNet-50. The feature pyramid has levels P3 to P7 of 256 channels: P6
+follows from the backbone's last output, and P7 from P6. Two heads of four 3x3 convolutions, shared by all
+levels, predict the logits of each class and four coordinates of a box for nine anchors per
+position. The targets of a step are anchors already matched with boxes, which is the task of an
+input pipeline.
 """
 
 import math
@@ -18,22 +18,25 @@ from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
 from paradnn.families.images import ImageNetwork, resnet50
 
-#: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and
-#: the heads.
+#: Anchors per position: three sizes in three shapes.
 ANCHORS = 9
+#: Coordinates of a box.
 _BOX = 4
+#: Channels of the pyramid and of the heads.
 _PYRAMID = 256
-#: Share of anchors that no object belongs to: the paper's example of the imbalance is 1 : 1000.
+#: Share of anchors without an object. The paper's example of the imbalance is 1 : 1000.
 _BACKGROUND = 0.999
+#: Initial probability of an object, which sets the bias of the class head.
 _PRIOR = 0.01
+#: Parameters of the focal loss: weight of positives, and exponent.
 _ALPHA = 0.25
 _GAMMA = 2.0
 
 
 @dataclass(frozen=True)
 class RetinaNet(Model):
-    """A detector: ResNet-50, a feature pyramid P3 to P7, two heads over nine anchors a place (Lin
-    et al. 2017).
+    """A detector: ResNet-50, a feature pyramid P3 to P7, and two heads over nine anchors per
+    position (Lin et al. 2017).
     """
 
     convolves: ClassVar[bool] = True
@@ -49,8 +52,10 @@ class RetinaNet(Model):
         return detector_layers(self.image_size, self.image_size, self.output_size)
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3); targets and outputs as of `detection_loss`, in
-        float32. Anchors go by level from P3, rows, columns, then the nine of a place.
+        """Inputs are (batch, image_size, image_size, 3) float32.
+
+        Targets and outputs are those of `detection_loss`. The order of anchors is by level from
+        P3, row, column, then the nine of a position.
         """
         import keras
 
@@ -61,19 +66,20 @@ class RetinaNet(Model):
         logits = _head(levels, self.output_size, "classes", -math.log((1 - _PRIOR) / _PRIOR))
         boxes = _head(levels, _BOX, "boxes", 0.0)
         anchors = int(logits.shape[1])
-        wanted = ArraySpec((anchors,), "int32", self.output_size + 1, zeros=_BACKGROUND)
+        classes = ArraySpec((anchors,), "int32", self.output_size + 1, zeros=_BACKGROUND)
         return BuiltModel(
             keras.Model(inputs, [logits, boxes]),
             inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
-            targets=(wanted, ArraySpec((anchors, _BOX), "float32")),
+            targets=(classes, ArraySpec((anchors, _BOX), "float32")),
             loss=detection_loss,
         )
 
 
 def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
-    """RetinaNet on a ResNet-50: backbone, pyramid P3 to P7, heads of classes and boxes. A level's
-    1x1 convolution takes in the addition of the coarser one; a head's convolution over all levels
-    is one use of its weights.
+    """Layers of the backbone, the pyramid P3 to P7, and the heads of classes and boxes.
+
+    The 1x1 convolution of a level includes the addition of the coarser level. The convolution of a
+    head reads its weights once for all levels.
     """
     network = ImageNetwork(height, width)
     _, *features = resnet50(network)
@@ -91,43 +97,46 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
         places += network.height * network.width
 
     def shared(name: str, filters: int, targets: int = 0) -> Layer:
-        """A head's 3x3 convolution over the places of all levels, as if they stood in one column;
-        the last one's outputs are compared with so many `targets` a place.
+        """A head's 3x3 convolution over the positions of all levels, as if in one column.
+
+        The loss compares the outputs of the last one with `targets` numbers per position.
         """
         head = ImageNetwork(places, 1, _PYRAMID)
         head.convolve(filters, 3, bias=True)
         return replace(head.layers[0], name=name, is_last=targets > 0, targets=targets * places)
 
     towers = [shared("tower", _PYRAMID)] * 4
-    of_classes = shared("classes", ANCHORS * classes, ANCHORS)
-    of_boxes = shared("boxes", *(ANCHORS * _BOX,) * 2)
-    return [*network.layers, *towers, of_classes, *towers, of_boxes]
+    class_logits = shared("classes", ANCHORS * classes, targets=ANCHORS)
+    boxes = shared("boxes", ANCHORS * _BOX, targets=ANCHORS * _BOX)
+    return [*network.layers, *towers, class_logits, *towers, boxes]
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
-    """P3 to P7 from C3 to C5: coarse levels are repeated twofold, less a last row or column that
-    the finer level has not, and added to the finer ones.
+    """Build P3 to P7 from C3 to C5.
+
+    Coarse levels are upsampled by 2 and added to the finer ones, without a last row or column that
+    the finer level lacks.
     """
     from keras import layers
 
     pyramid: list[Any] = []
     merged = None
     for level, feature in zip((5, 4, 3), reversed(features), strict=True):
-        above = merged
+        coarser = merged
         merged = _convolve(1, f"lateral_{level}")(feature)
-        if above is not None:
-            coarse = layers.UpSampling2D(2)(above)
-            over = tuple((0, coarse.shape[axis] - merged.shape[axis]) for axis in (1, 2))
-            merged = layers.Add()(
-                [merged, layers.Cropping2D(over)(coarse) if any(map(any, over)) else coarse]
-            )
+        if coarser is not None:
+            upsampled = layers.UpSampling2D(2)(coarser)
+            excess = [upsampled.shape[axis] - merged.shape[axis] for axis in (1, 2)]
+            if any(excess):
+                upsampled = layers.Cropping2D(tuple((0, size) for size in excess))(upsampled)
+            merged = layers.Add()([merged, upsampled])
         pyramid.insert(0, _convolve(3, f"pyramid_{level}")(merged))
     pyramid.append(_convolve(3, "pyramid_6", strides=2)(features[-1]))
     return [*pyramid, _convolve(3, "pyramid_7", strides=2)(layers.ReLU()(pyramid[-1]))]
 
 
 def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
-    """(batch, anchors, numbers) in float32, of all levels one after the other."""
+    """The outputs of a head (batch, anchors, numbers) in float32, over all levels in order."""
     import keras
     from keras import layers
 
@@ -157,27 +166,32 @@ def _convolve(kernel: int, name: str, filters: int = _PYRAMID, **options: Any) -
 
 
 def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    """Focal loss of the classes (alpha 0.25, gamma 2) and smooth L1 of the boxes, both over the
-    number of positives. targets: classes (batch, anchors), 0: background, -1: counts for nothing,
-    and boxes (batch, anchors, 4); outputs: logits (batch, anchors, classes), boxes.
+    """Focal loss of the classes (alpha 0.25, gamma 2) plus smooth L1 loss of the boxes.
+
+    Both are divided by the number of positives.
+
+    Args:
+        targets: Classes (batch, anchors), with 0 for background and -1 for ignored anchors, and
+            boxes (batch, anchors, 4).
+        outputs: Logits (batch, anchors, classes), and boxes as above.
     """
     from keras import ops
 
-    wanted, boxes = targets
-    logits, located = outputs
-    positive = ops.cast(ops.greater(wanted, 0), "float32")
-    counted = ops.cast(ops.greater_equal(wanted, 0), "float32")
-    numbers = ops.arange(1, logits.shape[-1] + 1, dtype="int32")
-    truth = ops.cast(ops.equal(ops.expand_dims(wanted, -1), numbers), "float32")
+    classes, boxes = targets
+    logits, predicted_boxes = outputs
+    is_positive = ops.cast(ops.greater(classes, 0), "float32")
+    is_counted = ops.cast(ops.greater_equal(classes, 0), "float32")
+    class_numbers = ops.arange(1, logits.shape[-1] + 1, dtype="int32")
+    truth = ops.cast(ops.equal(ops.expand_dims(classes, -1), class_numbers), "float32")
     entropy = ops.softplus(logits) - truth * logits
     probability = ops.sigmoid(logits)
-    wrong = truth * (1.0 - probability) + (1.0 - truth) * probability
+    error = truth * (1.0 - probability) + (1.0 - truth) * probability
     weight = truth * _ALPHA + (1.0 - truth) * (1.0 - _ALPHA)
-    focal = ops.sum(weight * ops.power(wrong, _GAMMA) * entropy, axis=-1)
-    distance = ops.abs(located - boxes)
+    focal = ops.sum(weight * ops.power(error, _GAMMA) * entropy, axis=-1)
+    distance = ops.abs(predicted_boxes - boxes)
     smooth = ops.where(distance < 1.0, 0.5 * distance * distance, distance - 0.5)
-    total = ops.sum(focal * counted) + ops.sum(ops.sum(smooth, axis=-1) * positive)
-    return total / ops.maximum(ops.sum(positive), 1.0)
+    total = ops.sum(focal * is_counted) + ops.sum(ops.sum(smooth, axis=-1) * is_positive)
+    return total / ops.maximum(ops.sum(is_positive), 1.0)
 
 
 FAMILY = Family(

@@ -1,8 +1,8 @@
-"""Recurrent: embedding -> stacked cells of the embedding's width -> output over the vocabulary, per
-token.
+"""Recurrent language models: an embedding, stacked recurrent layers, an output per token.
 
-The cells are Keras' own: basic, LSTM, and GRU with the reset gate applied after the matrix product
-(paper, 2.1).
+The layers are as wide as the embedding, and the output is over the vocabulary. The cells are those
+of Keras: simple, LSTM, and GRU with the reset gate applied after the matrix product. See the
+ParaDnn paper, section 2.1.
 """
 
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, token_predictor
 
+#: Gates of a cell, each with an input product and a recurrent product.
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
-#: Bias vectors of a gate: Keras' GRU with reset_after has one for the input and one for the
-#: recurrent product.
+#: Bias vectors per gate. Keras' GRU with reset_after has one for each of the two products.
 _BIASES = {"rnn": 1, "lstm": 1, "gru": 2}
 
 
 @dataclass(frozen=True)
 class Recurrent(Model):
-    """An embedding, stacked recurrent layers of its width, and an output over the vocabulary at
-    every token.
+    """An embedding, stacked recurrent layers of the same width, and an output over the vocabulary
+    for each token.
     """
 
     predicts_tokens: ClassVar[bool] = True
@@ -37,10 +37,12 @@ class Recurrent(Model):
     vocab_size: int = option(32, "distinct tokens (paper: 2..1024)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        """Embedding, stacked cells, output per token. Every time step has an input and a recurrent
-        product, forward and for the weights' gradient. The recurrent product's input gradient is
-        needed at every step but the first, whose state is the constant zero. A cell is one use of
-        its weights, which stay in caches over the time steps.
+        """Embedding, stacked cells, output per token.
+
+        Every time step has an input product and a recurrent product, both forward and for the
+        gradient of the weights. The gradient of the recurrent product's input is needed at every
+        step but the first, whose state is the constant zero. A cell reads its weights once: they
+        stay in caches over the time steps.
         """
         width = self.embedding_size
         length = self.sequence_length
@@ -66,25 +68,25 @@ class Recurrent(Model):
         return [embedding(length, width, self.vocab_size), *[cell] * self.layers, last]
 
     def _saved(self) -> tuple[int, int]:
-        """Vectors over the steps that a cell's backward pass cannot do without: its inner ones, and
-        its outputs.
+        """Vectors that the backward pass of a cell needs, over all steps: inner ones and outputs.
 
-        - rnn: the state h, its output, at every step: the tanh's gradient is made from it.
-        - lstm, c' = f c + i g, h = o tanh(c'): i, g and o at every step; f and the cell state c before it at every step
-          but the first, where c is zero. Each h follows elementwise from o, f, c, i and g.
-        - gru, h' = z h + (1 - z) tanh(x + r s) with s the recurrent product: z, r and the tanh at every step; s and the
-          state h before it at every step but the first, where s is a bias and h is zero.
+        - rnn: the state h, which is the output, at every step: the gradient of tanh follows.
+        - lstm, with c' = f c + i g and h = o tanh(c'): i, g and o at every step, and f and the
+          previous cell state c at every step but the first, where c is zero. Each h follows
+          elementwise from o, f, c, i and g.
+        - gru, with h' = z h + (1 - z) tanh(x + r s) and the recurrent product s: z, r and the tanh
+          at every step, and s and the previous state h at every step but the first, where s is a
+          bias and h is zero.
         """
-        length = self.sequence_length
-        later = self.sequence_length - 1
-        return {
-            "rnn": (0, length),
-            "lstm": (3 * length + 2 * later, 0),
-            "gru": (3 * length + later, later),
-        }[self.name]
+        steps = self.sequence_length
+        if self.name == "rnn":
+            return 0, steps
+        if self.name == "lstm":
+            return 3 * steps + 2 * (steps - 1), 0
+        return 3 * steps + (steps - 1), steps - 1
 
     def build(self) -> BuiltModel:
-        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
+        """Inputs and targets are (batch, sequence_length) tokens below vocab_size."""
         import keras
         from keras import layers
 

@@ -1,20 +1,19 @@
-"""What the kernels ask of a framework, whose module `{name}_operations` has these as functions of
-its own tensors:
+"""Operations that kernels need of a framework.
 
-cast(values, dtype), matmul(a, b, transpose_a, transpose_b), sigmoid, tanh, relu, sign,
-reshape(values, shape), concatenate(tensors, axis).
+The module `{name}_operations` of a framework has these functions of the framework's tensors:
 
-scan(step, state, sequences, reverse): (last state, outputs of all steps) of `step` along the first
-axis of `sequences`; `reverse`: from its end. A step takes the state and one of each sequence, and
-gives the next state and outputs, all tuples; outputs stand where the sequences' elements stood that
-they were made of.
-
-convolution_forward(images, filters, kernel), convolution_backward_input(gradient, filters, kernel)
-and convolution_backward_weights(images, gradient, kernel): the output, and the gradients of a sum
-of it, of a `paradnn.families.kernels.Conv2d`; images(values, layout) and filters(values, layout)
-make the operands of these from images in `layout` and filters (height, width, in, out), in the same
-order in memory.
-
-sparse(counts, columns, values, shape): the framework's sparse matrix from its elements, row by row:
-how many each row has, their columns; sparse_matmul(sparse, dense): its product with a dense matrix.
+- cast(values, dtype), matmul(a, b, transpose_a, transpose_b), sigmoid, tanh, relu, sign,
+  reshape(values, shape), concatenate(tensors, axis).
+- scan(step, state, sequences, reverse): applies `step` along the first axis of `sequences`, from
+  its end if `reverse`. Returns the last state and the outputs of all steps. A step takes the state
+  and one element of each sequence, and returns the next state and outputs, all as tuples. Outputs
+  have the positions of the elements that they follow from.
+- convolution_forward(images, filters, kernel), convolution_backward_input(gradient, filters,
+  kernel), convolution_backward_weights(images, gradient, kernel): the output of a
+  `paradnn.families.kernels.Conv2d`, and the gradients of its sum.
+- images(values, layout) and filters(values, layout): make the operands of these from images in
+  `layout` and filters (height, width, in, out), with the same order in memory.
+- sparse(counts, columns, values, shape): the framework's sparse matrix from its elements, row by
+  row: the number of elements of each row, and their columns.
+- sparse_matmul(sparse, dense): the product with a dense matrix.
 """

@@ -1,4 +1,7 @@
-"""PyTorch programs in files of `torch.export.save`, as workloads. Only workers import this module."""
+"""PyTorch programs in files of `torch.export.save`, as workloads.
+
+Only workers import this module.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,7 @@ def plain_archive(path: Path) -> io.BytesIO:
                 if "/models/" in name:
                     model_members.append(name)
         for name in model_members:
-            # PyTorch requires example inputs, which are pickled: an empty member stands for them.
+            # PyTorch requires example inputs, which are pickled: an empty member replaces them.
             examples = re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name)
             plain.writestr(examples, b"")
     copy.seek(0)

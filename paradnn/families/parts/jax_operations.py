@@ -1,4 +1,4 @@
-"""JAX's operations, as the kernels ask for them (`paradnn.families.parts`)."""
+"""The operations of kernels in JAX; `paradnn.families.parts` documents them."""
 # ruff: noqa: D103
 
 import operator

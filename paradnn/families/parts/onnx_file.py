@@ -1,4 +1,6 @@
-"""Models in ONNX files, as workloads for the engines that read them. Only workers import this module.
+"""Models in ONNX files, as workloads for the engines that read them.
+
+Only workers import this module.
 
 An input of the graph that an initializer also names is a weight: files of ONNX's IR version 3 and
 below list every weight among the inputs.
@@ -104,7 +106,7 @@ def _element_type(entry: Any, label: str) -> Any:
 
 
 def _described_type(kind: Any) -> str:
-    """The type of a value in words, such as "a sequence of maps"."""
+    """The type of a value as text, such as "a sequence of maps"."""
     name = kind.WhichOneof("value")
     if name == "sequence_type":
         element = _described_type(kind.sequence_type.elem_type)
@@ -257,7 +259,7 @@ def _fills(slots: Sequence[tuple[str, int]], table: Mapping[str, tuple[int, ...]
 
 
 def _scopes(model: Any) -> Iterator[tuple[dict[str, _Constant], list[Any]]]:
-    """Each graph and function of a model: its constants by name, and the nodes that may use them."""
+    """Each graph and function of a model: its constants by name, and the nodes that use them."""
     graphs = [(model.graph, list(model.graph.node))]
     graphs += [(function, list(function.node)) for function in model.functions]
     while graphs:

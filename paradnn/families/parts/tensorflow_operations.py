@@ -1,4 +1,4 @@
-"""TensorFlow's operations, as the kernels ask for them (`paradnn.families.parts`)."""
+"""The operations of kernels in TensorFlow; `paradnn.families.parts` documents them."""
 # ruff: noqa: D103
 
 from typing import Any
@@ -46,17 +46,17 @@ def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> 
 
 
 def _options(kernel: Conv2d) -> dict[str, Any]:
-    """Strides and paddings as TensorFlow writes them, of all four axes."""
-    around = [(0, 0), *((pad, pad) for pad in kernel.padding), (0, 0)]
-    steps = [1, *kernel.stride, 1]
+    """Strides and paddings of all four axes, in the order of the layout."""
+    paddings = [(0, 0), *((pad, pad) for pad in kernel.padding), (0, 0)]
+    strides = [1, *kernel.stride, 1]
     order = (0, 1, 2, 3) if kernel.layout == "NHWC" else (0, 3, 1, 2)
-    options = {"strides": [steps[axis] for axis in order], "data_format": kernel.layout}
+    options = {"strides": [strides[axis] for axis in order], "data_format": kernel.layout}
     if not any(kernel.padding):
         return {**options, "padding": "VALID"}
     return {
         **options,
         "padding": "EXPLICIT",
-        "explicit_paddings": [side for axis in order for side in around[axis]],
+        "explicit_paddings": [zeros for axis in order for zeros in paddings[axis]],
     }
 
 
@@ -64,18 +64,17 @@ def scan(
     step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False
 ) -> Any:
     length = sequences[0].shape[0]
-    # What a step gives is only known once there is one.
-    specimen = (
-        tf.function(step)
-        .get_concrete_function(state, tuple(each[0] for each in sequences))
-        .structured_outputs[1]
-    )
+    # Trace one step for the types and shapes of its outputs.
+    first_elements = tuple(sequence[0] for sequence in sequences)
+    traced = tf.function(step).get_concrete_function(state, first_elements)
     arrays = tuple(
-        tf.TensorArray(spec.dtype, length, element_shape=spec.shape) for spec in specimen
+        tf.TensorArray(spec.dtype, length, element_shape=spec.shape)
+        for spec in traced.structured_outputs[1]
     )
+    first_index = length - 1 if reverse else 0
 
     def body(index: Any, state: Any, arrays: Any) -> Any:
-        state, outputs = step(state, tuple(each[index] for each in sequences))
+        state, outputs = step(state, tuple(sequence[index] for sequence in sequences))
         arrays = tuple(
             array.write(index, output) for array, output in zip(arrays, outputs, strict=True)
         )
@@ -84,7 +83,7 @@ def scan(
     _, state, arrays = tf.while_loop(
         lambda index, *_: index >= 0 if reverse else index < length,
         body,
-        (tf.constant(length - 1 if reverse else 0), state, arrays),
+        (tf.constant(first_index), state, arrays),
         maximum_iterations=length,
     )
     return state, tuple(array.stack() for array in arrays)

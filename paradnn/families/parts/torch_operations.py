@@ -1,4 +1,4 @@
-"""PyTorch's operations, as the kernels ask for them (`paradnn.families.parts`)."""
+"""The operations of kernels in PyTorch; `paradnn.families.parts` documents them."""
 # ruff: noqa: D103
 
 import operator
@@ -27,7 +27,7 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
 
 
 def images(values: Any, layout: str) -> Any:
-    # Its shapes have the channels first; channels last is an order in memory.
+    # PyTorch's shapes have the channels first. Channels last is an order in memory.
     return values.permute(0, 3, 1, 2) if layout == "NHWC" else values
 
 
@@ -45,38 +45,51 @@ def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
 
 def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
     shape = (gradient.shape[0], kernel.channels, kernel.height, kernel.width)
-    return _backward(gradient, _nothing(gradient, shape), filters, kernel, 0)
+    return _backward(gradient, _shape_only(gradient, shape), filters, kernel, 0)
 
 
 def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
     height, width, channels, count = kernel.filter_shape
-    return _backward(
-        gradient, images, _nothing(gradient, (count, channels, height, width)), kernel, 1
+    shape = (count, channels, height, width)
+    return _backward(gradient, images, _shape_only(gradient, shape), kernel, 1)
+
+
+def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, position: int) -> Any:
+    """The gradient of the images (position 0) or of the filters (1)."""
+    gradients = torch.ops.aten.convolution_backward(
+        gradient,
+        images,
+        filters,
+        bias_sizes=None,
+        stride=list(kernel.stride),
+        padding=list(kernel.padding),
+        dilation=[1, 1],
+        transposed=False,
+        output_padding=[0, 0],
+        groups=1,
+        output_mask=[position == 0, position == 1, False],
     )
+    return gradients[position]
 
 
-def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, which: int) -> Any:
-    wanted = [which == 0, which == 1, False]
-    options = ([*kernel.stride], [*kernel.padding], [1, 1], False, [0, 0], 1, wanted)
-    return torch.ops.aten.convolution_backward(gradient, images, filters, None, *options)[which]
-
-
-def _nothing(like: Any, shape: Sequence[int]) -> Any:
-    """A tensor of which the shape alone is read; it has one element of memory."""
+def _shape_only(like: Any, shape: Sequence[int]) -> Any:
+    """A tensor of this shape with the memory of one element. Its values are never read."""
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
 
 
 def scan(
     step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False
 ) -> Any:
-    found: list[tuple[Any, ...]] = []
-    places = range(sequences[0].shape[0])
-    for index in reversed(places) if reverse else places:
-        state, outputs = step(state, tuple(each[index] for each in sequences))
-        found.append(outputs)
+    steps = list(range(sequences[0].shape[0]))
     if reverse:
-        found.reverse()
-    return state, tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
+        steps.reverse()
+    outputs_by_step: list[tuple[Any, ...]] = []
+    for index in steps:
+        state, outputs = step(state, tuple(sequence[index] for sequence in sequences))
+        outputs_by_step.append(outputs)
+    if reverse:
+        outputs_by_step.reverse()
+    return state, tuple(torch.stack(series) for series in zip(*outputs_by_step, strict=True))
 
 
 def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:

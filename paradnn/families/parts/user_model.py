@@ -56,7 +56,7 @@ def user_workload(
 
 
 def _as_argument(tensors: list[Any]) -> Any:
-    """The argument of a call: the only tensor by itself, several as a list."""
+    """The argument of a call: a tensor, or a list of several."""
     if len(tensors) == 1:
         return tensors[0]
     return tensors
@@ -264,7 +264,7 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
     """Each tensor among the outputs, with its place in their structure; None is no output.
 
     Raises:
-        UnavailableError: If an output is no tensor, or there is none.
+        UnavailableError: If an output is no tensor, or no output is one.
     """
     tensors = []
     for path, value in keras.tree.flatten_with_path(outputs):

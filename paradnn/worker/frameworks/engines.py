@@ -1,12 +1,15 @@
-"""Engines that serve models: LiteRT, ONNX Runtime, OpenVINO. A Keras model is built by TensorFlow
-and converted.
+"""Inference engines: LiteRT, ONNX Runtime, OpenVINO.
 
-What is measured is the engine's own call on a batch that stays where it is. The model is built in
-float32 with a fixed batch size, and `precision` is the artefact's: int8_dynamic has weights in 8
-bits and activations quantised as they come, int8 both, calibrated on batches of the point's own
-inputs. No export is trusted: an artefact that says something else than Keras by more than its
-precision explains is no measurement. A profile is of a second session of the same artefact, since
-an engine decides when it loads one whether it notes the times of operations.
+TensorFlow builds the Keras model in float32 with a fixed batch size, and the engine's converter
+makes an artifact of it. The timed step is the engine's call on a batch that stays in place.
+
+`precision` is that of the artifact. int8_dynamic has 8-bit weights and quantizes activations at run
+time. int8 has both in 8 bits, calibrated on batches of the point's inputs. Every conversion is
+checked: if the outputs differ from those of Keras by more than the precision explains, the point is
+unavailable.
+
+Engines decide when they load an artifact whether they record the times of operations. A profile
+therefore comes from a second session of the same artifact.
 """
 
 from __future__ import annotations
@@ -35,21 +38,27 @@ try:
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     from paradnn.worker.frameworks.tensorflow import TensorFlow
-except ModuleNotFoundError:  # where artefacts come made (`MadeSource`) nothing is built
+except ModuleNotFoundError:  # a machine that runs converted artifacts alone builds nothing
     TensorFlow = Framework  # type: ignore[assignment, misc]
 
-#: Batches that `precision=int8` is calibrated on.
-CALIBRATION = 8
-#: How far an artefact's outputs may be from Keras', as a share of the largest: beyond it they are
-#: another model's.
+#: Number of batches that `precision=int8` is calibrated on.
+CALIBRATION_BATCHES = 8
+#: Largest difference between the outputs of an artifact and of Keras, as a share of the largest
+#: output, by precision.
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.25, "int8_dynamic": 0.25}
 
 
 @dataclass(frozen=True)
 class Session:
-    """An artefact, loaded, with its inputs in place: one step, its outputs, the type in which it
-    computes by its own word, where it was loaded for a profile what all steps but the first spent
-    their time on, and where it has copied the inputs what copies them again.
+    """An artifact that an engine has loaded, with its inputs in place.
+
+    Attributes:
+        run: Runs one step.
+        outputs: Returns the outputs of the last step.
+        computes: Type in which the engine computes, as it reports.
+        trace: Returns the trace of all steps but the first, if the session was loaded for a
+            profile.
+        copy: Copies the inputs again, if the engine has a copy.
     """
 
     run: Callable[[], Any]
@@ -77,16 +86,18 @@ class Source:
         self.batch = [np.array(array, order="C") for array in batch]
         self.threads = threads
         specs = [
-            tf.TensorSpec(array.shape, array.dtype, name=f"input_{n}")
-            for n, array in enumerate(self.batch)
+            tf.TensorSpec(array.shape, array.dtype, name=f"input_{number}")
+            for number, array in enumerate(self.batch)
         ]
 
         def forward(*inputs: tf.Tensor) -> Any:
-            outputs = tf.nest.flatten(
-                model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
-            )
-            # What hands an input through unchanged converts to no operation.
-            return [tf.identity(output, name=f"output_{n}") for n, output in enumerate(outputs)]
+            argument = inputs[0] if len(inputs) == 1 else list(inputs)
+            outputs = tf.nest.flatten(model(argument, training=False))
+            # Converters drop an output that is an input. An identity keeps it.
+            return [
+                tf.identity(output, name=f"output_{number}")
+                for number, output in enumerate(outputs)
+            ]
 
         self.function = tf.function(forward, input_signature=specs)
 
@@ -95,26 +106,26 @@ class Source:
         return convert_variables_to_constants_v2(self.function.get_concrete_function(), **settings)
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
-        """What Keras says of the batch."""
+        """Outputs of the reference for the batch."""
         return [output.numpy() for output in self.function(*self.batch)]
 
     def calibration(self) -> Iterator[list[np.ndarray[Any, Any]]]:
-        """Batches to calibrate on: of the examples that were given, over again where few, else of
-        the step's values.
+        """Batches to calibrate on.
+
+        They are made of the calibration examples, repeated if these are few. Without examples they
+        are permutations of the step's batch.
         """
         size = len(self.batch[0])
-        for number in range(CALIBRATION):
+        for number in range(CALIBRATION_BATCHES):
             if self.examples is None:
                 yield [np.random.default_rng(number).permuted(array) for array in self.batch]
             else:
-                places = np.arange(number * size, (number + 1) * size) % len(self.examples)
-                yield [self.examples[places].astype(self.batch[0].dtype)]
+                indices = np.arange(number * size, (number + 1) * size) % len(self.examples)
+                yield [self.examples[indices].astype(self.batch[0].dtype)]
 
 
 class OnnxSource(Source):
-    """A model that comes as ONNX, and the batch it is measured on; ONNX Runtime says what is
-    expected of it.
-    """
+    """A model in ONNX, and the batch that it is measured on. ONNX Runtime is the reference."""
 
     reference = "ONNX Runtime in float32"
 
@@ -148,13 +159,11 @@ class OnnxSource(Source):
 
 
 class ConvertedArtifact(Source):
-    """An artefact that another machine converted, with the batch it is measured on and what Keras
-    said of that.
-    """
+    """An artifact that another machine converted, with its batch and the outputs of Keras."""
 
     def __init__(self, file: Path, threads: int | None) -> None:
-        with np.load(file, allow_pickle=False) as held:
-            arrays = dict(held)
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
         self.artefact = arrays["artefact"].tobytes()
         self.parameters = arrays["parameters"]
         self.batch = [array for name, array in arrays.items() if name.startswith("input")]
@@ -167,10 +176,14 @@ class ConvertedArtifact(Source):
 
 
 class Engine(TensorFlow):
-    """See `paradnn.worker.frameworks.Framework`; a subclass names itself and converts."""
+    """Base class of the engines. A subclass converts and loads models.
+
+    Attributes:
+        title: The engine's name in messages.
+        precisions: Precisions in addition to float32.
+    """
 
     compile_modes: tuple[str, ...] = ("graph",)
-    #: What it calls itself, and the precisions that it has, beside float32.
     title: str
     precisions: tuple[str, ...] = ()
     _threads: int | None = None
@@ -186,22 +199,23 @@ class Engine(TensorFlow):
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["mode"] != "inference":
-            reason = (
-                "runs forward passes alone: set mode=inference, or framework=tensorflow to train"
+            raise UnavailableError(
+                f"framework={self.name} runs only forward passes: "
+                "set mode=inference, or framework=tensorflow to train"
             )
-            raise UnavailableError(f"framework={self.name} {reason}")
         if point["compile"] != "graph":
             raise UnavailableError(
-                f"framework={self.name} has one way to compile: set compile=graph"
+                f"framework={self.name} has only one compile mode: set compile=graph"
             )
         precision = point["precision"]
-        if precision not in (known := ("float32", *self.precisions)):
+        precisions = ("float32", *self.precisions)
+        if precision not in precisions:
             raise UnavailableError(
-                f"framework={self.name} has no precision={precision}: set one of {', '.join(known)}"
+                f"framework={self.name} has no precision={precision}: "
+                f"set one of {', '.join(precisions)}"
             )
-        source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(
-            workload, batch[0], self._threads
-        )
+        source_class = OnnxSource if isinstance(workload.model, OnnxGraph) else Source
+        source = source_class(workload, batch[0], self._threads)
         self._step = EngineStep(self, source, precision)
         if "keep" in point:
             self._step.run(1)
@@ -209,48 +223,46 @@ class Engine(TensorFlow):
         return self._step
 
     def made_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
-        """A model that another machine converted, which is known by the sizes of its arrays alone,
-        and its step.
+        """The step of a model that another machine converted.
+
+        The returned model has only the sizes of its arrays.
         """
-        made = ConvertedArtifact(Path(point["artefact"]), self._threads)
-        self._step = EngineStep(self, made, point["precision"])
-        trained, fixed = ([np.broadcast_to(0.0, count)] for count in made.parameters)
-        specs = tuple(ArraySpec(array.shape[1:], str(array.dtype)) for array in made.batch)
-        return BuiltModel(FunctionModel(len, trained, fixed), specs), self._step
+        source = ConvertedArtifact(Path(point["artefact"]), self._threads)
+        self._step = EngineStep(self, source, point["precision"])
+        trainable, fixed = ([np.broadcast_to(0.0, count)] for count in source.parameters)
+        specs = tuple(ArraySpec(array.shape[1:], str(array.dtype)) for array in source.batch)
+        return BuiltModel(FunctionModel(len, trainable, fixed), specs), self._step
 
     def convert(self, source: Source, precision: str) -> bytes:
-        """The artefact. Raises UnavailableError."""
+        """Convert the model. Raises UnavailableError if the engine cannot."""
         raise NotImplementedError
 
     def load(
         self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
     ) -> Session:
-        """The artefact in the engine, which with a folder for its `traces` notes the times of
-        operations. Raises UnavailableError with the engine's own words where it cannot.
+        """Load the artifact into the engine.
+
+        Args:
+            artefact: Result of `convert`.
+            source: The model with its batch.
+            precision: That of the point.
+            traces: Folder for the times of operations; None records none.
+
+        Raises:
+            UnavailableError: If the engine cannot run the model, with the engine's message.
         """
         raise NotImplementedError
 
     @contextlib.contextmanager
     def refusing(self, *errors: type[Exception], precision: str = "float32") -> Iterator[None]:
-        """UnavailableError where one of these is raised, with the line of it that names an operation, or
-        its first.
+        """Turn these exceptions into UnavailableError, with the most informative line of the message.
+
+        That is the line that names an operation, else the first one.
         """
         try:
             yield
         except errors as error:
-            said = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-                type(error).__name__
-            ]
-            # OpenVINO begins with where in its own source that is.
-            lines = [
-                line for line in said if not line.startswith(("Exception from", "Check '"))
-            ] or said
-            named = [
-                line.rpartition("error: ")[2]
-                for line in lines
-                if "error: " in line or "No conversion" in line
-            ]
-            reason = f"{self.title} cannot run this model: {[*named, *lines][0][:200]}"
+            reason = f"{self.title} cannot run this model: {_informative_line(error)}"
             raise UnavailableError(f"{reason}{_remedy(precision)}") from error
 
     @contextlib.contextmanager
@@ -263,9 +275,7 @@ class Engine(TensorFlow):
 
 
 class EngineStep(Step):
-    """See `paradnn.worker.frameworks.Step`: converted and loaded when it first runs, as others
-    compile then.
-    """
+    """A step of an engine. The first run converts and loads the model, as others compile then."""
 
     profile: Session
 
@@ -278,18 +288,18 @@ class EngineStep(Step):
         self._conversion: Conversion | None = None
 
     def run(self, steps: int) -> float | None:
-        run = (self._session or self._open()).run
+        session = self._session or self._open()
         for _ in range(steps):
-            run()
+            session.run()
         return None
 
     def _open(self) -> Session:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self._artefact = self._source.artefact or self._engine.convert(
             self._source, self._precision
         )
         session = self._engine.load(self._artefact, self._source, self._precision)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         # A model may fail on these inputs only when it runs. Engines raise RuntimeError or a
         # subclass, and TypeError or ValueError for values that NumPy cannot hold.
         with self._engine.refusing(RuntimeError, TypeError, ValueError, precision=self._precision):
@@ -308,38 +318,47 @@ class EngineStep(Step):
         return session
 
     def save(self, file: Path, workload: BuiltModel) -> None:
-        """Keep the artefact, the batch and what Keras says of it for another machine
-        (`MadeSource`).
+        """Save the artifact, the batch and the outputs of Keras for another machine.
+
+        `ConvertedArtifact` reads the file.
         """
-        arrays: dict[str, Any] = {f"input_{n}": array for n, array in enumerate(self._source.batch)}
-        arrays |= {f"output_{n}": array for n, array in enumerate(self._source.expected())}
-        weights = workload.model.trainable_variables, workload.model.non_trainable_variables
-        parameters = [sum(math.prod(each.shape) for each in part) for part in weights]
+        arrays: dict[str, Any] = {}
+        for number, array in enumerate(self._source.batch):
+            arrays[f"input_{number}"] = array
+        for number, array in enumerate(self._source.expected()):
+            arrays[f"output_{number}"] = array
+        parameters = [
+            sum(math.prod(variable.shape) for variable in variables)
+            for variables in (
+                workload.model.trainable_variables,
+                workload.model.non_trainable_variables,
+            )
+        ]
         np.savez(
             file, artefact=np.frombuffer(self._artefact, np.uint8), parameters=parameters, **arrays
         )
 
     @contextlib.contextmanager
     def profiled(self, folder: Path) -> Iterator[None]:
-        """Meanwhile it runs in a session that notes the times of operations."""
+        """Run in a session that records the times of operations, inside the context."""
         plain = self._session
-        self._session = self.profile = self._engine.load(
-            self._artefact, self._source, self._precision, folder
-        )
+        self.profile = self._engine.load(self._artefact, self._source, self._precision, folder)
+        self._session = self.profile
         try:
             yield
         finally:
             self._session = plain
 
     def calibrate(self, examples: Any) -> None:
-        # What is timed, and compared with Keras, is of the kind that it is calibrated on: others
-        # would be cut off.
-        self._source.examples, [place] = examples, self._source.batch
-        np.copyto(place, examples[np.arange(len(place)) % len(examples)])
+        # The timed batch, which is compared with Keras too, is made of the same examples. Values
+        # outside the calibrated range would be clipped.
+        self._source.examples = examples
+        [batch] = self._source.batch
+        np.copyto(batch, examples[np.arange(len(batch)) % len(examples)])
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        for place, array in zip(self._source.batch, inputs, strict=True):
-            np.copyto(place, array)
+        for batch, array in zip(self._source.batch, inputs, strict=True):
+            np.copyto(batch, array)
         assert self._session
         self._session.copy()
         self.run(1)
@@ -357,9 +376,25 @@ class EngineStep(Step):
         return self._conversion
 
 
+def _informative_line(error: Exception) -> str:
+    """At most 200 characters of the message: the line that names an operation, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # OpenVINO's messages begin with a place in its source.
+    statements = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    statements = statements or lines
+    for line in statements:
+        if "error: " in line or "No conversion" in line:
+            return line.rpartition("error: ")[2][:200]
+    return statements[0][:200]
+
+
 def _remedy(precision: str) -> str:
-    """What helps where a model is not what it should be in this precision."""
-    return "" if precision == "float32" else ": set precision=float32"
+    """What to do if a model cannot be used in this precision."""
+    if precision == "float32":
+        return ""
+    return ": set precision=float32"
 
 
 def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
@@ -382,7 +417,7 @@ def largest_error(outputs: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def onnx_model(source: Source) -> Any:
-    """The model as ONNX, by tf2onnx where it does not come as such."""
+    """The model in ONNX. tf2onnx converts it if it has another form."""
     if isinstance(source, OnnxSource):
         return source.graph
     with reraise_as_unavailable(
@@ -392,10 +427,11 @@ def onnx_model(source: Source) -> Any:
     from onnx import helper
 
     def complement(context: Any, node: Any, name: str, args: Any) -> None:
-        """Erfc(x), which ONNX lacks, as 1 - Erf(x)."""
+        """Replace Erfc(x), which ONNX lacks, by 1 - Erf(x)."""
         dtype = context.get_dtype(node.output[0])
         shape = context.get_shape(node.output[0])
-        outputs, [inner] = list(node.output), list(node.input)
+        outputs = list(node.output)
+        [inner] = node.input
         context.remove_node(node.name)
         error = context.make_node("Erf", [inner], dtypes=[dtype], shapes=[shape])
         one = context.make_const(f"{name}_one", np.ones((), helper.tensor_dtype_to_np_dtype(dtype)))
@@ -404,8 +440,8 @@ def onnx_model(source: Source) -> Any:
         )
 
     handlers: dict[str, Any] = {"Erfc": (complement, [])}
-    # Of a function it would make inputs of constants that the model captured; loops stay whole, as
-    # it knows them.
+    # tf2onnx would turn captured constants of a function into inputs, so they are frozen here. It
+    # converts whole loops, so these are not lowered.
     frozen = source.frozen(lower_control_flow=False, aggressive_inlining=True)
     model, _ = tf2onnx.convert.from_graph_def(
         frozen.graph.as_graph_def(add_shapes=True),

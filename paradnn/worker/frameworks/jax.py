@@ -1,8 +1,9 @@
-"""JAX: one jitted step over Keras' stateless calls, its state donated, synchronised once a block.
+"""JAX: one jitted step over Keras' stateless calls, synchronized once per block.
 
-Weights, moving statistics and the optimizer's variables go in and come out of one compiled program
-that overwrites them in place. JAX compiles with XLA alone, so `compile=graph` and `compile=xla` are
-the same program; `eager` runs each operation by itself (`jax.disable_jit`).
+The state is donated: one compiled program reads weights, moving statistics and the optimizer's
+variables and overwrites them in place. XLA is JAX's only compiler, so `compile=graph` and
+`compile=xla` are the same program. `compile=eager` runs each operation separately
+(`jax.disable_jit`).
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW
 
-#: How many programs this process has compiled.
+#: The number of programs that this process has compiled.
 _compiled = {"programs": 0}
 
 
@@ -56,19 +57,22 @@ class Jax(Framework):
             )
         self._device = devices[index]
         self._devices = [self._device]
-        # Keras' variables and the batch go where the process' default device is.
+        # Keras places its variables on the default device of the process.
         jax.config.update("jax_default_device", self._device)
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        inputs, targets = (
-            [jax.device_put(array, self._device) for array in arrays] for arrays in batch
-        )
-        inputs = workload.prepare(inputs)
+        inputs = workload.prepare([jax.device_put(array, self._device) for array in batch[0]])
+        targets = [jax.device_put(array, self._device) for array in batch[1]]
         optimizer = None
         if point["mode"] == "train":
             optimizer = make_optimizer(point, workload.model.trainable_variables)
         return JaxStep(
-            workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager"
+            workload,
+            optimizer,
+            inputs,
+            targets,
+            device=self._device,
+            eager=point["compile"] == "eager",
         )
 
     def make_kernel(
@@ -86,7 +90,8 @@ class Jax(Framework):
 
             return run
 
-        def add(total: Any, values: Any) -> Any:  # in place; a loop, since XLA would fuse them
+        def add(total: Any, values: Any) -> Any:
+            # In place. A loop, since XLA would fuse consecutive additions.
             return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
 
         function = jax.jit(add, donate_argnums=0)
@@ -102,7 +107,7 @@ class Jax(Framework):
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-        # No Python events: they would be most of the trace and most of the slowdown.
+        # Without Python events, which would be most of the trace and of the slowdown.
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         try:
@@ -115,10 +120,13 @@ class Jax(Framework):
             jax.profiler.stop_trace()
 
     def peak_device_memory(self) -> int | None:
-        # None on a CPU; some plug-ins report nothing.
-        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
-        known = [int(peak) for peak in peaks if peak is not None]
-        return sum(known) if known else None
+        # CPUs and some plug-ins have no statistics.
+        statistics = [device.memory_stats() or {} for device in self._devices]
+        peaks = [entry.get("peak_bytes_in_use") for entry in statistics]
+        known_peaks = [int(peak) for peak in peaks if peak is not None]
+        if not known_peaks:
+            return None
+        return sum(known_peaks)
 
     def out_of_memory(self, error: BaseException) -> str | None:
         if not isinstance(error, RuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
@@ -129,10 +137,18 @@ class Jax(Framework):
 
 
 class JaxStep(Step):
-    """A compiled step, with the state that it hands from call to call, on `device`, a device or a
-    sharding: state that is not committed to one makes the first step a program of its own, and the
-    second is compiled again. `outputs` is the sharding of what comes out; None: that of what goes
-    in.
+    """A compiled step and the state that it passes from call to call.
+
+    The state is committed to `device`. Otherwise the first step would be a separate program, and
+    the second step would be compiled again.
+
+    Args:
+        workload: The model and its loss.
+        optimizer: That of training; None for inference.
+        inputs, targets: The batch on the device.
+        device: A device or a sharding.
+        eager: Whether operations run uncompiled.
+        outputs: Sharding of the outputs; None: that of the inputs.
     """
 
     def __init__(
@@ -141,6 +157,7 @@ class JaxStep(Step):
         optimizer: Any,
         inputs: Sequence[Any],
         targets: Sequence[Any],
+        *,
         device: Any,
         eager: bool,
         outputs: Any = None,
@@ -166,9 +183,12 @@ class JaxStep(Step):
             self.function = _training_step(workload, optimizer)
             self._constants = (inputs, targets)
             donated = (0, 1, 2)
-        self._state: Any = self._placed() if workload.carried is None else workload.carried
-        if self._carrying and not self._state:
-            self._state += self._placed()
+        if workload.carried is None:
+            self._state: Any = self._placed_variables()
+        else:
+            self._state = workload.carried
+            if not self._state:
+                self._state += self._placed_variables()
         if not eager:
             self._forward = jax.jit(self._forward)
             shardings = {} if outputs is None else {"out_shardings": outputs}
@@ -183,11 +203,11 @@ class JaxStep(Step):
                 return None
             for _ in range(steps):
                 *self._state, loss = self.function(*self._state, *self._constants)
-            # The loss comes out of the same program as the last update: reading it waits for all.
+            # The program of the last update returns it, so reading it waits for all steps.
             return float(loss)
 
     def advance(self) -> Any:
-        """The outputs of one step of inference, which hands on what it carries."""
+        """Run one inference step, which updates the carried variables. Returns the outputs."""
         if not self._carrying:
             return self.function(*self._state, *self._constants)
         output, self._state[1] = self.function(*self._state, *self._constants)
@@ -202,26 +222,26 @@ class JaxStep(Step):
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         with self._mode():
-            return np.asarray(
-                self._forward(*self._state[:2], jax.device_put(list(inputs), self._device))
-            )
+            arrays = jax.device_put(list(inputs), self._device)
+            return np.asarray(self._forward(*self._state[:2], arrays))
 
     def values(self) -> list[Any]:
-        # Copies, since the next step overwrites these in place.
+        # Copies, because the next step overwrites these arrays in place.
         return [np.array(value) for group in self._state for value in group]
 
     def assign(self, values: Sequence[Any]) -> None:
-        rest = iter(values)
-        for group in self._variables:
-            for variable in group:
-                variable.assign(next(rest))
-        self._state = self._placed()
+        variables = [variable for group in self._variables for variable in group]
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        self._state = self._placed_variables()
 
     def _mode(self) -> contextlib.AbstractContextManager[Any]:
-        return jax.disable_jit() if self._eager else contextlib.nullcontext()
+        if self._eager:
+            return jax.disable_jit()
+        return contextlib.nullcontext()
 
-    def _placed(self) -> Any:
-        """The values of the Keras variables, group by group, where the state is."""
+    def _placed_variables(self) -> Any:
+        """The values of the Keras variables on the device, by group."""
         device = self._device
         return tuple(
             [jax.device_put(variable.value, device) for variable in group]
@@ -233,44 +253,44 @@ class JaxStep(Step):
 
     def compile_note(self) -> str | None:
         if self._eager:
-            return "jax.disable_jit: each operation is a program of its own, compiled when it first runs"
+            return (
+                "jax.disable_jit: each operation is a separate program, compiled when it first runs"
+            )
         programs = self.function._cache_size()
         note = "jax.jit: graph and xla are the same program"
         if programs == 1:
             return note
-        return f"{note}; it was compiled {programs} times"
+        return f"{note}, compiled {programs} times"
 
     def products(self) -> Sequence[Cost]:
         if self._eager:
             return ()
         try:
             from paradnn.worker.profile.protos import HloModuleProto
-        except ModuleNotFoundError:  # the worker needs protobuf for nothing else
+        except ModuleNotFoundError:  # protobuf, which the worker needs only here
             return ()
-        # JAX finds the program that it has compiled for these arguments.
-        executable = (
-            self.function.lower(*self._state, *self._constants).compile().runtime_executable()
-        )
+        # JAX returns the program that it has already compiled for these arguments.
+        program = self.function.lower(*self._state, *self._constants).compile()
         modules = [
-            HloModuleProto.FromString(m.as_serialized_hlo_module_proto())
-            for m in executable.hlo_modules()
+            HloModuleProto.FromString(module.as_serialized_hlo_module_proto())
+            for module in program.runtime_executable().hlo_modules()
         ]
         return HloCosts(modules).products()
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
-    """(weights, other variables, optimizer's variables, inputs, targets) -> the first three
-    updated, and the loss.
+    """A function of weights, other variables, optimizer variables, inputs and targets.
+
+    It returns the updated variables, in the same order, and the loss.
     """
     model = workload.model
-    loss_of = workload.loss
 
     def train_step(weights: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:
         def compute(weights: Any) -> Any:
             batch = inputs[0] if len(inputs) == 1 else inputs
             outputs, updated = model.stateless_call(weights, others, batch, training=True)
-            loss = loss_of(targets, outputs)
-            # The scale is one of the optimizer's variables.
+            loss = workload.loss(targets, outputs)
+            # The scale of the loss is one of the optimizer's variables.
             with keras.StatelessScope(
                 state_mapping=list(zip(optimizer.variables, slots, strict=True))
             ):
@@ -284,32 +304,35 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
 
 
 def _inference_step(workload: BuiltModel, carrying: bool = False) -> Any:
-    """(weights, other variables, inputs) -> outputs; `carrying`: and the other variables as they
-    are then.
+    """A function of weights, other variables and inputs that returns the outputs.
+
+    With `carrying` it also returns the other variables as they are afterwards.
     """
     model = workload.model
 
     def inference_step(weights: Any, others: Any, inputs: Any) -> Any:
         batch = inputs[0] if len(inputs) == 1 else inputs
         outputs, carried = model.stateless_call(weights, others, batch, training=False)
-        return (outputs, carried) if carrying else outputs
+        if carrying:
+            return outputs, carried
+        return outputs
 
     return inference_step
 
 
-def _count(event: str, _: float, **__: Any) -> None:
-    """Count what XLA compiles, as JAX itself reports it."""
-    _compiled["programs"] += event == "/jax/core/compile/backend_compile_duration"
+def _count_compilation(event: str, _duration: float, **_metadata: Any) -> None:
+    """Count the programs that XLA compiles, as JAX reports them."""
+    if event == "/jax/core/compile/backend_compile_duration":
+        _compiled["programs"] += 1
 
 
-jax.monitoring.register_event_duration_secs_listener(_count)
+jax.monitoring.register_event_duration_secs_listener(_count_compilation)
 FRAMEWORK = Jax
 
 
-# Over several devices of one process: the same jitted step, its batch sharded and its state on
-# every device. XLA's partitioner makes one program for all devices out of it and puts in the
-# all-reduces. It keeps the meaning of the step, so batch statistics are those of the whole batch,
-# as on one device.
+# Over several devices of one process, the same jitted step has its batch sharded and its state
+# replicated. XLA's partitioner turns it into one program for all devices and inserts the
+# all-reduces. The result is that of one device: batch statistics are those of the whole batch.
 
 _AXIS = "batch"
 
@@ -328,24 +351,24 @@ class DistributedJax(Jax):
         wanted = self._layout.devices
         if kind == "cpu":
             bind(self._layout.cores)
-            # One pool serves all devices of the CPU; the variable is what XLA sizes it by. A device
-            # that waits for the others in an all-reduce holds a thread: with none to spare the
-            # others never get there.
+            # XLA reads from this variable the size of the pool that serves all devices of the CPU.
+            # A device that waits in an all-reduce occupies a thread. Without spare threads the
+            # other devices would never reach the all-reduce.
             os.environ["NPROC"] = str(wanted * (self._layout.threads + 1))
             jax.config.update("jax_num_cpu_devices", index + wanted)
         super().open_device(platform)
-        there = jax.devices(kind)
-        if index + wanted > len(there):
+        devices = jax.devices(kind)
+        if index + wanted > len(devices):
             raise UnavailableError(
-                f"JAX {jax.__version__} sees {len(there)} {kind} device(s), not {wanted} from number {index} on"
+                f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), "
+                f"not {wanted} from number {index} on"
             )
-        self._devices = there[index : index + wanted]
+        self._devices = devices[index : index + wanted]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        along = jax.sharding.PartitionSpec
-        sharded = jax.sharding.NamedSharding(self._mesh, along(_AXIS))
-        everywhere = jax.sharding.NamedSharding(self._mesh, along())
+        sharded = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(_AXIS))
+        replicated = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
         inputs, targets = ([jax.device_put(array, sharded) for array in arrays] for arrays in batch)
         optimizer = None
         variables = list(workload.model.variables)
@@ -353,11 +376,15 @@ class DistributedJax(Jax):
             optimizer = make_optimizer(point, workload.model.trainable_variables)
             variables += optimizer.variables
         for variable in variables:
-            variable.assign(jax.device_put(variable.value, everywhere))
-        outputs = sharded if optimizer is None else everywhere
-        eager = point["compile"] == "eager"
+            variable.assign(jax.device_put(variable.value, replicated))
         return JaxStep(
-            workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs
+            workload,
+            optimizer,
+            inputs,
+            targets,
+            device=replicated,
+            eager=point["compile"] == "eager",
+            outputs=sharded if optimizer is None else replicated,
         )
 
 

@@ -1,8 +1,7 @@
-"""LiteRT (TensorFlow Lite): the model as a flat buffer of built-in operations, run by its
-interpreter.
+"""LiteRT (TensorFlow Lite): the interpreter on a flat buffer of built-in operations.
 
-Operations that only TensorFlow has (Flex) are refused when a model is converted, since they would
-not run elsewhere.
+A model with operations that only TensorFlow has (Flex) cannot be converted, since it would not run
+on other machines.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import logging
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 from ai_edge_litert.interpreter import Interpreter
 
@@ -28,15 +28,14 @@ class LiteRT(Engine):
     def convert(self, source: Source, precision: str) -> bytes:
         import tensorflow as tf
 
-        logging.getLogger("absl").setLevel(
-            logging.ERROR
-        )  # it advises; what it says last would be a crash's reason
+        # Suppress its advice: the last line of output becomes the reason of a crash.
+        logging.getLogger("absl").setLevel(logging.ERROR)
         function = source.frozen()
-        if precision == "int8" and any(
-            each.type == "Enter" for each in function.graph.get_operations()
-        ):
+        has_loop = any(entry.type == "Enter" for entry in function.graph.get_operations())
+        if precision == "int8" and has_loop:
             raise UnavailableError(
-                "LiteRT's converter does not survive the calibration of a loop: use int8_dynamic"
+                "LiteRT's converter crashes in the calibration of a loop: "
+                "set precision=int8_dynamic"
             )
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
@@ -50,11 +49,10 @@ class LiteRT(Engine):
                 tf.lite.OpsSet.TFLITE_BUILTINS_INT8,
                 tf.lite.OpsSet.TFLITE_BUILTINS,
             ]
-        with (
-            self.refusing(Exception),
-            warnings.catch_warnings(),
-        ):  # its exceptions share no class of their own
-            warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
+        # Its exceptions share no base class.
+        with self.refusing(Exception), warnings.catch_warnings():
+            # It warns that inputs and outputs stay float32, as intended.
+            warnings.simplefilter("ignore")
             return bytes(converter.convert())
 
     def load(
@@ -62,26 +60,26 @@ class LiteRT(Engine):
     ) -> Session:
         if traces:
             raise UnavailableError(
-                "LiteRT's interpreter for Python takes no profiler: measure with measure.profile=false"
+                "LiteRT's interpreter for Python takes no profiler: set measure.profile=false"
             )
         threads = source.threads or len(os.sched_getaffinity(0))
         with self.refusing(RuntimeError, ValueError):
             interpreter = Interpreter(model_content=artefact, num_threads=threads)
             interpreter.allocate_tensors()
-        # By name: the order is the converter's own.
-        places = sorted(interpreter.get_input_details(), key=lambda place: place["name"])
+        # By name, because the converter changes the order of the inputs.
+        inputs = sorted(interpreter.get_input_details(), key=lambda details: details["name"])
 
         def copy() -> None:
-            for place, array in zip(places, source.batch, strict=True):
-                interpreter.set_tensor(place["index"], array)
+            for details, array in zip(inputs, source.batch, strict=True):
+                interpreter.set_tensor(details["index"], array)
 
         copy()
-        results = [place["index"] for place in interpreter.get_output_details()]
-        return Session(
-            interpreter.invoke,
-            lambda: [interpreter.get_tensor(place) for place in results],
-            copy=copy,
-        )
+        output_indices = [details["index"] for details in interpreter.get_output_details()]
+
+        def outputs() -> list[Any]:
+            return [interpreter.get_tensor(index) for index in output_indices]
+
+        return Session(interpreter.invoke, outputs, copy=copy)
 
 
 FRAMEWORK = LiteRT

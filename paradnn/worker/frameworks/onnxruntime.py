@@ -1,6 +1,4 @@
-"""ONNX Runtime on its CPU provider: the model as ONNX by tf2onnx, quantised by ONNX Runtime's own
-tools.
-"""
+"""ONNX Runtime on its CPU provider. Its own tools quantize models."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ class OnnxRuntime(Engine):
         model = onnx_model(source)
         if precision == "float32":
             return model.SerializeToString()
-        return quantised(model, source, precision)
+        return quantized(model, source, precision)
 
     def load(
         self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
@@ -54,11 +52,12 @@ class OnnxRuntime(Engine):
         if traces:
             options.enable_profiling = True
             options.profile_file_prefix = str(traces / "onnxruntime")
-        with self.refusing(Exception):  # its exceptions share no class of their own
+        # Its exceptions share no base class.
+        with self.refusing(Exception):
             session = onnxruntime.InferenceSession(
                 artefact, options, providers=["CPUExecutionProvider"]
             )
-        # Bound once: neither inputs nor outputs are copied in a step.
+        # Bound once, so that a step copies neither inputs nor outputs.
         bound = session.io_binding()
         for entry, array in zip(session.get_inputs(), source.batch, strict=True):
             bound.bind_cpu_input(entry.name, array)
@@ -145,12 +144,19 @@ def _shapes(entries: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
     ]
 
 
-def quantised(model: Any, source: Source, precision: str) -> bytes:
-    """The ONNX model with weights in 8 bits, and for int8 activations as well (its QDQ form)."""
-    # Which takes the package onnx.
+def quantized(model: Any, source: Source, precision: str) -> bytes:
+    """Quantize an ONNX model with ONNX Runtime's tools.
+
+    int8_dynamic has 8-bit weights. int8 has 8-bit activations too, in QDQ format.
+
+    Raises:
+        UnavailableError: If the tools cannot quantize the model.
+    """
+    # Imported here because it needs the package onnx.
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-    logging.getLogger().setLevel(logging.ERROR)  # it advises to prepare what is prepared
+    # Suppress its advice to prepare the model, which is prepared already.
+    logging.getLogger().setLevel(logging.ERROR)
     names = [entry.name for entry in graph_inputs(model)]
     batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
@@ -158,19 +164,22 @@ def quantised(model: Any, source: Source, precision: str) -> bytes:
         after = Path(folder) / "after.onnx"
         before.write_bytes(model.SerializeToString())
         with reraise_as_unavailable(
-            "ONNX Runtime cannot quantise this model", Exception
+            "ONNX Runtime cannot quantize this model", Exception
         ):  # whatever its tools meet in it
             if precision == "int8_dynamic":
                 quantize_dynamic(before, after, weight_type=QuantType.QInt8)
             else:
                 reader: Any = SimpleNamespace(get_next=lambda: next(batches, None))
-                # OpenVINO computes nonsense from activations with a zero point of their own (errors
-                # of 1.7 for 0.013).
-                form: Any = {
-                    "quant_format": QuantFormat.QDQ,
-                    "extra_options": {"ActivationSymmetric": True},
-                }
-                quantize_static(before, after, reader, weight_type=QuantType.QInt8, **form)
+                # Symmetric, because OpenVINO computes wrong results from activations with a zero
+                # point: errors of 1.7 in place of 0.013.
+                quantize_static(
+                    before,
+                    after,
+                    reader,
+                    quant_format=QuantFormat.QDQ,
+                    weight_type=QuantType.QInt8,
+                    extra_options={"ActivationSymmetric": True},
+                )
         return after.read_bytes()
 
 

@@ -1,7 +1,7 @@
-"""OpenVINO on a CPU: the model as ONNX by tf2onnx, compiled by OpenVINO.
+"""OpenVINO on a CPU, from an ONNX model.
 
-Left alone it computes in bfloat16 on processors that have it, whatever the model says: the
-precision is set, and what it says of itself is recorded.
+By default OpenVINO computes in bfloat16 on processors that support it, whatever the model's type.
+The precision is therefore set explicitly, and the type that OpenVINO reports is recorded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 class OpenVino(Engine):
-    """See `paradnn.worker.frameworks.Framework`; int8 is the artefact that ONNX Runtime's tools
-    calibrate.
-    """
+    """See `paradnn.worker.frameworks.Framework`. ONNX Runtime's tools calibrate int8 models."""
 
     name = "openvino"
     title = "OpenVINO"
@@ -38,8 +36,8 @@ class OpenVino(Engine):
         with reraise_as_unavailable(
             "precision=int8 is calibrated by ONNX Runtime's tools", ImportError
         ):
-            from paradnn.worker.frameworks.onnxruntime import quantised
-        return quantised(model, source, precision)
+            from paradnn.worker.frameworks.onnxruntime import quantized
+        return quantized(model, source, precision)
 
     def load(
         self, artefact: bytes, source: Source, precision: str, traces: Path | None = None
@@ -57,28 +55,30 @@ class OpenVino(Engine):
             model = core.read_model(artefact)
             compiled = core.compile_model(model, "CPU", settings)
         request = compiled.create_infer_request()
-        for place, array in enumerate(source.batch):
-            # Shared, so that no step copies it.
-            request.set_input_tensor(place, openvino.Tensor(array, shared_memory=True))
+        for index, array in enumerate(source.batch):
+            # Shared memory, so that no step copies the input.
+            request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
 
         def outputs() -> Sequence[Any]:
             return [
-                request.get_output_tensor(place).data.copy()
-                for place in range(len(compiled.outputs))
+                request.get_output_tensor(index).data.copy()
+                for index in range(len(compiled.outputs))
             ]
 
         computes = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if not traces:
             return Session(request.infer, outputs, computes)
-        counted = _Counted(request, operation_costs(model, compiled.get_runtime_model()))
-        return Session(counted.run, outputs, computes, counted.trace)
+        profiled = _ProfiledRequest(request, operation_costs(model, compiled.get_runtime_model()))
+        return Session(profiled.run, outputs, computes, profiled.trace)
 
 
-class _Counted:
-    """Steps, and the performance counters behind them. Of each operation OpenVINO tells the mean
-    over all of a model's runs, in whole microseconds: what the first run took is taken off, which
-    also prepares. When an operation began is not told: they are laid end to end within a step, as
-    its single stream runs them.
+class _ProfiledRequest:
+    """An inference request with OpenVINO's performance counters.
+
+    Per operation OpenVINO reports the mean time over all runs of a model, in whole microseconds.
+    The first run, which also prepares the model, is subtracted. OpenVINO does not report when an
+    operation begins, so a step's operations follow each other without gaps, as in its single
+    stream.
     """
 
     def __init__(self, request: Any, costs: Mapping[str, Cost]) -> None:
@@ -105,69 +105,67 @@ class _Counted:
     def trace(self) -> Trace:
         steps = self._runs - 1
         trace = Trace(self._seconds)
-        took = []
+        times: list[tuple[str, str, float]] = []
         for entry in self._executed():
             name = f"{entry.node_name} ({entry.exec_type})"
             cost = self._costs.get(entry.node_name) or operation_cost(entry.node_type, [], [])
             trace.stated[name, cost.kind] = cost
             all_runs = self._runs * entry.real_time.total_seconds()
-            took.append(
-                (
-                    name,
-                    cost.kind,
-                    max(0.0, all_runs - self._first.get(entry.node_name, 0.0)) / steps,
-                )
-            )
+            later_runs = max(0.0, all_runs - self._first.get(entry.node_name, 0.0))
+            times.append((name, cost.kind, later_runs / steps))
         step = trace.seconds / steps
-        scale = min(
-            1.0, step / max(1e-9, sum(seconds for *_, seconds in took))
-        )  # rounded, they may exceed the step
+        # The sum of rounded times may exceed the step.
+        scale = min(1.0, step / max(1e-9, sum(seconds for *_, seconds in times)))
         for number in range(steps):
             start = number * step
-            for name, kind, seconds in took:
+            for name, kind, seconds in times:
                 trace.events.append(Event("stream", name, kind, start, start + scale * seconds))
                 start += scale * seconds
         return trace
 
 
 def operation_costs(model: Any, compiled: Any) -> dict[str, Cost]:
-    """The cost of each operation of the `compiled` model (`get_runtime_model()`) by its name. What
-    was made of several has the products of those in the `model` that was read.
+    """The cost of each operation of a compiled model by its name.
+
+    Args:
+        model: The model that was read.
+        compiled: What `get_runtime_model()` returns. An operation that fuses several of the read
+            model has their products.
     """
     original = {
-        each.get_friendly_name(): _cost(each, each.get_type_name())
-        for each in model.get_ordered_ops()
+        operation.get_friendly_name(): _cost(operation, operation.get_type_name())
+        for operation in model.get_ordered_ops()
     }
     costs = {}
-    for each in compiled.get_ordered_ops():
-        told = each.get_rt_info()
-        kind = str(told["layerType"].value)
-        cost = _cost(each, kind)
-        parts = [
-            original[name]
-            for name in str(told["originalLayersNames"].value).split(",")
-            if name in original
-        ]
+    for operation in compiled.get_ordered_ops():
+        information = operation.get_rt_info()
+        kind = str(information["layerType"].value)
+        cost = _cost(operation, kind)
+        names = str(information["originalLayersNames"].value).split(",")
+        parts = [original[name] for name in names if name in original]
         products = [part for part in parts if part.product_flops]
         if products and not cost.product_flops:
             flops = sum(part.product_flops for part in products)
             cost = Cost(kind, products[0].category, flops, None, flops, products[0].dtype)
-        costs[each.get_friendly_name()] = cost
+        costs[operation.get_friendly_name()] = cost
     return costs
 
 
-def _cost(each: Any, kind: str) -> Cost:
-    if any(port.get_partial_shape().is_dynamic for port in (*each.inputs(), *each.outputs())):
+def _cost(operation: Any, kind: str) -> Cost:
+    ports = [*operation.inputs(), *operation.outputs()]
+    if any(port.get_partial_shape().is_dynamic for port in ports):
         return operation_cost(kind, [], [])
-    sides = (
-        [Shape(_type(port), tuple(port.get_shape())) for port in ports]
-        for ports in (each.inputs(), each.outputs())
-    )
-    return operation_cost(kind, *sides)
+    inputs = [_shape(port) for port in operation.inputs()]
+    outputs = [_shape(port) for port in operation.outputs()]
+    return operation_cost(kind, inputs, outputs)
 
 
-def _type(port: Any) -> str:
-    """Its type by NumPy's name: float32 for f32."""
+def _shape(port: Any) -> Shape:
+    return Shape(_type_name(port), tuple(port.get_shape()))
+
+
+def _type_name(port: Any) -> str:
+    """NumPy's name of the element type, such as float32 for f32."""
     name: str = port.get_element_type().get_type_name()
     letters = name.rstrip("0123456789")
     return f"{_LETTERS.get(letters, letters)}{name.removeprefix(letters)}"

@@ -1,8 +1,8 @@
-"""PyTorch: forward pass, gradients and update in a plain loop, the loss read once a block.
+"""PyTorch: forward pass, gradients and update in a plain loop. The loss is read once per block.
 
-`compile=eager` is PyTorch as it comes: Keras' optimizers update whole lists of tensors, an
-operation for each list. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
-function, forward and backward, and the update another, in which the operations on a weight are
+`compile=eager` is PyTorch without a compiler: Keras' optimizers update lists of tensors, with one
+operation per list. `compile=graph` is `torch.compile`: the loss of a batch is one compiled
+function, forward and backward, and the update is another, in which the operations on a weight are
 fused. There is no XLA.
 """
 
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Read when PyTorch is imported. Asking NVML for devices leaves CUDA untouched, which a fork would
-# not survive; nor would a pool of compiling processes.
+# PyTorch reads these when it is imported. With NVML it counts devices without initializing CUDA,
+# which does not survive a fork. A pool of compiling processes does not survive one either.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import keras
 import torch
 import torch._dynamo.utils as dynamo
-import torch._inductor.compile_fx  # seconds that are paid before the fork
+import torch._inductor.compile_fx  # takes seconds, which are spent before the fork
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
@@ -41,12 +41,11 @@ from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-# The compiler would stop at what it makes there, and leave most of a model uncompiled: it is one
-# operation to it.
+# Without this the compiler stops within `pad` and leaves most of a model uncompiled.
 torch.compiler.allow_in_graph(keras.ops.pad)
 _COMPILERS = ("g++", "clang++", "c++")
-#: The first line of a reason that torch.compile names: the rest is advice.
-_REASON_LENGTH = 160
+#: Characters of the first line of a reason that torch.compile gives. Further lines are advice.
+_REASON_CHARS = 160
 
 
 class Torch(Framework):
@@ -81,12 +80,9 @@ class Torch(Framework):
         self._device = torch.device("cuda", index)
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        inputs, targets = (
-            [torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch
-        )
-        inputs = workload.prepare(inputs)
+        inputs = workload.prepare(self._place(batch[0]))
+        targets = self._place(batch[1])
         model = workload.model
-        loss_of = workload.loss
 
         def compiled(function: Any) -> Any:
             if point["compile"] == "eager":
@@ -97,17 +93,16 @@ class Torch(Framework):
         forward = compiled(lambda batch: model(batch, training=False))
         if point["mode"] != "train":
             return _Step(forward, (inputs, targets), self._device, point)
-        compute = compiled(lambda batch: loss_of(targets, model(batch, training=True)))
+        compute = compiled(lambda batch: workload.loss(targets, model(batch, training=True)))
         variables = model.trainable_variables
         optimizer = make_optimizer(point, variables)
 
         def update(gradients: Any) -> None:
             optimizer.apply(gradients, variables)
 
-        # Loss scaling decides on the host at every step, between what could be compiled.
-        if point["precision"] == "float16":
-            update = update
-        else:
+        # The loss scaling of float16 makes a decision on the host at every step, which breaks a
+        # compiled update.
+        if point["precision"] != "float16":
             update = compiled(update)
         parameters = [variable.value for variable in variables]
 
@@ -120,8 +115,11 @@ class Torch(Framework):
                 update([parameter.grad for parameter in parameters])
             return loss.detach()
 
-        learned = [*model.variables, *optimizer.variables]
-        return _Step(train_step, (inputs, targets), self._device, point, learned, forward)
+        variables = [*model.variables, *optimizer.variables]
+        return _Step(train_step, (inputs, targets), self._device, point, variables, forward)
+
+    def _place(self, arrays: Sequence[Any]) -> list[Any]:
+        return [torch.as_tensor(array).to(self._device) for array in arrays]
 
     def make_kernel(
         self, name: str, size: int, precision: str, compile: str
@@ -129,7 +127,8 @@ class Torch(Framework):
         dtype = getattr(torch, precision)
         device = self._device
         if name == "matmul":
-            left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+            left = torch.randn(size, size, device=device).to(dtype)
+            right = torch.randn(size, size, device=device).to(dtype)
 
             def call() -> None:
                 torch.mm(left, right)
@@ -167,11 +166,8 @@ class Torch(Framework):
 
     def out_of_memory(self, error: BaseException) -> str | None:
         text = str(error)
-        if (
-            isinstance(error, torch.OutOfMemoryError)
-            or "CUDA out of memory" in text
-            or "_ALLOC_FAILED" in text
-        ):
+        is_device_message = "CUDA out of memory" in text or "_ALLOC_FAILED" in text
+        if is_device_message or isinstance(error, torch.OutOfMemoryError):
             return "oom_device"
         if isinstance(error, RuntimeError) and "can't allocate memory" in text:
             return "oom_host"
@@ -179,9 +175,7 @@ class Torch(Framework):
 
 
 class _Step(Step):
-    """A function over a batch that stays on the device, in place of which others are put where it
-    is fed.
-    """
+    """A function of a batch that stays on the device. `feed` overwrites the batch in place."""
 
     def __init__(
         self,
@@ -210,7 +204,7 @@ class _Step(Step):
         if self._training:
             for _ in range(steps):
                 loss = function(batch)
-            # Queued behind the last update on the device's stream: reading it waits for all.
+            # The device computes it after the last update, so reading it waits for all steps.
             return float(loss)
         with torch.inference_mode():
             for _ in range(steps):
@@ -219,11 +213,11 @@ class _Step(Step):
         return None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        # The targets are part of what was compiled: batches go where the first one is.
+        # Compiled functions hold the first batch's targets: copy each batch into its tensors.
         for _ in range(steps):
-            for places, arrays in zip(self._batches, take(), strict=True):
-                for place, array in zip(places, arrays, strict=True):
-                    place.copy_(torch.from_numpy(array))
+            for tensors, arrays in zip(self._batches, take(), strict=True):
+                for tensor, array in zip(tensors, arrays, strict=True):
+                    tensor.copy_(torch.from_numpy(array))
             loss = self.function(self._batch)
         return float(loss)
 
@@ -231,40 +225,33 @@ class _Step(Step):
         return [variable.value.detach().cpu().numpy().copy() for variable in self._variables]
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        arrays = [torch.from_numpy(array).to(self._device) for array in inputs]
+        tensors = [torch.from_numpy(array).to(self._device) for array in inputs]
         with torch.no_grad():
-            return (
-                self._forward(arrays[0] if len(arrays) == 1 else arrays)
-                .detach()
-                .float()
-                .cpu()
-                .numpy()
-            )
+            outputs = self._forward(tensors[0] if len(tensors) == 1 else tensors)
+        return outputs.detach().float().cpu().numpy()
 
     def compilations(self) -> int:
-        # Of frames: what cannot be compiled, or no more often, took its time too.
+        # All frames, because failed attempts take time too.
         return int(dynamo.counters["frames"]["total"])
 
     def compile_note(self) -> str | None:
         if not self._compiled:
             return None
-        # What torch.compile counted: graphs, where it had to break them, and what it compiled
-        # again; the last why.
         breaks = dynamo.counters["graph_break"]
-        again = [
+        break_reason = max(breaks, key=breaks.get) if breaks else ""
+        recompile_reasons = [
             entry.recompile_reason
             for entry in dynamo.get_compilation_metrics()
             if entry.recompile_reason
         ]
-        why = [max(breaks, key=breaks.get) if breaks else "", again[-1] if again else ""]
-        told = [
-            f" ({text.strip().splitlines()[0][:_REASON_LENGTH]})" if text.strip() else ""
-            for text in why
-        ]
+        last_recompile_reason = recompile_reasons[-1] if recompile_reasons else ""
         graphs = counted(dynamo.counters["stats"]["unique_graphs"], "graph")
-        broken = counted(sum(breaks.values()), "graph break")
-        repeated = counted(len(again), "recompilation")
-        return f"torch.compile: {graphs}, {broken}{told[0]}, {repeated}{told[1]}"
+        graph_breaks = counted(sum(breaks.values()), "graph break")
+        recompilations = counted(len(recompile_reasons), "recompilation")
+        return (
+            f"torch.compile: {graphs}, {graph_breaks}{_in_parentheses(break_reason)}, "
+            f"{recompilations}{_in_parentheses(last_recompile_reason)}"
+        )
 
     def products(self) -> Sequence[Cost]:
         if not self._compiled:
@@ -285,8 +272,20 @@ def _is_partly_compiled() -> bool:
     return frames["ok"] < frames["total"] or bool(dynamo.counters["graph_break"]) or is_repeated
 
 
+def _in_parentheses(reason: str) -> str:
+    """The first line of a reason, such as " (it is data-dependent)"; "" without a reason."""
+    lines = reason.strip().splitlines()
+    if not lines:
+        return ""
+    return f" ({lines[0][:_REASON_CHARS]})"
+
+
 def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
-    """The function under torch.compile in one of its modes; UnavailableError where it cannot be."""
+    """Wrap the function in torch.compile with the given mode.
+
+    Raises:
+        UnavailableError: If `compile` is xla, or a compiler that the device needs is missing.
+    """
     if compile == "xla":
         raise UnavailableError(
             "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
@@ -294,17 +293,17 @@ def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
     if not any(shutil.which(name) for name in compilers):
         raise UnavailableError(
-            f"torch.compile needs a C++ compiler, and there is none of {', '.join(compilers)}"
+            f"torch.compile needs a C++ compiler, but found none of {', '.join(compilers)}"
         )
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise UnavailableError("torch.compile on a GPU needs the package triton")
     if device.type == "cpu":
-        # What the processor has is found out by compiling for it, some ten seconds: once a machine,
-        # not in each folder.
+        # PyTorch detects the processor's instructions by compiling probes, which takes some ten
+        # seconds. They go to the folder that all points share.
         cpu_vec_isa.pick_vec_isa()
-    # Every point compiles again, as the other frameworks do; the folder goes with the worker's.
-    # Importing PyTorch names a folder for all processes: another one is the user's choice, or this
-    # point's already.
+    # Every point compiles anew, as in the other frameworks. The folder is deleted with the
+    # worker's. Importing PyTorch sets the variable to a folder for all processes; another value is
+    # the user's choice, or was set here before.
     shared = default_cache_dir()
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", shared) == shared:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(

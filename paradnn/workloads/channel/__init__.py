@@ -13,7 +13,7 @@ from paradnn.core.results import ResultDescription, ResultText
 from paradnn.core.schema import option
 from paradnn.core.workload import Workload
 from paradnn.families import Family
-from paradnn.families.kernels import ALONE, Messages
+from paradnn.families.kernels import UNBATCHED_DEFAULTS, Messages
 from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.channel.metrics import METRICS
@@ -237,5 +237,5 @@ FAMILY = Family(
     "model.transport=tcp,grpc model.bytes=64,4096,262144",
     order=20,
     summary="Messages between processes: latency, bandwidth, collectives.",
-    defaults=ALONE,
+    defaults=UNBATCHED_DEFAULTS,
 )

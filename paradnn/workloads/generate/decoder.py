@@ -14,7 +14,7 @@ from keras import ops
 
 from paradnn.families import make_model
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
-from paradnn.families.parts.attention import Attention, mixed
+from paradnn.families.parts.attention import Attention, attend
 
 #: Score of a masked position.
 _MASKED = -1e30
@@ -47,7 +47,7 @@ class Decoder:
         self._by_xla = compile == "xla"
         self.model = self._network.workload.model
         head = options.width // options.heads
-        shape = (batch_size, options.key_heads_count, self._length, head)
+        shape = (batch_size, options.key_value_heads, self._length, head)
         dtype = keras.config.dtype_policy().compute_dtype
         layers = range(options.layers)
         self._keys = [_variable(shape, dtype, f"keys_{number}") for number in layers]
@@ -116,7 +116,7 @@ class Decoder:
         self._write(keys, ops.transpose(key, (0, 2, 1, 3)), first)
         self._write(values, ops.transpose(value, (0, 2, 1, 3)), first)
         if position is None:
-            return attention.last(mixed(query, key, value, causal=True))
+            return attention.last(attend(query, key, value, causal=True))
         return attention.last(self._attend_to_cache(query, keys, values, position))
 
     def _attend_to_cache(
