@@ -422,9 +422,7 @@ class Classifier(ImageModel):
 
 @dataclass(frozen=True)
 class MobileNet(ImageModel):
-    """Depthwise separable convolutions. Every layer is `alpha` times as wide as published (Howard et
-    al. 2017).
-    """
+    """Depthwise separable convolutions, `alpha` times as wide as published (Howard et al. 2017)."""
 
     is_depthwise: ClassVar[bool] = True
     size_template: ClassVar[str] = "{alpha:g}x {image_size}px"

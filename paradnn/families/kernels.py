@@ -203,8 +203,8 @@ class Gemm(Kernel):
 
 @dataclass(frozen=True)
 class SparseGemm(Kernel):
-    """A kernel: C = A B with a sparse m x k and a dense k x n matrix. A is in CSR format in PyTorch,
-    else in coordinate format.
+    """A kernel: C = A B with a sparse m x k and a dense k x n matrix. A has the CSR format in
+    PyTorch, else the coordinate format.
     """
 
     is_sparse: ClassVar[bool] = True

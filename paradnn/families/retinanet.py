@@ -1,8 +1,8 @@
 """RetinaNet (Lin et al. 2017, "Focal Loss for Dense Object Detection").
 
 The backbone is Keras' ResNet-50. The feature pyramid has levels P3 to P7 of 256 channels: P6
-follows from the backbone's last output, and P7 from P6. Two heads of four 3x3 convolutions, shared by all
-levels, predict the logits of each class and four coordinates of a box for nine anchors per
+follows from the backbone's last output, and P7 from P6. Two heads of four 3x3 convolutions, shared
+by all levels, predict the logits of each class and four coordinates of a box for nine anchors per
 position. The targets of a step are anchors already matched with boxes, which is the task of an
 input pipeline.
 """

@@ -1,8 +1,8 @@
-"""What differs between the frameworks below Keras, behind one interface.
+"""The frameworks below Keras behind one interface.
 
-Each module implements `Framework` under the name FRAMEWORK: how devices are found, batches placed,
-a training or inference step compiled, the device synchronised and errors classified. Everything
-else in the worker is written once.
+Each module implements `Framework` under the name FRAMEWORK: how to find devices, place batches,
+compile a training or inference step, synchronize the device and classify errors. The rest of the
+worker does not depend on the framework.
 """
 
 from __future__ import annotations
@@ -28,96 +28,100 @@ if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is repor
     from paradnn.families.built import BuiltModel
     from paradnn.worker.affinity import DeviceLayout
 
-#: What Keras imports where it is installed, for parts that no point uses: a third of the processor
-#: time of a worker's start, and 150 MB.
-_NEEDLESS = ("IPython", "matplotlib", "pandas", "sklearn")
+#: Packages that Keras imports if they are installed, for parts that no point uses. They take 150 MB
+#: and a third of the processor time of a worker's start.
+_UNUSED_PACKAGES = ("IPython", "matplotlib", "pandas", "sklearn")
 #: Inputs and targets.
 Batch = tuple[Sequence[Any], Sequence[Any]]
 
 
 class Step:
-    """A compiled step with its batch in place; here is what a step says that compiles nothing and
-    hides its kernels.
+    """A compiled step with its batch in place.
+
+    The defaults are those of a step that compiles nothing and hides its kernels.
     """
 
     def run(self, steps: int) -> float | None:
-        """Run `steps` steps, wait until the device is done; the last loss, or None in inference."""
+        """Run `steps` steps and wait for the device. Returns the last loss; in inference None."""
         raise NotImplementedError
 
     def compilations(self) -> int:
-        """How often something was compiled so far in this process; an attempt that failed took its
-        time too.
-        """
+        """The number of compilations in this process so far, with failed attempts."""
         return 0
 
     def compile_note(self) -> str | None:
-        """What the framework has made of `compile` by now, where that is not plain from the word."""
+        """How the framework has interpreted `compile`, if the word does not say so."""
         return None
 
     def conversion(self) -> Conversion | None:
-        """What was converted for an engine; None elsewhere."""
+        """The conversion for an engine; None in other frameworks."""
         return None
 
     def products(self) -> Sequence[Cost]:
-        """Costs of the products in the program that runs; none where that is hidden."""
+        """Costs of the products in the program that runs; empty if the program is hidden."""
         return ()
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        """What a kernel costs, by its name and type in a trace, where the trace does not tell."""
+        """Cost of a kernel by its name and type in a trace that does not state it."""
         return Cost(kind, "other")
 
     def calibrate(self, examples: Any) -> None:
-        """Let what is quantised be calibrated on `examples`, not on the step's own batch; before it
-        first runs.
+        """Calibrate a quantized model on `examples` in place of the step's batch.
+
+        Call it before the first run.
         """
 
-    # Of frameworks whose steps can learn:
+    # The following are for frameworks whose steps can learn.
 
     _variables: Sequence[Any] = ()
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        """As `run`, each step on arguments of its own: (inputs, targets), in inference (inputs,)."""
+        """Run steps on the batches that `take` returns. Returns the last loss; in inference None.
+
+        A batch is (inputs, targets), in inference (inputs,).
+        """
         raise NotImplementedError
 
     def values(self) -> list[Any]:
-        """Copies of all variables as NumPy arrays: the model's, then the optimizer's."""
+        """NumPy copies of all variables: those of the model, then those of the optimizer."""
         raise NotImplementedError
 
     def assign(self, values: Sequence[Any]) -> None:
-        """Let the variables have `values`, as `values()` gave them."""
+        """Assign values in the order of `values()`."""
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        """What the model says of `inputs`, as a NumPy array; compiled as the step is."""
+        """The model's outputs for `inputs` as a NumPy array, compiled like the step."""
         raise NotImplementedError
 
 
 class Framework(ABC):
-    """One framework; nothing of it touches a device before `open_device`."""
+    """A framework. It touches no device before `open_device`."""
 
     name: str
-    #: The values of `compile` under which a matrix product is another program: each has ceilings of
-    #: its own.
+    #: Values of `compile` that make a matrix product a different program. Peak rates are measured
+    #: for each.
     compile_modes: tuple[str, ...]
 
     @abstractmethod
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        """Claim the device in this process. Raises UnavailableError."""
+        """Claim the device for this process. Raises UnavailableError if there is no such device."""
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where models are built, so that their variables stand on every device."""
+        """Context in which models are built, so that every device has their variables."""
         return contextlib.nullcontext()
 
     @abstractmethod
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        """The step of `point`, its batch on the device; nothing is compiled yet."""
+        """Make the step of `point` with its batch on the device. Nothing is compiled yet."""
 
     def make_kernel(
         self, name: str, size: int, precision: str, compile: str
     ) -> Callable[[int], None]:
-        """A function that runs a kernel so many times and waits; see `paradnn.worker.peak_rates`
-        for the names.
+        """A function that runs a kernel a given number of times and waits for the device.
+
+        `paradnn.worker.peak_rates` has the names.
         """
         raise NotImplementedError
 
@@ -125,43 +129,52 @@ class Framework(ABC):
     def trace(
         self, folder: Path
     ) -> AbstractContextManager[Callable[[], AbstractContextManager[Any]]]:
-        """Profile into `folder`; what the function gives marks the steps that count. Raises
-        UnavailableError.
+        """Profile into `folder`. Raises UnavailableError if the profiler cannot start.
+
+        The context yields a function. Its context marks the steps that the profile covers.
         """
 
     def read_trace(self, folder: Path) -> Trace:
-        """What `trace` wrote into `folder`; ValueError where it cannot be read."""
+        """Read what `trace` wrote into `folder`. Raises ValueError if it cannot be read."""
         return read_trace(folder)
 
     def peak_device_memory(self) -> int | None:
-        """Peak bytes on the device, where the framework reports them."""
+        """Peak bytes on the device, or None if the framework does not report them."""
         return None
 
     def out_of_memory(self, error: BaseException) -> str | None:
-        """`oom_host` or `oom_device` where an exception stands for it."""
+        """`oom_host` or `oom_device` if the exception means exhausted memory, else None."""
         return None
 
 
 def load(name: str) -> Framework:
     """Import the framework `name` with Keras on top of it."""
-    os.environ["KERAS_BACKEND"] = backend = FRAMEWORKS[name].backend
+    backend = FRAMEWORKS[name].backend
+    os.environ["KERAS_BACKEND"] = backend
     if backend != "tensorflow":
-        # Keras seeds TensorFlow too wherever it is installed, which would import it in every child.
+        # Keras also seeds TensorFlow if it is installed, which would import it in every child.
         sys.modules["tensorflow"] = None  # type: ignore[assignment]
-    hidden = [name for name in _NEEDLESS if name not in sys.modules]
+    hidden = [package for package in _UNUSED_PACKAGES if package not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         module = importlib.import_module(f"paradnn.worker.frameworks.{name}")
     finally:
-        for name in hidden:
-            del sys.modules[name]
+        for package in hidden:
+            del sys.modules[package]
     return typing.cast("Framework", module.FRAMEWORK())
 
 
 def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
-    """`framework` over the devices of `layout`, none of them opened yet. Raises UnavailableError."""
+    """The framework for data-parallel steps over the devices of `layout`.
+
+    The devices are not opened yet.
+
+    Raises UnavailableError if the framework has no data-parallel steps.
+    """
     if not FRAMEWORKS[framework.name].parallel:
-        runs = f"framework={framework.name} runs on one device, not on {layout.devices}"
-        raise UnavailableError(f"{runs}: data parallel steps are TensorFlow's and JAX's")
+        raise UnavailableError(
+            f"framework={framework.name} runs on one device, not on {layout.devices}: "
+            "set framework=tensorflow or framework=jax for data-parallel steps"
+        )
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
     return typing.cast("Framework", module.DISTRIBUTED(layout))

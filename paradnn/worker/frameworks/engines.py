@@ -81,7 +81,8 @@ class Source:
         self.examples: Any = None
         if not hasattr(model, "layers"):
             raise UnavailableError(
-                "an engine runs models, not single operations or generations: use framework=tensorflow"
+                "an engine runs models, not single operations or generations: "
+                "set framework=tensorflow"
             )
         self.batch = [np.array(array, order="C") for array in batch]
         self.threads = threads
@@ -255,7 +256,7 @@ class Engine(TensorFlow):
 
     @contextlib.contextmanager
     def refusing(self, *errors: type[Exception], precision: str = "float32") -> Iterator[None]:
-        """Turn these exceptions into UnavailableError, with the most informative line of the message.
+        """Turn these exceptions into UnavailableError, with the best line of their message.
 
         That is the line that names an operation, else the first one.
         """
@@ -478,8 +479,7 @@ def operation_cost(
 ) -> Cost:
     """The cost of an operation of ONNX or OpenVINO by its name and shapes.
 
-    Engines may keep weights in a layout of their own, and then list them among the inputs no more.
-    A matrix product needs none for its FLOPs. A convolution takes them from `details`, and has
+    Engines that change the layout of weights no longer list them among the inputs. A matrix product needs none for its FLOPs. A convolution takes them from `details`, and has
     unknown FLOPs without them.
     """
     category = categorise("onnx", kind)
@@ -527,7 +527,7 @@ def _convolution_flops(
 
     The weight is (outputs, inputs / groups, *kernel), of a transposed convolution
     (inputs, outputs / groups, *kernel). An axis of groups may come first. All axes but those two
-    tell how many multiply-accumulates one element takes, of the output or of the input.
+    give the multiply-accumulates per element, of the output or of the input.
     """
     weight = details.weight
     for shape in inputs[1:]:

@@ -72,9 +72,9 @@ class OnnxRuntime(Engine):
 
 
 def read_profile(file: Path, artifact: bytes = b"") -> Trace:
-    """Read ONNX Runtime's own trace (Chrome's format, microseconds) from the end of the first run on.
+    """Read ONNX Runtime's trace (Chrome's format, microseconds) from the end of the first run.
 
-    Operations within a loop have events of their own next to the loop's.
+    Operations within a loop have separate events, in addition to the event of the loop.
 
     Args:
         file: The trace.

@@ -1,7 +1,7 @@
-"""TensorFlow: one compiled step, called in a plain loop, synchronised once a block.
+"""TensorFlow: one compiled step in a plain loop, synchronized once per block.
 
-Keras' own `fit` reads the loss back at every step and so waits for the device each time; the loop
-here does not.
+Keras' `fit` reads the loss after every step, and so waits for the device each time. This loop does
+not.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class TensorFlow(Framework):
 
     def __init__(self) -> None:
         self._opened: list[str] = []
-        self._compiled = False
+        self._is_xla = False
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind = _kind_of(platform)
@@ -50,37 +50,35 @@ class TensorFlow(Framework):
         devices = tf.config.list_physical_devices(kind)
         if index >= len(devices):
             raise UnavailableError(
-                f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}"
+                f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), "
+                f"not number {index}"
             )
         if kind == "GPU":
             _show_gpus(devices[index : index + 1])
         self._opened = [f"{kind}:0"]
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        self._compiled = point["compile"] == "xla"
-        inputs, targets = (
-            [tf.identity(tf.constant(array)) for array in arrays] for arrays in batch
-        )
-        inputs = workload.prepare(inputs)
+        is_xla = point["compile"] == "xla"
+        is_compiled = point["compile"] != "eager"
+        self._is_xla = is_xla
+        inputs = workload.prepare([tf.identity(tf.constant(array)) for array in batch[0]])
+        targets = [tf.identity(tf.constant(array)) for array in batch[1]]
         variables: list[Any] = []
-        arguments: tuple[Any, ...] = (*inputs, *targets)
-        compiled = point["compile"] != "eager"
         if point["mode"] == "train":
             optimizer = make_optimizer(point, workload.model.trainable_variables)
-            function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
+            function = _training_step(workload, optimizer, dense=is_xla)
+            arguments = (*inputs, *targets)
             variables = [*workload.model.variables, *optimizer.variables]
         else:
-            # A CPU's tensors can be looked at where they are; the number would cost 10 us in a
-            # graph.
-            number = compiled and not (point["compile"] == "graph" and self._on_cpu)
-            function = inference_step(workload, number)
+            # A CPU's tensors are read in place. Returning a number would cost 10 us in a graph.
+            returns_number = is_compiled and not (point["compile"] == "graph" and self._on_cpu)
+            function = inference_step(workload, number=returns_number)
             arguments = tuple(inputs)
-        forward = inference_step(workload, compiled)
-        if compiled:
-            function, forward = (
-                tf.function(each, jit_compile=point["compile"] == "xla" or None)
-                for each in (function, forward)
-            )
+        forward = inference_step(workload, number=is_compiled)
+        if is_compiled:
+            jit_compile = True if is_xla else None
+            function = tf.function(function, jit_compile=jit_compile)
+            forward = tf.function(forward, jit_compile=jit_compile)
         return TensorFlowStep(function, arguments, point, variables, forward)
 
     def make_kernel(
@@ -91,14 +89,15 @@ class TensorFlow(Framework):
 
             def kernel(*operands: tf.Tensor) -> Any:
                 product = tf.matmul(*operands)
-                # A number of it, and all, so that no less is computed.
+                # A number to read, and the whole product, so that all of it is computed.
                 return product[0, 0], product
         else:
             total = tf.Variable(tf.zeros([size], precision))
             arguments = [tf.ones([size], precision)]
 
             def kernel(*operands: tf.Tensor) -> Any:
-                for _ in range(REPEATS):  # in place: two arrays are read and one is written
+                # In place: an addition reads two arrays and writes one.
+                for _ in range(REPEATS):
                     total.assign_add(*operands)
                 return total[:1]
 
@@ -113,17 +112,17 @@ class TensorFlow(Framework):
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-        if not self._compiled:
-            _forget_what_is_cheap()
+        if not self._is_xla:
+            _reset_operation_times()
         with _profiler(folder):
-            # A function, since the annotation begins when it is made.
+            # A function, since the annotation begins when it is created.
             yield lambda: tf.profiler.experimental.Trace(WINDOW)
 
     def read_trace(self, folder: Path) -> Trace:
         trace = super().read_trace(folder)
-        if self._compiled and not trace.ran:
+        if self._is_xla and not trace.ran:
             raise UnavailableError(
-                f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled"
+                f"TensorFlow {tf.__version__} traces nothing inside a program that XLA compiled"
             )
         return trace
 
@@ -140,17 +139,19 @@ class TensorFlow(Framework):
 
     def out_of_memory(self, error: BaseException) -> str | None:
         # XLA on a GPU reports exhausted memory as an internal error.
-        inner = isinstance(
-            error, (tf.errors.OpError, RuntimeError)
-        ) and "RESOURCE_EXHAUSTED" in str(error)
-        if not inner and not isinstance(error, tf.errors.ResourceExhaustedError):
+        is_runtime_error = isinstance(error, (tf.errors.OpError, RuntimeError))
+        is_exhausted = is_runtime_error and "RESOURCE_EXHAUSTED" in str(error)
+        if not is_exhausted and not isinstance(error, tf.errors.ResourceExhaustedError):
             return None
-        return "oom_host" if self._on_cpu else "oom_device"
+        if self._on_cpu:
+            return "oom_host"
+        return "oom_device"
 
 
 class TensorFlowStep(Step):
-    """A function over a batch that stays on the device, of flat arguments: nested ones take longer
-    to pass.
+    """A function of a batch that stays on the device.
+
+    Its arguments are flat, since nested ones take longer to pass.
     """
 
     def __init__(
@@ -174,16 +175,19 @@ class TensorFlowStep(Step):
         for _ in range(steps):
             output = function(*arguments)
         value = wait_for(output)
-        return float(value) if self._training else None
+        if self._training:
+            return float(value)
+        return None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         for _ in range(steps):
-            output = function(
-                *map(tf.constant, itertools.chain.from_iterable(take()))
-            )  # arrays: 50 us more
+            # Passing arrays in place of tensors would take 50 us longer.
+            output = function(*map(tf.constant, itertools.chain.from_iterable(take())))
         value = wait_for(output)
-        return float(value) if self._training else None
+        if self._training:
+            return float(value)
+        return None
 
     def values(self) -> list[Any]:
         return [variable.numpy().copy() for variable in self._variables]
@@ -192,9 +196,11 @@ class TensorFlowStep(Step):
         return self._forward(*inputs)[-1].numpy()
 
     def compilations(self) -> int:
-        # XLA compiles a function once each time it is traced, since no shape is left open.
+        # XLA compiles a function once per trace, since all shapes are fixed.
         count = getattr(self.function, "experimental_get_tracing_count", None)
-        return count() if count else 0
+        if count is None:
+            return 0
+        return count()
 
     def compile_note(self) -> str | None:
         traced = self.compilations()
@@ -210,8 +216,10 @@ class TensorFlowStep(Step):
     def products(self) -> Sequence[Cost]:
         if self._compile == "graph":
             return self._costs.products()
-        # TensorFlow hands XLA's program out in a trace alone; asked for it, it would compile again.
-        return _traced_products(self) if self._compile == "xla" else ()
+        if self._compile == "xla":
+            # Only a trace has XLA's program. Requesting it directly would compile it again.
+            return _traced_products(self)
+        return ()
 
     @functools.cached_property
     def _costs(self) -> GraphCosts:
@@ -220,37 +228,39 @@ class TensorFlowStep(Step):
 
 
 def _kind_of(platform: Mapping[str, Any]) -> str:
-    """What TensorFlow calls the platform's devices."""
+    """TensorFlow's name of the platform's devices."""
     if platform["name"] == "tpu":
         raise UnavailableError("framework=tensorflow runs on no TPU here: set framework=jax")
     return str(platform["name"]).upper()
 
 
 def _show_gpus(devices: Sequence[Any]) -> None:
-    """Everything goes where it is visible; without growth all memory is taken at once, and no peak
-    can be measured.
+    """Make only these GPUs visible, with memory growth.
+
+    Without growth TensorFlow takes all memory at once, and no peak can be measured.
     """
     tf.config.set_visible_devices(devices, "GPU")
     for device in devices:
         tf.config.experimental.set_memory_growth(device, True)
 
 
-def _forget_what_is_cheap() -> None:
-    """The next call of any function prepares it again, as for the first time: TensorFlow's profiler
-    leaves out operations that take less than some microseconds by the average of their last 80 runs
-    or so. An option of the optimiser is part of what a prepared function is known by; this one says
-    what holds anyhow, or nothing.
+def _reset_operation_times() -> None:
+    """Make the next call of any function prepare it again, as for the first time.
+
+    TensorFlow's profiler omits operations that take less than some microseconds by the mean of
+    their last 80 runs or so. The options of the optimizer are part of a prepared function's key.
+    Toggling `debug_stripper` between unset and false changes the key and nothing else.
     """
     stated = tf.config.optimizer.get_experimental_options().get("debug_stripper")
-    tf.config.optimizer.set_experimental_options(
-        {"debug_stripper": None if stated is False else False}
-    )
+    value = None if stated is False else False
+    tf.config.optimizer.set_experimental_options({"debug_stripper": value})
 
 
 @contextlib.contextmanager
 def _profiler(folder: Path) -> Iterator[None]:
-    """TensorFlow's profiler, without Python events: they would be most of the trace and most of the
-    slowdown.
+    """TensorFlow's profiler without Python events.
+
+    These would be most of the trace and of the slowdown.
     """
     levels = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
     try:
@@ -264,7 +274,7 @@ def _profiler(folder: Path) -> Iterator[None]:
 
 
 def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
-    """Those of the compiled programs that one step runs."""
+    """Costs of the products in the XLA programs that one step runs."""
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
             step.run(1)
@@ -272,32 +282,42 @@ def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
             trace = read_trace(Path(name))
         except UnavailableError:  # without protobuf
             return ()
-    # The trace holds every program of this process.
+    # The trace has every program of this process.
     ran = trace.ran
     return HloCosts([module for module in trace.modules if module.name in ran]).products()
 
 
 def wait_for(output: Any) -> Any:
-    """The first tensor of `output` as a NumPy value: reading it waits for all that its device's
-    stream has queued. What is compiled returns a number first, unless it runs on a CPU, whose
-    tensors are looked at in place: to take one out of a tensor here takes longer than many a step.
+    """Wait for the device, and return the first tensor of `output` as a NumPy value.
+
+    Reading the tensor waits for everything that its device's stream has queued. A compiled function
+    returns a number first, unless it runs on a CPU, whose tensors are read in place. Indexing a
+    tensor here would take longer than many a step.
     """
     first = output[0] if isinstance(output, tuple) else output
     try:
         return np.asarray(memoryview(first))
-    except (ValueError, TypeError):  # a type that buffers do not know
+    except (ValueError, TypeError):  # an element type that the buffer protocol lacks
         return first.numpy()
 
 
 def _training_step(
-    workload: BuiltModel, optimizer: keras.optimizers.Optimizer, dense: bool, devices: int = 1
+    workload: BuiltModel,
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    dense: bool,
+    devices: int = 1,
 ) -> Any:
-    """Forward, gradients and update on one of `devices`. `dense`: an embedding's gradient as a
-    whole matrix, not as slices, which Keras' optimizers add up by an operation that XLA cannot
-    compile.
+    """A function that computes the loss and gradients and updates the variables.
+
+    Args:
+        workload: The model and its loss.
+        optimizer: Applies the gradients.
+        dense: Whether gradients of embeddings are whole matrices. Otherwise they are slices, which
+            Keras' optimizers add with an operation that XLA cannot compile.
+        devices: Number of devices that run the function, each on its shard.
     """
     model = workload.model
-    loss_of = workload.loss
     variables = model.trainable_variables
     count = len(workload.inputs)
 
@@ -306,26 +326,29 @@ def _training_step(
         targets = list(batch[count:])
         with tf.GradientTape() as tape:
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
-            loss = loss_of(targets, outputs)
-            scaled = optimizer.scale_loss(loss if devices == 1 else loss / devices)
+            loss = workload.loss(targets, outputs)
+            share = loss if devices == 1 else loss / devices
+            scaled = optimizer.scale_loss(share)
         gradients = tape.gradient(scaled, variables)
-        optimizer.apply(
-            [tf.convert_to_tensor(each) for each in gradients] if dense else gradients, variables
-        )
+        if dense:
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        optimizer.apply(gradients, variables)
         return loss
 
     return train_step
 
 
-def inference_step(workload: BuiltModel, number: bool) -> Any:
-    """The forward pass as a function of the inputs; `number`: it returns one before all outputs."""
+def inference_step(workload: BuiltModel, *, number: bool) -> Any:
+    """The forward pass as a function of the inputs.
+
+    With `number` it returns one element of the first output before all outputs.
+    """
     model = workload.model
 
     def step(*inputs: tf.Tensor) -> Any:
-        # All of them: what is not returned is not computed.
-        outputs = tf.nest.flatten(
-            model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
-        )
+        argument = inputs[0] if len(inputs) == 1 else list(inputs)
+        # All outputs, since TensorFlow does not compute what a function does not return.
+        outputs = tf.nest.flatten(model(argument, training=False))
         if number:
             return (outputs[0][(0,) * outputs[0].shape.rank], *outputs)
         return tuple(outputs)
@@ -336,10 +359,10 @@ def inference_step(workload: BuiltModel, number: bool) -> Any:
 FRAMEWORK = TensorFlow
 
 
-# Over several devices: one compiled step under tf.distribute's MirroredStrategy, gradients
-# all-reduced. Each replica has its shard of the batch in place, its own batch statistics
-# (tf.distribute's way), and the same weights after every update: Keras' optimizers sum the
-# gradients over replicas, of losses divided by their number.
+# Over several devices there is one compiled step under tf.distribute's MirroredStrategy, which
+# reduces the gradients over all of them. Each replica has its shard of the batch in place, its own
+# batch statistics (as usual in tf.distribute), and the same weights after every update: Keras'
+# optimizers sum the gradients over replicas, and the losses are divided by their number.
 
 
 class DistributedTensorFlow(TensorFlow):
@@ -354,28 +377,31 @@ class DistributedTensorFlow(TensorFlow):
         kind = _kind_of(platform)
         index = int(platform["index"])
         layout = self._layout
-        there = tf.config.list_physical_devices(kind)
-        wanted = layout.devices
-        if index + (wanted if kind == "GPU" else 1) > len(there):
-            if kind == "GPU":
-                asked = f"{wanted} from number {index} on"
-            else:
-                asked = f"number {index}"
-            raise UnavailableError(
-                f"TensorFlow {tf.__version__} sees {len(there)} {kind} device(s), not {asked}"
-            )
+        devices = tf.config.list_physical_devices(kind)
+        count = layout.devices
         if kind == "GPU":
-            _show_gpus(there[index : index + wanted])
-        else:  # logical devices of the one CPU, each with a pool of its own of as many threads as it has cores
+            if index + count > len(devices):
+                raise UnavailableError(
+                    f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), "
+                    f"not {count} from number {index} on"
+                )
+            _show_gpus(devices[index : index + count])
+        else:
+            if index >= len(devices):
+                raise UnavailableError(
+                    f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), "
+                    f"not number {index}"
+                )
+            # Logical devices of the only CPU, each with its own pool of threads on its cores.
             bind(layout.cores)
-            # Devices of a process share one pool unless TensorFlow is configured otherwise.
+            # Otherwise the devices of a process share one pool.
             os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
             tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
-            tf.config.threading.set_inter_op_parallelism_threads(wanted * layout.threads)
+            tf.config.threading.set_inter_op_parallelism_threads(count * layout.threads)
             tf.config.set_logical_device_configuration(
-                there[0], [tf.config.LogicalDeviceConfiguration()] * wanted
+                devices[0], [tf.config.LogicalDeviceConfiguration()] * count
             )
-        self._opened = [f"{kind}:{number}" for number in range(wanted)]
+        self._opened = [f"{kind}:{number}" for number in range(count)]
         self._strategy = tf.distribute.MirroredStrategy(self._opened)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -385,16 +411,18 @@ class DistributedTensorFlow(TensorFlow):
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["compile"] == "xla":
             raise UnavailableError(
-                "TensorFlow has no compile=xla over several devices: set compile=graph or framework=jax"
+                "TensorFlow has no compile=xla over several devices: "
+                "set compile=graph or framework=jax"
             )
-        inputs, targets = ([self._place(array) for array in arrays] for arrays in batch)
-        arguments: tuple[Any, ...] = (*inputs, *targets)
+        inputs = [self._place(array) for array in batch[0]]
+        targets = [self._place(array) for array in batch[1]]
         if point["mode"] == "train":
             with self.scope():
                 optimizer = make_optimizer(point, workload.model.trainable_variables)
-            replica = _training_step(workload, optimizer, True, self._layout.devices)
+            replica = _training_step(workload, optimizer, dense=True, devices=self._layout.devices)
+            arguments = (*inputs, *targets)
         else:
-            replica = inference_step(workload, point["compile"] != "eager")
+            replica = inference_step(workload, number=point["compile"] != "eager")
             arguments = tuple(inputs)
         strategy = self._strategy
 
@@ -402,12 +430,12 @@ class DistributedTensorFlow(TensorFlow):
             return strategy.run(replica, args=shards)
 
         function = step if point["compile"] == "eager" else tf.function(step)
-        spread = _DistributedStep(function, arguments, point)
-        spread.strategy = strategy
-        return spread
+        distributed_step = _DistributedStep(function, arguments, point)
+        distributed_step.strategy = strategy
+        return distributed_step
 
     def _place(self, array: Any) -> Any:
-        """Each replica's examples of `array` (batch_size, ...), on its device."""
+        """Place the shards of `array` (batch_size, ...) on the devices of their replicas."""
         shards = np.split(array, self._layout.devices)
 
         def shard(context: Any) -> tf.Tensor:
@@ -419,14 +447,14 @@ class DistributedTensorFlow(TensorFlow):
 
 
 class _DistributedStep(TensorFlowStep):
-    """A step whose output each replica has one of."""
+    """A step that returns one output per replica."""
 
     strategy: Any
 
     def run(self, steps: int) -> float | None:
         for _ in range(steps):
             output = self.function(*self.arguments)
-        # Every device is waited for; the mean of the shards' losses.
+        # Wait for every device. The loss is the mean over the shards.
         shards = self.strategy.experimental_local_results(tf.nest.flatten(output)[0])
         values = [wait_for(shard) for shard in shards]
         if self._training:
@@ -434,7 +462,7 @@ class _DistributedStep(TensorFlowStep):
         return None
 
     def products(self) -> Sequence[Cost]:
-        # Replicas are called from the graph in a way that hides their shapes.
+        # The graph calls replicas in a way that hides their shapes.
         return ()
 
 

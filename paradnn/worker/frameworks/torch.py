@@ -293,7 +293,7 @@ def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
     if not any(shutil.which(name) for name in compilers):
         raise UnavailableError(
-            f"torch.compile needs a C++ compiler, but found none of {', '.join(compilers)}"
+            f"torch.compile needs a C++ compiler, but {', '.join(compilers)} are not installed"
         )
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise UnavailableError("torch.compile on a GPU needs the package triton")

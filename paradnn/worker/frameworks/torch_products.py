@@ -1,9 +1,9 @@
 """FLOPs of the matrix products and convolutions that PyTorch calls or compiles.
 
-PyTorch's own registry (`torch.utils.flop_counter.flop_registry`) covers matrix products. This
-module adds what the registry lacks or miscounts: attention on a CPU, gradients of grouped
-convolutions, fused recurrent layers, fused Transformer layers, products with vectors, and the
-bodies of higher-order operators such as `scan`. Attention follows `attention_flops`: a kernel that computes
+PyTorch's registry (`torch.utils.flop_counter.flop_registry`) covers matrix products. This module
+adds what the registry lacks or miscounts: attention on a CPU, gradients of grouped convolutions,
+fused recurrent layers, fused Transformer layers, products with vectors, and the bodies of
+higher-order operators such as `scan`. Attention follows `attention_flops`: a kernel that computes
 its scores twice counts them once.
 """
 
@@ -52,7 +52,7 @@ def _summed_batch_product(
 
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
-    """_grouped_mm(left, right, offsets): each row, or each slice of the inner axis, has one group."""
+    """_grouped_mm(left, right, offsets): each row, or slice of the inner axis, has one group."""
     if left.ndim == 3 and right.ndim == 2:
         return 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1]
     return _matrix_product(left, right)
@@ -133,7 +133,7 @@ def _recurrent_layer_backward(inputs: torch.Tensor, *rest: Any) -> float:
 
 
 def _recurrent_network(inputs: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any) -> float:
-    """All layers and directions: _cudnn_rnn(inputs, weights, ...); vectors among them are biases."""
+    """All layers and directions: _cudnn_rnn(inputs, weights, ...). Vectors are biases."""
     matrices = sum(weight.numel() for weight in weights if weight.ndim > 1)
     return 2.0 * math.prod(inputs.shape[:-1]) * matrices
 
@@ -155,7 +155,7 @@ def _multi_head_attention(
     output_weight: torch.Tensor,
     *_: Any,
 ) -> float:
-    """Projections of queries, keys and values, attention, output projection; (batch, tokens, width)."""
+    """All projections and the attention; tensors are (batch, tokens, width)."""
     projections = 2.0 * width * width * (query.numel() + key.numel() + value.numel()) / width
     mixing = 2.0 * 2.0 * query.numel() * key.shape[-2]
     return projections + mixing + 2.0 * query.numel() * output_weight.shape[0]
@@ -203,7 +203,7 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
     **_packets(_multi_head_attention, _aten, "_native_multi_head_attention"),
     **_packets(_encoder_layer, _aten, "_transformer_encoder_layer_fwd"),
 }
-#: Operators of which the result's shape is needed too.
+#: Operators whose formula needs the shape of the result.
 _PACKED = {
     **_packets(_packed_product, _aten, "_weight_int8pack_mm", "_weight_int4pack_mm"),
     **_packets(_packed_product, _aten, "_weight_int4pack_mm_for_cpu", "_dyn_quant_matmul_4bit"),
