@@ -63,7 +63,7 @@ class _Heads(Model):
                 "model.width",
                 self.width,
                 f"is no multiple of model.heads={self.heads}",
-                f"set it to {nearest}, for example, or choose heads that divide it",
+                f"write for example {nearest}, or choose heads that divide it",
             )
 
 
@@ -746,7 +746,7 @@ class VisionTransformer(_Heads):
             reason = f"is no multiple of model.patch={self.patch}"
             nearest = max(1, round(self.image_size / self.patch)) * self.patch
             raise ConfigError(
-                "model.image_size", self.image_size, reason, f"set it to {nearest}, for example"
+                "model.image_size", self.image_size, reason, f"write for example {nearest}"
             )
 
     @property

@@ -267,7 +267,11 @@ def _parameters(content: bytes, function: str, build: str) -> dict[str, _Paramet
         )
     definition: Any = definitions[function]
     if isinstance(definition, ast.ClassDef):
-        methods = [entry for entry in definition.body if getattr(entry, "name", "") == "__init__"]
+        methods = [
+            entry
+            for entry in definition.body
+            if isinstance(entry, ast.FunctionDef) and entry.name == "__init__"
+        ]
         if not methods:
             return {}
         return _signature(methods[0], function, skips_self=True)

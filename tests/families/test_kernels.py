@@ -1,4 +1,4 @@
-"""Costs of kernels beside DeepBench's spreadsheets, and its lists of problems."""
+"""Costs of kernels against DeepBench's spreadsheets and its lists of problems."""
 
 import csv
 import re

@@ -1,5 +1,6 @@
-"""TensorFlow's own FLOP counter (tfprof), as an oracle; what it does not count, or only estimates,
-from shapes.
+"""TensorFlow's FLOP counter (tfprof) as an oracle.
+
+FLOPs that it omits or only estimates are computed from shapes.
 """
 
 import warnings
@@ -15,15 +16,16 @@ PRODUCTS = {*FORWARD, "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 
 
 def counted_flops(graph: Any, forward: bool = False) -> int:
-    """FLOPs of the matrix products and convolutions of a traced graph; of the forward pass alone if
-    asked.
+    """FLOPs of the matrix products and convolutions of a traced graph.
+
+    With `forward` only those of the forward pass count.
     """
     options = tf.compat.v1.profiler.ProfileOptionBuilder(
         tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        operations = needed(graph)
+        operations = needed_operations(graph)
         kinds = {node.name: node.type for node in operations}
         profile = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
     total = sum(map(einsum_flops, operations))
@@ -56,7 +58,7 @@ def product_flops(graph: Any) -> int:
     forward.
     """
     total = 0
-    for operation in needed(graph):
+    for operation in needed_operations(graph):
         shapes = [tensor.shape.as_list() for tensor in operation.inputs]
         if operation.type == "MatMul" and "gradient" in operation.name:
             side = shapes[0][-2 if operation.get_attr("transpose_a") else -1]
@@ -71,15 +73,16 @@ def product_flops(graph: Any) -> int:
     return total
 
 
-def needed(graph: Any) -> set[Any]:
-    """The operations that lead to an output: a gradient that is not asked for is built but never
-    run.
+def needed_operations(graph: Any) -> set[Any]:
+    """The operations that lead to an output.
+
+    A graph also has gradients that nothing requests and that never run.
     """
-    found: set[Any] = set()
+    operations: set[Any] = set()
     stack = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     while stack:
         operation = stack.pop()
-        if operation not in found:
-            found.add(operation)
+        if operation not in operations:
+            operations.add(operation)
             stack += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-    return found
+    return operations

@@ -1,9 +1,9 @@
 """`python -m tests.worker.distributed_steps FRAMEWORK COMPILE OUT.npz SEED DEVICES FAMILY...`
 
-Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn
-from SEED. Writes for each family the losses, and the weights before and after. DEVICES is a number,
-or "shards of N": one device of TensorFlow that calls the model for each of N shards in turn and
-averages their losses, which is what N replicas with batch statistics of their own should come to.
+Runs three steps of the paper's optimizer over several devices, on weights drawn by NumPy and the
+batch of SEED. Writes the losses of each family, and the weights before and after. DEVICES is a
+number, or "shards of N": one device of TensorFlow that calls the model for each of N shards and
+averages their losses. N replicas with separate batch statistics should have the same result.
 """
 
 import sys

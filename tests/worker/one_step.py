@@ -1,10 +1,9 @@
-"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`: real steps on
-weights of NumPy's.
+"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`
 
-Writes for each family: the weights, the loss and the gradients; and of some the losses of three
-steps of the paper's optimizer and of Adam. A gradient is read off a step of SGD whose rate is a
-power of two so large that rounding the weight does not blur it. SEED draws the batch; NUDGE moves
-its numbers by that share of themselves, up or down.
+Runs real steps on weights drawn by NumPy. Writes the weights, the loss and the gradients of each
+family, and for some the losses of three steps of the paper's optimizer and of Adam. A gradient
+follows from a step of SGD. Its rate is a power of two, so large that the rounding of the weight does
+not matter. SEED draws the batch. NUDGE is the relative change of its numbers, up or down.
 """
 
 import sys
@@ -17,16 +16,15 @@ from tests.worker.families import BATCH
 from tests.worker.families import MODELS as FAMILIES
 
 RATE = 2.0**12
-#: CNNs of few activations: the fewer there are, the rarer is one so near to its rectifier's kink
-#: that rounding decides.
+#: CNNs with few activations. With fewer of them it is rarer that one is so near to its rectifier's
+#: kink that rounding decides.
 MODELS = {
     name: {**model, "image_size": 32} if "filters" in model else model
     for name, model in FAMILIES.items()
 }
-#: What is updated differs in kind: plain weights, scales and shifts, a gated cell's, embeddings.
+#: Families with different kinds of variables: weights, scales and offsets, gates, embeddings.
 UPDATED = ("fc", "residual", "lstm", "gpt")
-#: Adam's epsilon is so large that a gradient which is nothing but rounding moves its weight by
-#: nothing.
+#: Adam's epsilon is so large that a gradient of pure rounding errors does not move its weight.
 RULES = [
     {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
     {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-3},
@@ -44,9 +42,7 @@ def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
 
 
 def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
-    """Values of the size that initialisers give; a variable of one dimension is a bias, or a scale
-    near one.
-    """
+    """Values of the usual initial size. A vector is a bias, or a scale near one."""
     if len(variable.shape) == 1:
         base = 1.0 if variable.name == "gamma" else 0.0
         return (base + 0.1 * generator.standard_normal(variable.shape)).astype("float32")
@@ -55,7 +51,7 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
 
 
 def fresh(framework: Any, model: dict[str, Any]) -> Any:
-    """The workload of a model, its weights of NumPy's."""
+    """The workload of a model, with weights drawn by NumPy."""
     from paradnn.families import build
 
     with framework.scope():
@@ -72,7 +68,7 @@ def read(variable: Any) -> np.ndarray:
     return np.array(ops.convert_to_numpy(ops.convert_to_tensor(variable)))
 
 
-def moved(values: np.ndarray, nudge: float) -> np.ndarray:
+def nudged(values: np.ndarray, nudge: float) -> np.ndarray:
     if values.dtype != np.float32:
         return values
     signs = np.random.default_rng(0).choice([-1.0, 1.0], values.shape)
@@ -86,28 +82,28 @@ def main(
     from paradnn.worker.step import synthetic_batch
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for family in families:
         workload = fresh(framework, MODELS[family])
         variables = workload.model.trainable_variables
         before = [read(variable) for variable in variables]
         inputs, targets = synthetic_batch(workload, BATCH, seed)
-        batch = [moved(values, nudge) for values in inputs], targets
+        batch = [nudged(values, nudge) for values in inputs], targets
         step: Any = framework.make_step(
             workload, batch, point(compile_mode, name="sgd", learning_rate=RATE)
         )
-        found[f"{family}/loss"] = step.run(1)
+        results[f"{family}/loss"] = step.run(1)
         if name == "jax":
             step.assign(step.values())
         for index, (variable, old) in enumerate(zip(variables, before, strict=True)):
-            found[f"{family}/weight/{index}"] = old
-            found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
+            results[f"{family}/weight/{index}"] = old
+            results[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
         for rule in RULES if family in UPDATED else ():
             step = framework.make_step(
                 fresh(framework, MODELS[family]), batch, point(compile_mode, **rule)
             )
-            found[f"{family}/losses/{rule['name']}"] = [step.run(1) for _ in range(3)]
-    np.savez(target, **found)
+            results[f"{family}/losses/{rule['name']}"] = [step.run(1) for _ in range(3)]
+    np.savez(target, **results)
 
 
 if __name__ == "__main__":

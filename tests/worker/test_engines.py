@@ -75,8 +75,8 @@ def test_a_profile_names_the_operations_and_their_flops(engine: str, family: str
     model = FAMILIES[family].options(name=family, **SMALL[family])
     costs = model.costs(batch_size=4, precision="float32", mode="inference", optimizer="sgd")
     ratio = profile.product_flops / costs.flops_per_step
-    # ONNX Runtime pads channels to the width of a register. The few channels of this model become
-    # several times as many.
+    # ONNX Runtime pads channels to the width of a register, which multiplies the few channels of
+    # this model.
     highest = 6.0 if (engine, family) == ("onnxruntime", "residual") else 1.02
     assert 0.98 <= ratio <= highest
 

@@ -1,6 +1,7 @@
-"""The three frameworks against each other: the same weights and batch give the same loss and
-gradients, also on two devices. Each computes in a process of its own; `make test-frameworks`
-installs all of them.
+"""The three frameworks against each other, on one device and on two.
+
+The same weights and batch give the same loss and gradients. Each framework computes in a separate
+process. `make test-frameworks` installs all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,33 +13,35 @@ import pytest
 
 from tests.worker.families import MODELS, run_module
 
-#: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss,
-#: as a share of it. float32 has 24 bits, and a sum of some thousand terms in another order keeps
-#: about 17 of them.
+#: Largest difference of a gradient relative to the variable's largest gradient, and of a loss
+#: relative to itself. float32 has 24 bits, of which a sum of some thousand terms in another order
+#: keeps about 17.
 GRADIENT_TOLERANCE = 2e-5
 LOSS_TOLERANCE = 2e-6
-#: After updates, which sum up what differs. Keras under TensorFlow also squares an embedding's
-#: gradient before it sums what falls to one row, where the others square the sum: some 4e-4 of a
-#: loss with Adam.
+#: The same of a loss after updates, which accumulate differences. Keras under TensorFlow also
+#: squares an embedding's gradients before it sums those of a row, and the other frameworks square
+#: the sum. With Adam that changes a loss by about 4e-4.
 LATER_LOSS_TOLERANCE = 5e-3
-#: Of a logit of some ten, with a cache and without.
+#: Largest difference of logits, which are about ten, with a cache and without.
 GENERATION_TOLERANCE = 1e-4
-#: A rectifier or a maximum that is this near to its kink may fall to either side of it by rounding
-#: alone.
+#: Relative change of the inputs. A rectifier or maximum this near to its kink may fall to either
+#: side of it by rounding alone.
 NUDGE = 1e-5
-#: Smooth gradients move by some 2e-4 of themselves when nudged so, those across a kink by a
-#: hundredth.
+#: Relative change of gradients that indicates a kink. The nudge changes smooth gradients by about
+#: 2e-4, and those across a kink by about 1e-2.
 KINK = 1e-3
 
-#: Families whose steps run over two devices; a share of a loss after two updates, and of what three
-#: have changed in a variable; and the seed of a batch that is not near a kink.
-DISTRIBUTED_SEED = 5
+#: Families whose steps run over two devices.
 DISTRIBUTED_FAMILIES = ("fc", "residual")
+#: Seed of a batch that is not near a kink.
+DISTRIBUTED_SEED = 5
+#: Largest relative difference of a loss after two updates.
 DISTRIBUTED_LOSS_TOLERANCE = 1e-4
+#: Largest difference of a variable relative to its change over three updates.
 DISTRIBUTED_TOLERANCE = 1e-3
 
-#: torch.compile calls a C++ compiler for every kernel, some fifty for a GRU: on a busy machine that
-#: is many minutes.
+#: torch.compile calls a C++ compiler for every kernel, about 50 times for a GRU. On a busy machine
+#: that takes many minutes.
 pytestmark = pytest.mark.timeout(1800)
 
 Values = Mapping[str, np.ndarray]
@@ -46,7 +49,7 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Reference:
-    """What TensorFlow computes for the batch drawn from `seed`, where no kink is near."""
+    """Results of TensorFlow for the batch of `seed`, which is not near a kink."""
 
     seed: int
     values: Values
@@ -58,17 +61,24 @@ def steps(
     folder: Path,
     families: Sequence[str],
     seed: int,
-    how: object = 0.0,
+    variation: object = 0.0,
     module: str = "one_step",
 ) -> Values:
-    """What a module of these tests writes, as a process of its own: steps on a batch that is
-    nudged, or on devices.
+    """Run steps in a separate process.
+
+    Args:
+        framework, compile_mode: Those of the steps.
+        folder: For results and caches.
+        families: Families of models.
+        seed: Seed of the batch.
+        variation: Relative change of the inputs (`one_step`) or the devices (`distributed_steps`).
+        module: The module of these tests that runs the steps.
     """
-    target = folder / f"{framework}-{compile_mode}-{seed}-{how}.npz"
+    target = folder / f"{framework}-{compile_mode}-{seed}-{variation}.npz"
     run_module(
         module,
         framework,
-        [framework, compile_mode, str(target), str(seed), str(how), *families],
+        [framework, compile_mode, str(target), str(seed), str(variation), *families],
         folder,
     )
     with np.load(target) as values:
@@ -88,7 +98,7 @@ def on_devices(framework: str, compile_mode: str, devices: str, folder: Path) ->
 
 
 def gradient_difference(first: Values, second: Values) -> float:
-    """The largest over all variables of both, each as a share of the variable's largest gradient."""
+    """The largest difference over all variables, relative to the variable's largest gradient."""
     shared = [name for name in first if "/gradient/" in name and name in second]
     assert shared
     return max(
@@ -98,7 +108,7 @@ def gradient_difference(first: Values, second: Values) -> float:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """The first batch whose gradients stay as they are when it is nudged."""
+    """Results for the first batch whose gradients hardly change if the inputs are nudged."""
     folder = tmp_path_factory.mktemp("reference")
     with_kinks = ["fc", "residual", "bottleneck"]
     for seed in range(4, 14):
@@ -121,9 +131,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 def test_equal_weights_and_batches_give_equal_losses_and_gradients(
     reference: Reference, framework: str, compile_mode: str, families: list[str], tmp_path: Path
 ) -> None:
-    found = steps(framework, compile_mode, tmp_path, families, reference.seed)
-    assert {name.split("/")[0] for name in found} == set(families)
-    for name, values in found.items():
+    results = steps(framework, compile_mode, tmp_path, families, reference.seed)
+    assert {name.split("/")[0] for name in results} == set(families)
+    for name, values in results.items():
         if "/weight/" in name:
             np.testing.assert_array_equal(values, reference.values[name], err_msg=name)
         elif "/loss" in name:
@@ -132,16 +142,16 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
             else:
                 tolerance = LOSS_TOLERANCE
             np.testing.assert_allclose(values, reference.values[name], rtol=tolerance, err_msg=name)
-    assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
+    assert gradient_difference(reference.values, results) <= GRADIENT_TOLERANCE
 
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
-    """What each framework's two devices should come to.
+    """The expected results of two devices, by framework.
 
-    A replica of TensorFlow normalises by the statistics of its own examples, so there it is one
-    device that calls the model for each half of the batch; JAX's program means the same over any
-    number of devices.
+    A replica of TensorFlow normalizes by the statistics of its examples. The reference is therefore
+    one device that calls the model for each half of the batch. JAX's program has the same result
+    over any number of devices.
     """
     folder = tmp_path_factory.mktemp("one")
     shards = on_devices("tensorflow", "eager", "shards of 2", folder)
@@ -152,21 +162,20 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     ("framework", "compile_mode"),
     [("tensorflow", "graph"), ("tensorflow", "eager"), ("jax", "graph"), ("jax", "eager")],
 )
-def test_two_devices_are_one(
+def test_two_devices_compute_what_one_does(
     one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path
 ) -> None:
-    found = on_devices(framework, compile_mode, "2", tmp_path)
+    results = on_devices(framework, compile_mode, "2", tmp_path)
     expected = one_device[framework]
-    assert set(found) == set(expected)
-    for name, values in found.items():
+    assert set(results) == set(expected)
+    for name, values in results.items():
         if "/start/" in name:
             np.testing.assert_array_equal(values, expected[name], err_msg=name)
-            # Of what three steps changed, not of the weights.
+            # Relative to the change over three steps, not to the weights.
             after = name.replace("/start/", "/weight/")
-            moved = np.abs(expected[after] - values).max()
-            assert np.abs(found[after] - expected[after]).max() <= DISTRIBUTED_TOLERANCE * moved, (
-                after
-            )
+            change = np.abs(expected[after] - values).max()
+            difference = np.abs(results[after] - expected[after]).max()
+            assert difference <= DISTRIBUTED_TOLERANCE * change, after
         elif "/losses" in name:
             np.testing.assert_allclose(
                 values, expected[name], rtol=DISTRIBUTED_LOSS_TOLERANCE, err_msg=name
@@ -180,15 +189,11 @@ def test_two_devices_are_one(
 def test_tokens_from_a_cache_are_those_of_the_whole_model(
     framework: str, compile_mode: str, tmp_path: Path
 ) -> None:
-    run_module(
-        "generated_tokens",
-        framework,
-        [framework, compile_mode, str(tmp_path / "found.npz")],
-        tmp_path,
-    )
-    with np.load(tmp_path / "found.npz") as found:
-        np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
+    target = tmp_path / "tokens.npz"
+    run_module("generated_tokens", framework, [framework, compile_mode, str(target)], tmp_path)
+    with np.load(target) as results:
+        np.testing.assert_array_equal(results["cached/tokens"], results["whole/tokens"])
         np.testing.assert_allclose(
-            found["cached/logits"], found["whole/logits"], atol=GENERATION_TOLERANCE
+            results["cached/logits"], results["whole/logits"], atol=GENERATION_TOLERANCE
         )
-        assert len(set(found["cached/tokens"].ravel().tolist())) > 3
+        assert len(set(results["cached/tokens"].ravel().tolist())) > 3

@@ -1,7 +1,6 @@
-"""Points measured in JAX and PyTorch: their outcomes and tables, what they compile and what memory
-they take.
+"""Points measured in JAX and PyTorch: outcomes, profiles, compilations and memory.
 
-`make test-frameworks` installs both.
+`make test-frameworks` installs both frameworks.
 """
 
 import subprocess
@@ -22,8 +21,8 @@ from tests.worker.families import BATCH, MODELS, RMSPROP
 from tests.worker.test_devices import check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
-#: Seconds for a point, of which none should end by it: a busy machine takes many minutes to compile
-#: some models.
+#: Time limit of a point in seconds. No point should reach it, but a busy machine takes many minutes
+#: to compile some models.
 LIMIT = 1200.0
 pytestmark = pytest.mark.timeout(1800)
 

@@ -29,10 +29,10 @@ def array_spec(shape: tuple[int, ...], dtype: Any, high: int, label: str) -> Arr
     if str(dtype) == "bfloat16":
         return ArraySpec(shape, "float32")
     try:
-        kind = np.dtype(str(dtype)).kind
+        kind: str | None = np.dtype(str(dtype)).kind
     except TypeError:
-        kind = ""
-    if kind not in _NUMERIC_KINDS or not kind:
+        kind = None
+    if kind is None or kind not in _NUMERIC_KINDS:
         raise UnavailableError(f"{label} takes {dtype}: only real numbers and integers are drawn")
     if kind == "f":
         return ArraySpec(shape, "float32")

@@ -237,7 +237,8 @@ class JaxStep(Step):
 
     def _mode(self) -> contextlib.AbstractContextManager[Any]:
         if self._eager:
-            return jax.disable_jit()
+            uncompiled: contextlib.AbstractContextManager[Any] = jax.disable_jit()
+            return uncompiled
         return contextlib.nullcontext()
 
     def _placed_variables(self) -> Any:

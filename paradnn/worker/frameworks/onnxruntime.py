@@ -39,7 +39,7 @@ class OnnxRuntime(Engine):
     def convert(self, source: Source, precision: str) -> bytes:
         model = onnx_model(source)
         if precision == "float32":
-            return model.SerializeToString()
+            return bytes(model.SerializeToString())
         return quantized(model, source, precision)
 
     def load(

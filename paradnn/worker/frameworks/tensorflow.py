@@ -200,7 +200,7 @@ class TensorFlowStep(Step):
         count = getattr(self.function, "experimental_get_tracing_count", None)
         if count is None:
             return 0
-        return count()
+        return int(count())
 
     def compile_note(self) -> str | None:
         traced = self.compilations()

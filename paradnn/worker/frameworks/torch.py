@@ -115,8 +115,8 @@ class Torch(Framework):
                 update([parameter.grad for parameter in parameters])
             return loss.detach()
 
-        variables = [*model.variables, *optimizer.variables]
-        return _Step(train_step, (inputs, targets), self._device, point, variables, forward)
+        state = [*model.variables, *optimizer.variables]
+        return _Step(train_step, (inputs, targets), self._device, point, state, forward)
 
     def _place(self, arrays: Sequence[Any]) -> list[Any]:
         return [torch.as_tensor(array).to(self._device) for array in arrays]

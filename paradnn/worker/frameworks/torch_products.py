@@ -31,17 +31,17 @@ def _is_tensor(value: Any) -> bool:
 
 def _vector_product(matrix: torch.Tensor, *_: Any) -> float:
     """mv(matrix, vector), dot(vector, vector) and vdot: one multiply-accumulate per element."""
-    return 2.0 * matrix.numel()
+    return float(2.0 * matrix.numel())
 
 
 def _biased_vector_product(bias: torch.Tensor, matrix: torch.Tensor, *_: Any) -> float:
     """addmv(bias, matrix, vector)."""
-    return 2.0 * matrix.numel()
+    return float(2.0 * matrix.numel())
 
 
 def _matrix_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
     """_int_mm(left, right), with right of shape (inner, columns)."""
-    return 2.0 * left.numel() * right.shape[-1]
+    return float(2.0 * left.numel() * right.shape[-1])
 
 
 def _summed_batch_product(
@@ -54,26 +54,26 @@ def _summed_batch_product(
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any) -> float:
     """_grouped_mm(left, right, offsets): each row, or slice of the inner axis, has one group."""
     if left.ndim == 3 and right.ndim == 2:
-        return 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1]
+        return float(2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1])
     return _matrix_product(left, right)
 
 
 def _packed_product(values: torch.Tensor, *_: Any, result: torch.Tensor) -> float:
     """A product with weights in a packed layout, which hides their shape."""
-    return 2.0 * result.numel() * values.shape[-1]
+    return float(2.0 * result.numel() * values.shape[-1])
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> float:
     """Scores and weighted sum; tensors are (batch, heads, tokens, head width)."""
     pairs = math.prod(query.shape[:-1]) * key.shape[-2]
-    return 2.0 * pairs * (query.shape[-1] + value.shape[-1])
+    return float(2.0 * pairs * (query.shape[-1] + value.shape[-1]))
 
 
 def _attention_backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
 ) -> float:
     """Gradients of scores, weights, query, key and value: two products for each forward one."""
-    return 2.0 * _attention(query, key, value)
+    return float(2.0 * _attention(query, key, value))
 
 
 def _convolution(inputs: torch.Tensor, weight: torch.Tensor, *settings: Any) -> float:
@@ -88,7 +88,7 @@ def _convolution(inputs: torch.Tensor, weight: torch.Tensor, *settings: Any) -> 
         positions = inputs.numel() // inputs.shape[1]
     else:
         positions = _output_positions(inputs, weight, *settings[1:4])
-    return 2.0 * positions * weight.numel()
+    return float(2.0 * positions * weight.numel())
 
 
 def _output_positions(
@@ -105,7 +105,7 @@ def _output_positions(
     sizes = zip(inputs.shape[2:], weight.shape[2:], *settings, strict=True)
     for size, kernel, stride, padding, dilation in sizes:
         positions *= (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-    return positions
+    return int(positions)
 
 
 def _convolution_backward(
@@ -119,29 +119,29 @@ def _convolution_backward(
     output_mask = settings[7]
     spread = inputs if is_transposed else gradient
     positions = spread.numel() // spread.shape[1]
-    return 2.0 * positions * weight.numel() * sum(output_mask[:2])
+    return float(2.0 * positions * weight.numel() * sum(output_mask[:2]))
 
 
 def _recurrent_layer(inputs: torch.Tensor, *rest: Any) -> float:
     """One direction of a layer: mkldnn_rnn_layer(inputs, weights, recurrent weights, ...)."""
     weights = rest[0].numel() + rest[1].numel()
-    return 2.0 * math.prod(inputs.shape[:-1]) * weights
+    return float(2.0 * math.prod(inputs.shape[:-1]) * weights)
 
 
 def _recurrent_layer_backward(inputs: torch.Tensor, *rest: Any) -> float:
-    return 2.0 * _recurrent_layer(inputs, *rest)
+    return float(2.0 * _recurrent_layer(inputs, *rest))
 
 
 def _recurrent_network(inputs: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any) -> float:
     """All layers and directions: _cudnn_rnn(inputs, weights, ...). Vectors are biases."""
     matrices = sum(weight.numel() for weight in weights if weight.ndim > 1)
-    return 2.0 * math.prod(inputs.shape[:-1]) * matrices
+    return float(2.0 * math.prod(inputs.shape[:-1]) * matrices)
 
 
 def _recurrent_network_backward(
     inputs: torch.Tensor, weights: Sequence[torch.Tensor], *_: Any
 ) -> float:
-    return 2.0 * _recurrent_network(inputs, weights)
+    return float(2.0 * _recurrent_network(inputs, weights))
 
 
 def _multi_head_attention(
@@ -158,7 +158,8 @@ def _multi_head_attention(
     """All projections and the attention; tensors are (batch, tokens, width)."""
     projections = 2.0 * width * width * (query.numel() + key.numel() + value.numel()) / width
     mixing = 2.0 * 2.0 * query.numel() * key.shape[-2]
-    return projections + mixing + 2.0 * query.numel() * output_weight.shape[0]
+    output = 2.0 * query.numel() * output_weight.shape[0]
+    return float(projections + mixing + output)
 
 
 def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) -> float:
@@ -170,7 +171,7 @@ def _encoder_layer(inputs: torch.Tensor, width: int, heads: int, *weights: Any) 
         inputs, inputs, inputs, width, heads, joint_weight, joint_bias, output_weight
     )
     tokens = inputs.numel() / width
-    return attention + 2.0 * tokens * (first.numel() + second.numel())
+    return float(attention + 2.0 * tokens * (first.numel() + second.numel()))
 
 
 def _packets(formula: Callable[..., float], namespace: Any, *names: str) -> dict[Any, Any]:
