@@ -130,7 +130,7 @@ def test_a_token_by_hand() -> None:
         + (NORM + x + x)
         + (60 + x + 3 * x)
         + (2 * x + 2 * x)  # a key and a value go into the cache
-        + (x + CACHE + x)  # ... of which all is read
+        + (x + CACHE + x)  # the whole cache is read
         + (20 + x + x)
         + (NORM + 2 * x + 2 * x)
         + (80 + x + 4 * x)
@@ -159,17 +159,15 @@ def test_a_prompt_by_hand() -> None:
         + (NORM + 2 * x + 2 * x)
         + (80 + x + 4 * x)
         + (68 + 4 * x + x)
-        + (NORM + 2 * last + last)  # of the last token alone
+        + (NORM + 2 * last + last)  # only of the last token
         + (TABLE + last + BATCH * 11)
     )
-    # More rows of the table than it has are the whole table.
+    # The lookup reads at most the whole table.
     assert costs.bytes_per_step == 4 * (moved + min(TABLE, x) - x)
 
 
 def test_memory_holds_weights_cache_and_the_widest_layer_of_the_prompt() -> None:
-    """The hidden layer of the prompt's tokens and what it is made of: 5 x (4 + 16) numbers of each
-    example.
-    """
+    """The widest layer is the hidden layer: 5 tokens x (4 inputs + 16 outputs) per example."""
     assert step().memory_lower_bound_bytes == 4 * (PARAMETERS + CACHE + BATCH * 5 + BATCH * 5 * 20)
     longer = step(model=NINE | {"sequence_length": 1000}, tokens=995)
     assert longer.cache_bytes == 4 * BATCH * 2 * 1000 * 4

@@ -167,12 +167,43 @@ def test_bytes_are_operands_and_result_once(precision: str, width: int) -> None:
 
 @pytest.mark.parametrize(
     ("cell", "direction", "shapes"),
-    yaml.safe_load(Path(__file__).with_name("recurrent.yaml").read_text()),
+    [
+        pytest.param(
+            "vanilla", "forward", [(4, 2, 3), (3, 3), (2, 3), (4, 2, 3)], id="vanilla-forward"
+        ),
+        pytest.param(
+            "lstm",
+            "forward",
+            [(4, 2, 3), (3, 12), (2, 3), (2, 3), (4, 2, 3), (2, 3)],
+            id="lstm-forward",
+        ),
+        pytest.param(
+            "gru",
+            "backward_input",
+            [(4, 2, 3), (3, 9), (4, 2, 9), (4, 2, 3), (4, 2, 3), (4, 2, 9), (2, 3)],
+            id="gru-backward-input",
+        ),
+        pytest.param(
+            "lstm",
+            "backward_input",
+            [(4, 2, 3), (3, 12), (4, 2, 12), (4, 2, 3), (4, 2, 12), (2, 3), (2, 3)],
+            id="lstm-backward-input",
+        ),
+        pytest.param(
+            "lstm",
+            "backward_weights",
+            [(4, 2, 3), (4, 2, 12), (3, 12)],
+            id="lstm-backward-weights",
+        ),
+    ],
 )
-def test_bytes_of_a_recurrent_kernel(cell: str, direction: str, shapes: list[list[int]]) -> None:
-    found = costs("rnn_kernel", 2, cell=cell, hidden=3, steps=4, direction=direction)
-    assert found.bytes_per_step == 4 * sum(map(prod, shapes))
-    assert found.flops_per_step == 2 * 4 * 2 * 3 * {"vanilla": 3, "lstm": 12, "gru": 9}[cell]
+def test_bytes_of_a_recurrent_kernel(
+    cell: str, direction: str, shapes: list[tuple[int, ...]]
+) -> None:
+    """Shapes of inputs, weights, states and outputs, for 4 steps of 2 examples and 3 units."""
+    kernel = costs("rnn_kernel", 2, cell=cell, hidden=3, steps=4, direction=direction)
+    assert kernel.bytes_per_step == 4 * sum(map(prod, shapes))
+    assert kernel.flops_per_step == 2 * 4 * 2 * 3 * {"vanilla": 3, "lstm": 12, "gru": 9}[cell]
 
 
 def test_a_sparse_product_costs_what_is_stored() -> None:

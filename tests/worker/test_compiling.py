@@ -73,8 +73,9 @@ def test_blocks_that_compile_are_not_steady(
 
 
 def operations_of(run: Any, steps: int) -> list[str]:
-    """Names of the operations that TensorFlow runs from Python; calls of compiled functions are
-    none of them.
+    """Names of the operations that TensorFlow runs from Python.
+
+    Calls of compiled functions are not among them.
     """
     seen: list[str] = []
 

@@ -1,5 +1,6 @@
-"""Memory of points and its limit, beside `wait4` of a plain process that imports the framework and
-runs the same point; and several devices of TensorFlow against one.
+"""Memory of points and its limit, and several devices of TensorFlow against one.
+
+The reference for memory is `wait4` of a plain process that imports the framework and runs the point.
 """
 
 import os
@@ -25,13 +26,13 @@ from tests.conftest import ROOT, processes_of_points
 from tests.worker import families
 from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
 
-#: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
+#: Relative difference of a loss after three updates. Sums over shards are rounded in another order.
 LOSS_TOLERANCE = 1e-5
 CORES = len(os.sched_getaffinity(0))
 
 
 def measure(pool: WorkerPool, **changes: Any) -> PointResult:
-    """Four steps: one compiles, two calibrate, one is measured."""
+    """Measure four steps: one compiles, two calibrate, one is timed."""
     protocol = {"min_blocks": 1, "max_seconds": 1.0, "timeout": 200.0} | changes.pop("measure", {})
     return families.measure(
         pool, {"devices": 2, "optimizer": RMSPROP, "measure": protocol} | changes
@@ -39,14 +40,13 @@ def measure(pool: WorkerPool, **changes: Any) -> PointResult:
 
 
 def test_devices_train_as_one_does(pool: WorkerPool) -> None:
-    alone = measure(pool, devices=1)
+    single = measure(pool, devices=1).answer.measurement
     result = measure(pool, measure={"profile": True})
     assert result.outcome == "ok", result.reason
-    spread = result.answer.measurement
-    single = alone.answer.measurement
-    assert spread.first_loss == pytest.approx(single.first_loss, rel=LOSS_TOLERANCE)
-    assert spread.timing.final_loss == pytest.approx(single.timing.final_loss, rel=LOSS_TOLERANCE)
-    assert spread.parameters == single.parameters
+    double = result.answer.measurement
+    assert double.first_loss == pytest.approx(single.first_loss, rel=LOSS_TOLERANCE)
+    assert double.timing.final_loss == pytest.approx(single.timing.final_loss, rel=LOSS_TOLERANCE)
+    assert double.parameters == single.parameters
     profile = result.answer.profile
     rows = profile.operation_types.rows()
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=1e-6)
@@ -59,7 +59,7 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)
 
 
-def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
+def test_what_several_devices_cannot_do_is_unavailable(pool: WorkerPool) -> None:
     assert "set compile=graph or framework=jax" in (measure(pool, compile="xla").reason or "")
     result = measure(
         pool,
@@ -78,8 +78,8 @@ def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
 
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
 LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
-#: Without the meter: what it does after compiling starts the kernel's own peak afresh, and gives
-#: heap back.
+#: Runs a point without the meter's action after compiling, which resets the kernel's peak and frees
+#: heap.
 PLAIN = """
 import sys
 from paradnn.worker import frameworks, memory
@@ -90,8 +90,8 @@ answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
 assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
 sys.exit(answer.outcome != "ok")
 """
-#: Starts the plain process: what a child is counted begins with the memory of the process it was
-#: forked from.
+#: Starts the plain process from a small one: the peak of a child includes the memory of the process
+#: that forked it.
 SMALL = """
 import os, sys
 pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", *sys.argv[1:]])
@@ -102,7 +102,7 @@ print(usage.ru_maxrss * 1024)
 
 
 def plain_peak(framework: str, point: dict[str, Any]) -> int:
-    """Bytes as the kernel counts them for a process of its own."""
+    """Peak bytes of a separate process, as the kernel counts them."""
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ() | {
         "PYTHONPATH": str(ROOT)
     }
@@ -114,7 +114,8 @@ def plain_peak(framework: str, point: dict[str, Any]) -> int:
     return int(done.stdout)
 
 
-#: What two plain processes of one point differ by: JAX compiles in parallel, and its heap with it.
+#: Relative difference of two plain processes of one point. JAX compiles in parallel, so its heap
+#: varies.
 TOLERANCE = {"tensorflow": 0.08, "torch": 0.08, "jax": 0.2}
 Sized = tuple[dict[str, Any], int]
 
@@ -122,7 +123,10 @@ Sized = tuple[dict[str, Any], int]
 def check_memory(
     pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)
 ) -> None:
-    """A small point and a large one; those `beside` a plain process as far from it as two of those."""
+    """Check the memory of a small point and of a large one.
+
+    Those in `beside` differ from a plain process by no more than two plain processes do.
+    """
     for model, batch in (TINY, LARGE):
         point = {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = families.measure(pool, point, framework, 1000).answer
@@ -131,7 +135,7 @@ def check_memory(
                 plain_peak(framework, point), rel=TOLERANCE[framework]
             )
         if model is TINY[0]:
-            # What is left is no step's: programs, and what the compiler keeps.
+            # The rest belongs to no step: programs, and memory of the compiler.
             assert answer.step_memory_bytes < 60e6
         else:
             weights = 1000 * 2048 + 2 * 2048**2 + 2048 * 1000
@@ -141,8 +145,8 @@ def check_memory(
 COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
 
 
-#: A plain process imports the framework once more: in the graph the small point, which holds little
-#: else, and compiled the large one, which holds the compiler and what it made.
+#: A plain process imports the framework again, so each mode has one: the small point in a graph,
+#: which has little other memory, and the large point with XLA, which has the compiler's.
 @pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), COMPILED])
 def test_a_point_takes_what_a_plain_process_takes(
     pool: WorkerPool, compile_mode: str, beside: Sized
@@ -171,7 +175,7 @@ def point(cores: object = None, measure: dict | None = None, **further: object) 
     return read_point({"model": TINY[0], "batch_size": TINY[1], **given})
 
 
-def test_cores_are_written_in_one_way() -> None:
+def test_lists_of_cores_have_a_canonical_form() -> None:
     assert core_list("0-3,6\n") == [0, 1, 2, 3, 6]
     assert core_list("") == core_list("x-y") == core_list("3-1") == core_list("1,") == []
     assert core_text([6, 2, 0, 1]) == "0-2,6"
@@ -199,24 +203,20 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
                 masks.update(_masks(pid))
                 os.kill(pid, signal.SIGKILL)
 
-    # Measured until it is killed: its threads are there to be looked at.
+    # A point that runs until it is killed, so that its threads can be inspected.
     long = point(
         core, {**PROTOCOL, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework}
     )
-    assert (
-        pool.measure(
-            WorkerKey.of(long), point_request(long), Limits(200, None), look_and_end
-        ).outcome
-        != "ok"
-    )
+    killed = pool.measure(WorkerKey.of(long), point_request(long), Limits(200, None), look_and_end)
+    assert killed.outcome != "ok"
     assert masks == {str(core)}
 
 
 def _masks(pid: int) -> list[str]:
     """The cores of every thread of a process."""
-    found = []
+    masks = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with suppress(OSError):  # a thread that has ended
             rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
-            found.append(rows["Cpus_allowed_list"].strip())
-    return found
+            masks.append(rows["Cpus_allowed_list"].strip())
+    return masks

@@ -1,5 +1,6 @@
-"""What kernels compute in each framework, beside NumPy; `make test-frameworks` asks JAX and PyTorch
-too.
+"""Results of kernels in each framework against NumPy.
+
+`make test-frameworks` includes JAX and PyTorch.
 """
 
 import importlib.util

@@ -34,10 +34,10 @@ SHORT = {
 }
 LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}
 LLAMA |= {"sequence_length": 10, "vocab_size": 50}
-# An expert takes 6 tokens of each of 4 examples, as many rows as the layers are wide: the profiler
-# takes the one for the other in a transposed product.
+# An expert takes 6 tokens of each of 4 examples. The resulting 24 rows equal the width, since the
+# profiler confuses the two sizes in a transposed product.
 MIXTURE = LLAMA | {"feed_forward": 24, "experts": 4, "active_experts": 2, "capacity": 1.2}
-# Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
+# Even sizes: if a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
     FC,
     FC | {"layers": 3, "nodes": [24, 16, 8], "output_size": 1},
@@ -199,10 +199,10 @@ def test_adam_is_that_of_its_paper() -> None:
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
-#: Batches from which on the activations, tens of megabytes each, are most of what a step needs; of
-#: attention sequences so short that scores are small beside the rest, and so long that they are
-#: most of what a step stores. A graph keeps more than XLA does, which compiles convolutions for
-#: long.
+#: Models with batch sizes at which activations, tens of megabytes each, are most of a step's memory.
+#: Attention has short sequences, whose scores are small compared with the rest, and long ones, whose
+#: scores are most of a step's storage. A graph keeps more than XLA, which takes long to compile
+#: convolutions.
 TRANSFORMER = MODELS["transformer"] | {
     "width": 256,
     "feed_forward": 512,

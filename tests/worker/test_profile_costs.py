@@ -96,8 +96,9 @@ def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
 
 
 def test_groups_of_the_batch_are_counted_once() -> None:
-    """The gradient of a depthwise filter, before the compiler rewrites it: as many products as the
-    forward pass has.
+    """The gradient of a depthwise filter has the products of the forward pass.
+
+    The program is that before the compiler rewrites it.
     """
 
     @tf.function(jit_compile=True)

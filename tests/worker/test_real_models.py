@@ -30,7 +30,7 @@ def workloads() -> Iterator[dict[str, BuiltModel]]:
 
 MEANS = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
 PRODUCTS = (layers.Conv2D, layers.DepthwiseConv2D, layers.Dense, layers.MaxPooling2D, *MEANS)
-#: They hand on what they read, or a part or repetition of it.
+#: Layers whose outputs are their inputs, or a part or repetition of these.
 VIEWS = (layers.ZeroPadding2D, layers.Concatenate, layers.Dropout, layers.Reshape, layers.Flatten)
 VIEWS += (layers.UpSampling2D, layers.Cropping2D)
 
@@ -86,9 +86,7 @@ def elements(tensors: list[Any]) -> int:
 def test_parameters_and_activations_are_those_of_keras_layers(
     workloads: dict[str, BuiltModel], name: str
 ) -> None:
-    """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built
-    model's graph.
-    """
+    """Against the graph of the built model: reads and writes of a forward pass, and kept tensors."""
     built = workloads[name].model
     costs = make_model(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
