@@ -1,9 +1,8 @@
-"""Pictures of analyses: one look, colours that a name keeps in every figure, a layout for the width
-that is asked.
+"""Figures of analyses: one look, colours that a name keeps in every figure, a layout for the width.
 
-A picture is laid out as it is made: within `page(width)` panels stand below each other where there
-is no room beside, letters shrink to 6 points at the least, and names, legends and ticks take the
-room that there is.
+A figure is laid out while it is made. Within `page(width)`, panels are placed below each other if
+they do not fit next to each other, text shrinks to no less than 6 points, and names, legends and
+ticks use the available room.
 """
 
 import math
@@ -33,8 +32,8 @@ from analysis.format import format_number
 from analysis.labels import label_with_unit
 from paradnn.families import FAMILIES
 
-#: Okabe and Ito's palette (Color Universal Design, 2008), without its yellow, which is too pale on
-#: white; before its black, two dark colours of Tol's muted scheme (2021).
+#: Okabe and Ito's palette (Color Universal Design, 2008) without yellow, which is too pale on
+#: white. Two dark colours of Tol's muted scheme (2021) precede its black.
 COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -47,180 +46,239 @@ COLOURS = (
     "#000000",
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
-#: A colour map that is even in lightness and survives grey print.
+#: A colour map of even lightness, which survives grey print.
 SEQUENTIAL = "cividis"
-#: Of what has no value, or none that is set apart.
+#: Colour of marks without a value, or without a colour of their own.
 GREY = "#888888"
-_PAGE: ContextVar[float | None] = ContextVar("page", default=None)
-_PANEL = 3.0  # inches that a panel needs on a page
-_ROW = 0.7  # of a row's height that its marks share
+#: Width of the page in inches, if the figure is for print.
+_PAGE_WIDTH: ContextVar[float | None] = ContextVar("page_width", default=None)
+_MIN_PANEL_WIDTH = 3.0  # inches on a page
+_LEGEND_MARK_CHARS = 6  # width of the mark of an entry
+_ROW_SHARE = 0.7  # of the height of a row, for its marks
 
 
 @contextmanager
 def page(width: float | None) -> Iterator[None]:
-    """Pictures made within are exactly `width` inches wide; None: as wide as they need, for a
-    screen.
+    """Make figures of an exact width within this context.
+
+    Args:
+        width: width in inches; None for figures on a screen, which are as wide as they need.
     """
-    size = 10.0 if width is None else min(10.0, max(7.2, 1.25 * width))
-    token = _PAGE.set(width)
-    # Every text is as it is written: a name such as "$5 slice, $6 slice" is no formula.
-    letters = {"font.size": size, "legend.fontsize": "small", "legend.title_fontsize": "small"}
+    size = 10.0
+    if width is not None:
+        size = min(10.0, max(7.2, 1.25 * width))
+    token = _PAGE_WIDTH.set(width)
+    # Text is not parsed as math, since a name may hold dollar signs: "$5 slice, $6 slice".
+    fonts = {"font.size": size, "legend.fontsize": "small", "legend.title_fontsize": "small"}
     try:
-        with rc_context({**letters, "legend.frameon": False, "text.parse_math": False}):
+        with rc_context({**fonts, "legend.frameon": False, "text.parse_math": False}):
             yield
     finally:
-        _PAGE.reset(token)
+        _PAGE_WIDTH.reset(token)
 
 
 def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels of `width` x `height` inches, at most so many beside each other;
-    on a page as many as have room. Without pyplot, which keeps every figure alive.
+    """Make a figure with panels.
+
+    The figure does not use pyplot, which would keep every figure alive.
+
+    Args:
+        count: number of panels.
+        width: width of a panel in inches; a page overrides it.
+        height: height of a panel in inches; panels of a narrow page are lower.
+        across: panels next to each other at most; a page holds as many as fit.
+
+    Returns:
+        The figure and its panels, row by row.
     """
-    asked = _PAGE.get()
+    page_width = _PAGE_WIDTH.get()
     across = min(across, count)
-    if asked is not None:
-        across = min(across, max(1, int(asked / _PANEL)))
-        height *= min(1.0, max(0.7, asked / across / width))
-        width = asked / across
+    if page_width is not None:
+        across = min(across, max(1, int(page_width / _MIN_PANEL_WIDTH)))
+        height *= min(1.0, max(0.7, page_width / across / width))
+        width = page_width / across
     rows = math.ceil(count / across)
-    drawn = Figure(figsize=(width * across, height * rows), layout="constrained")
-    every = [drawn.add_subplot(rows, across, place + 1) for place in range(count)]
-    for axes in every:
+    figure = Figure(figsize=(width * across, height * rows), layout="constrained")
+    all_axes = [figure.add_subplot(rows, across, position + 1) for position in range(count)]
+    for axes in all_axes:
         axes.tick_params(which="both", labelsize=rcParams["font.size"])
-    return drawn, every
+    return figure, all_axes
 
 
 def families_with(names: Iterable[str]) -> list[str]:
-    """All families in their fixed order, then others of `names`: the list in which a name's place
-    is its look.
+    """Return all families in their fixed order, followed by other names.
+
+    The position of a name in this list decides its look.
     """
     return [*FAMILIES, *sorted(set(names).difference(FAMILIES))]
 
 
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
-    """Colour and marker of a name as Matplotlib's functions take them: a family always has the
-    same, others by their place in `among`; grey of none. The marker shifts after each round of
-    colours, so that the pair stays unique.
+    """Return colour and marker of a name as arguments for Matplotlib.
+
+    The marker shifts after each round of colours, so that the pair stays unique.
+
+    Args:
+        name: the name; None for grey.
+        among: names whose positions decide their looks. A family that is not among them has the
+            same look in every figure.
     """
     if name is None:
         return {"color": GREY, "marker": "o"}
-    place = ([*among] if name in among else [*FAMILIES, name]).index(name)
-    marker = MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
-    return {"color": COLOURS[place % len(COLOURS)], "marker": marker}
-
-
-# What stands around the data: names, numbers, colours, the legend.
+    order = [*among] if name in among else [*FAMILIES, name]
+    position = order.index(name)
+    marker = MARKERS[(position + position // len(COLOURS)) % len(MARKERS)]
+    return {"color": COLOURS[position % len(COLOURS)], "marker": marker}
 
 
 def names(
     axis: Axis, words: Sequence[str], places: Sequence[float] | None = None, smaller: float = 1.0
 ) -> None:
-    """Names at `places` along an axis, else at 0, 1, 2 ..., on as many lines as they need: upright
-    along the horizontal one where a word is too long; with those along the vertical one the figure
-    grows.
+    """Write names along an axis, on as many lines as they need.
+
+    Names of the horizontal axis are upright if a word is too long. For names of the vertical axis,
+    the figure grows.
+
+    Args:
+        axis: the axis.
+        words: the names.
+        places: their positions; None for 0, 1, 2 and so on.
+        smaller: factor by which the text is smaller than the other text of the figure.
     """
     axes = axis.axes
-    at = range(len(words)) if places is None else places
+    positions = range(len(words)) if places is None else places
     size = float(rcParams["font.size"]) / smaller
     axis.set_tick_params(labelsize=size)
     width, height = cell(axes)
-    vertical = axis is axes.yaxis
-    letters = chars_per_inch(0.46 * width if vertical else (width - 1.1) / max(1, len(words)), size)
-    if (
-        not vertical
-        and max((len(word) for name in words for word in name.split()), default=0) >= letters
-    ):
-        axis.set_ticks(at, list(words), rotation=90)
+    is_vertical = axis is axes.yaxis
+    if is_vertical:
+        max_chars = fitting_chars(0.46 * width, size)
+    else:
+        max_chars = fitting_chars((width - 1.1) / max(1, len(words)), size)
+    longest_word = max((len(word) for name in words for word in name.split()), default=0)
+    if not is_vertical and longest_word >= max_chars:
+        axis.set_ticks(positions, list(words), rotation=90)
         return
-    lines = [_filled(name, letters) for name in words]
-    axis.set_ticks(at, lines)
-    if vertical:
-        drawn: Any = axes.figure
-        needed = sum(name.count("\n") + 1 for name in lines) * size * 1.35 / 72 + 0.9
-        drawn.set_figheight(drawn.get_figheight() * max(1.0, needed / height))
+    wrapped = [_wrap(name, max_chars) for name in words]
+    axis.set_ticks(positions, wrapped)
+    if is_vertical:
+        figure: Any = axes.figure
+        lines = sum(name.count("\n") + 1 for name in wrapped)
+        needed = lines * size * 1.35 / 72 + 0.9
+        figure.set_figheight(figure.get_figheight() * max(1.0, needed / height))
 
 
 def label_width_chars(width: float, smaller: float) -> int:
-    """How many letters a line of `names` has along the left of a panel that is `width` inches wide
-    on a screen.
+    """Return the characters of a line of `names` at the left of a panel.
+
+    Args:
+        width: width of the panel in inches on a screen; a page overrides it.
+        smaller: as for `names`.
     """
-    return chars_per_inch(0.46 * (_PAGE.get() or width), float(rcParams["font.size"]) / smaller)
+    return fitting_chars(
+        0.46 * (_PAGE_WIDTH.get() or width), float(rcParams["font.size"]) / smaller
+    )
 
 
 def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
-    """One legend below all panels, in as many columns as fit: of `handles`, else of what has a
-    label there.
+    """Draw one legend below all panels, in as many columns as fit.
+
+    Args:
+        drawn: the figure.
+        handles: the entries; if empty, the labeled marks of all panels.
+        title: title of the legend.
     """
-    known: dict[str, Any] = {str(one.get_label()): one for one in handles}
+    entries: dict[str, Any] = {str(handle.get_label()): handle for handle in handles}
     if not handles:
         for axes in drawn.axes:
-            known |= {
-                name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)
-            }
-    if not known:
+            marks, labels = axes.get_legend_handles_labels()
+            entries |= dict(zip(labels, marks, strict=True))
+    if not entries:
         return
     size = float(rcParams["font.size"]) / 1.2
-    letters = chars_per_inch(0.98 * drawn.get_figwidth(), size)
-    labels = [_filled(name, letters - 6) for name in known]
-    wide = sorted((max(map(len, name.split("\n"))) + 6 for name in labels), reverse=True)
-    fitting = [count for count in range(2, min(len(labels), 8) + 1) if sum(wide[:count]) <= letters]
-    columns = max(fitting, default=1)
+    max_chars = fitting_chars(0.98 * drawn.get_figwidth(), size)
+    texts = [_wrap(name, max_chars - _LEGEND_MARK_CHARS) for name in entries]
+    columns = _legend_columns(texts, max_chars)
     drawn.legend(
-        list(known.values()),
-        labels,
-        title=_filled(title, letters) or None,
+        list(entries.values()),
+        texts,
+        title=_wrap(title, max_chars) or None,
         ncols=columns,
         loc="outside lower center",
         columnspacing=1.2,
     )
-    lines = math.ceil(len(labels) / columns) * max(name.count("\n") + 1 for name in labels) + bool(
-        title
-    )
+    rows = math.ceil(len(texts) / columns)
+    lines = rows * max(text.count("\n") + 1 for text in texts)
+    if title:
+        lines += 1
     drawn.set_figheight(drawn.get_figheight() + lines * size * 1.5 / 72)
+
+
+def _legend_columns(texts: Sequence[str], max_chars: int) -> int:
+    """Return the number of columns of a legend that fit next to each other, 8 at most."""
+    widths = [max(map(len, text.split("\n"))) + _LEGEND_MARK_CHARS for text in texts]
+    widths.sort(reverse=True)
+    columns = 1
+    for count in range(2, min(len(texts), 8) + 1):
+        if sum(widths[:count]) <= max_chars:
+            columns = count
+    return columns
 
 
 def add_caveats(drawn: Figure, caveats: Sequence[str]) -> None:
     """Write caveats above the panels of a figure, in small italics."""
     size = float(rcParams["font.size"]) / 1.2
-    chars = chars_per_inch(0.98 * drawn.get_figwidth(), size)
-    text = _filled("\n".join(caveats), chars)
+    chars = fitting_chars(0.98 * drawn.get_figwidth(), size)
+    text = _wrap("\n".join(caveats), chars)
     drawn.suptitle(text, x=0.01, ha="left", fontsize=size, style="italic")
     height = (text.count("\n") + 1) * size * 1.35 / 72
     drawn.set_figheight(drawn.get_figheight() + height)
 
 
 def handle(label: str, **how: Any) -> Line2D:
-    """A mark of a legend, or a line where `how` has a style of one."""
+    """Return an entry of a legend: a mark, or a line if `how` holds a line style."""
     return Line2D([], [], label=label, **({"linestyle": "none"} | how))
 
 
-#: A number with all its digits.
+#: Formats a number with all its digits.
 plain = "{:,g}".format
 
 
 def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
-    """Make an axis logarithmic, once all is drawn, with 1, 2, 5 of each decade, or fewer where
-    there is no room.
+    """Make an axis logarithmic, with ticks at 1, 2 and 5 of each decade, or fewer if needed.
+
+    Call it once all is drawn.
+
+    Args:
+        axis: the axis.
+        words: formats a number.
     """
-    if axis.get_scale() != "log":
-        (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+    is_horizontal = axis is axis.axes.xaxis
+    if axis.get_scale() != "log" and is_horizontal:
+        axis.axes.set_xscale("log")
+    elif axis.get_scale() != "log":
+        axis.axes.set_yscale("log")
     low, high = sorted(axis.get_view_interval())
-    across, up = (72 * (side - 1) / float(rcParams["font.size"]) for side in cell(axis.axes))
-    longest = max(4, len(words(low)), len(words(high)))
-    fitting = max(2, int(across / (longest + 1) / 0.75 if axis is axis.axes.xaxis else up / 2.2))
+    width, height = cell(axis.axes)
+    points_per_char = float(rcParams["font.size"])
+    if is_horizontal:
+        longest = max(4, len(words(low)), len(words(high)))
+        fitting = int(72 * (width - 1) / points_per_char / (longest + 1) / 0.75)
+    else:
+        fitting = int(72 * (height - 1) / points_per_char / 2.2)
+    fitting = max(2, fitting)
     decades = math.log10(high / low)
     if decades < 0.9:
         axis.set_major_locator(MaxNLocator(min(fitting, 6), steps=[1, 2, 2.5, 5, 10]))
     else:
-        axis.set_major_locator(
-            LogLocator(subs=(1, 2, 5) if 3 * decades <= fitting else (1,), numticks=fitting)
-        )
+        multiples = (1, 2, 5) if 3 * decades <= fitting else (1,)
+        axis.set_major_locator(LogLocator(subs=multiples, numticks=fitting))
     axis.set_major_formatter(lambda value, _: words(value))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
 
-#: A ratio: 0.5x, 1x, 2x.
+#: Formats a ratio, such as 0.5x or 2x.
 times = "{:.4g}x".format
 
 
@@ -231,7 +289,7 @@ def colour_bar(
     label: str,
     words: Callable[[float], str] = format_number,
 ) -> None:
-    """The colours of numbers, right of some panels."""
+    """Draw the colours of numbers to the right of some panels."""
     bar: Any = drawn.colorbar(
         ScalarMappable(norm, SEQUENTIAL), ax=list(axes), fraction=0.04, pad=0.02, aspect=30
     )
@@ -245,15 +303,15 @@ def colour_bar(
 
 
 def cell(axes: Axes) -> tuple[float, float]:
-    """Inches of width and height that a panel has in its figure, with all that stands around it."""
+    """Return width and height of a panel in inches, with its labels and title."""
     width, height = axes.figure.get_size_inches()  # type: ignore[union-attr]
     spec = axes.get_subplotspec()
     rows, columns = (1, 1) if spec is None else spec.get_gridspec().get_geometry()
     return width / columns, height / rows
 
 
-def chars_per_inch(inches: float, size: float) -> int:
-    """How many letters of `size` points have room."""
+def fitting_chars(inches: float, size: float) -> int:
+    """Return how many characters of a size in points fit a width in inches."""
     return int(72 * inches / (0.55 * size))
 
 
@@ -267,10 +325,16 @@ def finish(
     shares: str = "",
     grid: Literal["both", "x", "y"] = "both",
 ) -> None:
-    """Title and labels on as many lines as there is room for, a quiet grid behind the data, no box.
+    """Finish a panel: title, labels, scales and a pale grid behind the data.
 
-    `logs`: which of the axes "x" and "y" are logarithmic, and how their numbers are written;
-    `shares`: which are in percent.
+    Args:
+        axes: the panel.
+        title: its title, wrapped to the width of the panel.
+        x: label of the horizontal axis.
+        y: label of the vertical axis.
+        logs: the logarithmic axes, "x" or "y", with the format of their numbers.
+        shares: the axes in percent, such as "xy".
+        grid: the axes with grid lines.
     """
     for name, words in (logs or {}).items():
         log_ticks(axes.xaxis if name == "x" else axes.yaxis, words)
@@ -279,8 +343,8 @@ def finish(
             PercentFormatter(1.0, decimals=0)
         )
     width, height = cell(axes)
-    # Beside long names the room is less than is taken here: what is too wide then is wrapped as it
-    # is drawn.
+    # Long names at the left leave less room than is assumed here. Matplotlib then wraps the text
+    # while it draws.
     axes.set_title(
         filled(title, width - 0.7), loc="left", fontsize=rcParams["font.size"], wrap=True
     )
@@ -292,29 +356,33 @@ def finish(
 
 
 def fits(letters: int, inches: float) -> bool:
-    """Whether so many small letters have room."""
-    return letters <= chars_per_inch(inches, float(rcParams["font.size"]) / 1.2)
+    """Return whether a number of small characters fits a width in inches."""
+    return letters <= fitting_chars(inches, float(rcParams["font.size"]) / 1.2)
 
 
 def filled(text: str, inches: float) -> str:
-    """A text on as many lines as it needs in so much room."""
-    return _filled(text, chars_per_inch(inches, 1.1 * float(rcParams["font.size"])))
+    """Wrap a text to a width in inches."""
+    return _wrap(text, fitting_chars(inches, 1.1 * float(rcParams["font.size"])))
 
 
-def _filled(text: str, letters: int) -> str:
-    """A text in lines of at most so many letters; its own lines stay."""
-    return "\n".join(
-        textwrap.fill(line, max(5, letters), break_long_words=False) for line in text.split("\n")
-    )
+def _wrap(text: str, max_chars: int) -> str:
+    """Wrap each line of a text to a number of characters."""
+    width = max(5, max_chars)
+    lines = [textwrap.fill(line, width, break_long_words=False) for line in text.split("\n")]
+    return "\n".join(lines)
 
 
-_LEVELS = 9  # distinct values that get a colour and a marker each
+_MAX_LOOKS = 9  # distinct values with a colour and a marker each
 
 
 @dataclass(frozen=True)
 class Colouring:
-    """How a column is coloured: by the `looks` of its distinct values in order, or where `norm` is
-    given along a colour map. A value has the same look wherever it is drawn.
+    """How the values of a column are coloured, the same in every panel.
+
+    Attributes:
+        label: label of the column.
+        looks: look of each distinct value, in order; empty with a colour map.
+        norm: scale of the colour map; None without one.
     """
 
     label: str
@@ -322,8 +390,9 @@ class Colouring:
     norm: Normalize | None
 
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """Which of `values` have one look, and which, as `Axes.scatter` takes it; those without a
-        value are grey.
+        """Yield which values (n,) have a look, and that look as arguments of `Axes.scatter`.
+
+        Missing values are grey.
         """
         missing = values.isna().to_numpy(dtype=bool)
         if self.norm is not None:
@@ -337,7 +406,7 @@ class Colouring:
         yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
-        """A legend of the figure, or a colour bar beside `axes`."""
+        """Draw a legend of the figure, or a colour bar next to `axes`."""
         if self.norm is not None:
             colour_bar(drawn, axes, self.norm, self.label)
         else:
@@ -345,12 +414,17 @@ class Colouring:
 
 
 def colouring(values: pd.Series, name: str) -> Colouring:
-    """How the column `name` is coloured, judged by all its values: along a colour map where it
-    holds more than nine numbers, logarithmic where all are positive; fewer numbers go from dark to
-    light, words through the palette.
+    """Choose the colours of a column.
+
+    More than nine numbers are coloured along a colour map, which is logarithmic if all are
+    positive. Fewer numbers go from dark to light, and texts through the palette.
+
+    Args:
+        values: all values of the column.
+        name: its name.
     """
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    if numeric and values.nunique() > _LEVELS:
+    if numeric and values.nunique() > _MAX_LOOKS:
         return Colouring(label_with_unit(name), {}, scale_of(values))
     levels = sorted(values.dropna().unique())
     looks = {level: look(level, levels) | {"label": str(level)} for level in levels}
@@ -363,18 +437,26 @@ def colouring(values: pd.Series, name: str) -> Colouring:
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
-    """The colour scale of numbers: logarithmic where all are positive and reach over `wide` times
-    the least.
+    """Return the colour scale of numbers.
+
+    Args:
+        values: the numbers; infinite and missing ones are ignored.
+        wide: ratio of the largest to the smallest number from which on the scale is logarithmic, if
+            all are positive.
     """
     known = np.asarray(values, dtype="float64")
     known = known[np.isfinite(known)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    low = 0.0
+    high = 1.0
+    if len(known):
+        low = float(known.min())
+        high = float(known.max())
     if 0 < low < high / wide:
         return LogNorm(low, high)
-    return Normalize(low, high if high > low else low + abs(low) + 1e-12)
-
-
-# Generic pictures.
+    if high <= low:
+        # A scale needs two ends.
+        high = low + abs(low) + 1e-12
+    return Normalize(low, high)
 
 
 def marks(
@@ -386,7 +468,16 @@ def marks(
     y_ends: Sequence[ArrayLike] = (),
     **how: Any,
 ) -> None:
-    """Marks with their intervals, each ends (low, high); an end that is not known has no bar."""
+    """Draw marks with their intervals.
+
+    Args:
+        axes: the panel.
+        x: horizontal positions (n,).
+        y: vertical positions (n,).
+        x_ends: lower and upper ends of horizontal intervals; an end that is not finite has no bar.
+        y_ends: the same for vertical intervals.
+        **how: arguments of `Axes.errorbar`.
+    """
     how = dict[str, Any](linestyle="none", markersize=5, capsize=2.5, elinewidth=1.2) | how
     for name, middle, ends in (("xerr", x, x_ends), ("yerr", y, y_ends)):
         if len(ends):
@@ -399,7 +490,7 @@ def marks(
 
 
 def ends_of(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A quantity and the ends of its interval, called as `forest` takes them."""
+    """Return a quantity and the ends of its interval, with the names that `forest` expects."""
     return table[[name, f"{name}_low", f"{name}_high"]].set_axis(["value", "low", "high"], axis=1)
 
 
@@ -409,13 +500,18 @@ def forest(
     groups: Mapping[str, pd.DataFrame],
     looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Intervals along the horizontal axis, in a row for each of `rows` (a key with its name) side
-    by side those of `groups`: by its label a table whose index is the row, with the columns value,
-    low and high.
+    """Draw horizontal intervals in named rows, those of several groups next to each other.
+
+    Args:
+        axes: the panel.
+        rows: name of each row by its key.
+        groups: a table for each group by its label, with a row's key as index and the columns
+            value, low and high.
+        looks: look of each group by its label.
     """
     keys = list(rows)
-    for place, (label, table) in enumerate(groups.items()):
-        offset = (place - (len(groups) - 1) / 2) * _ROW / len(groups)
+    for position, (label, table) in enumerate(groups.items()):
+        offset = (position - (len(groups) - 1) / 2) * _ROW_SHARE / len(groups)
         heights = [keys.index(key) + offset for key in table.index]
         marks(
             axes,
