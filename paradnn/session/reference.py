@@ -1,13 +1,17 @@
-"""The machine's own speed beside a point's blocks: the point without it (`paradnn.worker.series`).
-Times of different devices are never compared: the kernel's best is that of the ceilings, which
-belong to one environment. A point may slow the kernel itself, by heat, clocks or a memory that it
-fills. That is no excuse: what the kernel takes beside the blocks and did not take before the model
-was there is the point's own, and is not taken off.
+"""The step time of a point at the machine's best speed, from reference kernels between the blocks.
+
+`paradnn.worker.series` runs and models the kernels. Times of different devices are never compared:
+a kernel's best time is that of the ceilings, which belong to one environment.
+
+A point may slow the kernel itself, through heat, clocks or memory that it fills. That is no excuse
+for the point. The extra time that the kernel takes between the blocks, compared with before the
+model existed, is attributed to the point and is not removed.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,38 +21,44 @@ from paradnn.session.measured import t_quantile
 from paradnn.worker import series
 from paradnn.worker.series import KERNELS, learn_slope, process_mean, slowness
 
-#: A slowdown by the point itself counts where it is so many of its standard errors, that is,
-#: wherever the kernel is not clearly faster beside the point; its error is then in the interval.
+#: A slowdown by the point itself counts if it exceeds this number of its standard errors, that is,
+#: unless the kernel is clearly faster next to the point. Its error is then part of the interval.
 #: Planted sides that slow their own kernel by 2, 5 and 15% win wrongly in under 5% of comparisons
-#: (0.7: in 13, 3 and 1%).
-_OWN = -0.25
+#: (with 0.7 instead: in 13, 3 and 1%).
+_OWN_THRESHOLD = -0.25
 
 
 def reference_metrics(
     timings: Sequence[Timing], peaks: Mapping[str, float], batch_size: int
 ) -> dict[str, float]:
-    """What is known of the machine's speed; nothing of points without references. `peaks` hold the
-    kernels' best.
+    """Metrics of the machine's speed next to a point.
+
+    Args:
+        timings: Of each process of the point.
+        peaks: Metrics of the ceilings, with the best time of each kernel in ms.
+        batch_size: Examples per step.
+
+    Returns:
+        The metrics; empty if no reference kernels were run.
     """
     kernel = series.chosen_kernel(timings)
     if kernel is None:
         return {}
     slow = {name: slowness(timings, name) for name in KERNELS}
     metrics = {
-        f"reference_{name}_ms": 1e3 * math.exp(process_mean(each)) for name, each in slow.items()
+        f"reference_{name}_ms": 1e3 * math.exp(process_mean(logs)) for name, logs in slow.items()
     }
     metrics |= {name: value for name, value in peaks.items() if name.startswith("best_reference_")}
-    before = [
+    logs_before = [
         statistics.fmean(
             math.log(entry.seconds[kernel]) for entry in timing.references if entry.blocks < 0
         )
         for timing in timings
     ]
-    best = metrics.get(f"best_reference_{kernel}_ms")
-    known = math.log(best / 1e3) if best else None
-    return metrics | at_reference(
-        series.step_logs(timings), slow[kernel], before, known, batch_size
-    )
+    best_ms = metrics.get(f"best_reference_{kernel}_ms")
+    best = math.log(best_ms / 1e3) if best_ms else None
+    steps = series.step_logs(timings)
+    return metrics | at_reference(steps, slow[kernel], logs_before, best, batch_size)
 
 
 def at_reference(
@@ -58,99 +68,163 @@ def at_reference(
     best: float | None,
     batch_size: int = 1,
 ) -> dict[str, float]:
-    """What log kernel times explain of log step times (blocks x processes, NaN where a process has
-    fewer), as metrics. `before`: the kernel's log time before the model was there, in each process;
-    `best`: for the ceilings. Without it nothing is said of the point at that speed.
+    """Metrics of what the kernel's speed explains of the step times.
+
+    Args:
+        steps: (blocks, processes) logarithms of step times in seconds; NaN where a process has
+            fewer blocks.
+        kernels: (blocks, processes) logarithms of kernel times in seconds.
+        before: (processes,) logarithms of the kernel's time before the model existed.
+        best: Logarithm of the kernel's best time, from the ceilings. If it is None, there are no
+            metrics of the point at the best speed.
+        batch_size: Examples per step.
     """
-    learnt = learn_slope(steps, kernels)
-    grown = np.nanmean(kernels, axis=0) - before
-    count = len(before)
-    if count > 1:
-        unsure = float(grown.std(ddof=1)) / math.sqrt(count)
-    else:
-        unsure = abs(float(grown[0]))
-    if grown.mean() > (_OWN * unsure if count > 1 else 0.0):
-        own = float(grown.mean())
-    else:
-        own = 0.0
-    found = {
-        "reference_slope": learnt.shrunk,
-        "reference_correlation": learnt.correlation,
+    slope = learn_slope(steps, kernels)
+    own, own_error = _own_slowdown(np.nanmean(kernels, axis=0) - before)
+    metrics = {
+        "reference_slope": slope.shrunk,
+        "reference_correlation": slope.correlation,
         "reference_own": own,
     }
-    if math.isfinite(learnt.error):
-        found |= {"reference_slope_seen": learnt.seen, "reference_slope_error": learnt.error}
+    if math.isfinite(slope.error):
+        metrics["reference_slope_seen"] = slope.seen
+        metrics["reference_slope_error"] = slope.error
     if best is None:
-        return found
-    if own:
-        doubt = (t_quantile(count - 1) if count > 1 else 1.0) * unsure
-    else:
-        doubt = 0.0
-    value, half, slope = _brought(steps, kernels - best - own, learnt, doubt)
-    found |= {"reference_slope": slope, "reference_speed": math.exp(best - process_mean(kernels))}
-    found["step_time_at_reference_ms"] = 1e3 * math.exp(value)
-    found["examples_per_second_at_reference"] = batch_size / math.exp(value)
-    if half is None:
-        return found
-    low = math.exp(value - half)
-    high = math.exp(value + half)
-    found |= interval_metrics("step_time_at_reference_ms", (1e3 * low, 1e3 * high))
-    return found | interval_metrics(
+        return metrics
+    adjusted = _adjust(steps, kernels - best - own, slope, own_error)
+    metrics["reference_slope"] = adjusted.slope
+    metrics["reference_speed"] = math.exp(best - process_mean(kernels))
+    metrics["step_time_at_reference_ms"] = 1e3 * math.exp(adjusted.log_time)
+    metrics["examples_per_second_at_reference"] = batch_size / math.exp(adjusted.log_time)
+    if adjusted.half_width is None:
+        return metrics
+    low = math.exp(adjusted.log_time - adjusted.half_width)
+    high = math.exp(adjusted.log_time + adjusted.half_width)
+    metrics |= interval_metrics("step_time_at_reference_ms", (1e3 * low, 1e3 * high))
+    return metrics | interval_metrics(
         "examples_per_second_at_reference", (batch_size / high, batch_size / low)
     )
 
 
-def _brought(
-    steps: np.ndarray, away: np.ndarray, learnt: series.Slope, doubt: float
-) -> tuple[float, float | None, float]:
-    """The log step time at the reference speed, half its 95% interval (None where there is none),
-    and the slope: 0, and the step as it was measured, where what the slope is not known by is
-    expected to add more than it takes off. `away`: log kernel times over the one at the reference
-    speed, blocks x processes as the steps; `doubt`: by how much all of them may be off.
+def _own_slowdown(growth: np.ndarray) -> tuple[float, float]:
+    """By how much the point itself slows the kernel, and the error of that.
 
-    Of several processes the interval is the jackknife's (Miller, Biometrika 61, 1974), the slope
-    learnt again without each: it holds what few processes know the slope by. What is expected
-    follows from the slope and the kernel, not from which of two intervals is narrower: those hold
-    the truth too seldom.
+    Args:
+        growth: (processes,) logarithms of the kernel's time next to the point, compared with before
+            the model existed.
+
+    Returns:
+        The slowdown as a logarithm, and the half-width of its 95% interval (of one process: its
+        size). Both are 0 if the slowdown does not count.
     """
-    slope = learnt.shrunk
-    count = steps.shape[1]
-    level = process_mean(away)
-    gap = max(0.0, learnt.seen - slope) if slope else 0.0
-    if count == 1:
-        values = np.exp(steps[:, 0] - slope * away[:, 0]).tolist()
-        value = math.log(statistics.median(values))
-        ends = series.block_interval(values)
-        if not ends or not slope:
-            return value, math.log(ends[1] / ends[0]) / 2 if ends else None, slope
-        half = math.log(ends[1] / ends[0]) / 2
-        explained = min(0.99, learnt.correlation**2)
-        gained = half * math.sqrt(explained / (1 - explained))
-        lost = unknown = math.hypot(2 * learnt.error * level, gap * level, slope * doubt)
+    count = len(growth)
+    mean = float(growth.mean())
+    if count > 1:
+        error = float(growth.std(ddof=1)) / math.sqrt(count)
+        threshold = _OWN_THRESHOLD * error
+        half_width = t_quantile(count - 1) * error
     else:
+        threshold = 0.0
+        half_width = abs(float(growth[0]))
+    if mean <= threshold or mean == 0.0:
+        return 0.0, 0.0
+    return mean, half_width
 
-        def estimate(kept: np.ndarray) -> np.ndarray:
-            """Value and slope of these processes."""
-            if slope:
-                own = learn_slope(steps[:, kept], away[:, kept]).shrunk
-            else:
-                own = 0.0
-            return np.array(
-                [np.mean(np.nanmedian(steps[:, kept], 0) - own * np.nanmean(away[:, kept], 0)), own]
-            )
 
-        every = np.arange(count)
-        student = t_quantile(count - 1)
-        value, _ = whole = estimate(every)
-        pseudo = [
-            count * whole - (count - 1) * estimate(np.delete(every, number)) for number in every
-        ]
-        half, unsure = student * np.std(pseudo, axis=0, ddof=1) / math.sqrt(count)
-        spread = np.nanmean(away, axis=0).std(ddof=1) / math.sqrt(count)
-        reach = math.hypot(level, spread)
-        gained = student * slope * spread
-        unknown = math.hypot(gap * reach, slope * doubt)
-        lost = math.hypot(unsure * reach, unknown)
-    if lost > gained:
-        return _brought(steps, away, learnt._replace(shrunk=0.0), 0.0)
-    return float(value), math.hypot(half, unknown), slope
+@dataclass(frozen=True)
+class _Adjusted:
+    """A step at the reference speed.
+
+    log_time: logarithm of its time in seconds. half_width: of the 95% interval of `log_time`, None
+    if there is no interval. slope: the slope that the adjustment used; 0 if it changed nothing.
+    """
+
+    log_time: float
+    half_width: float | None
+    slope: float
+
+
+def _adjust(
+    steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
+) -> _Adjusted:
+    """Adjust step times to the reference speed, unless that is expected to add uncertainty.
+
+    The step stays as it was measured, with slope 0, if the slope's uncertainty outweighs the
+    correction. The expectation follows from the slope and the kernel, not from which of two
+    intervals is narrower: intervals that are chosen so contain the truth too seldom.
+
+    Args:
+        steps: (blocks, processes) logarithms of step times.
+        excess: (blocks, processes) logarithms of kernel times over the one at the reference speed.
+        slope: How step times follow kernel times.
+        own_error: Uncertainty of all values of `excess` together.
+    """
+    if steps.shape[1] == 1:
+        adjusted, gain, loss = _adjust_one_process(steps, excess, slope, own_error)
+    else:
+        adjusted, gain, loss = _adjust_processes(steps, excess, slope, own_error)
+    if loss > gain:
+        return _adjust(steps, excess, slope._replace(shrunk=0.0), 0.0)
+    return adjusted
+
+
+def _slope_gap(slope: series.Slope) -> float:
+    """By how much the shrunk slope may be too small; 0 if nothing is adjusted."""
+    return max(0.0, slope.seen - slope.shrunk) if slope.shrunk else 0.0
+
+
+def _adjust_one_process(
+    steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
+) -> tuple[_Adjusted, float, float]:
+    """The adjusted step of one process, with the expected gain and loss of precision."""
+    values = np.exp(steps[:, 0] - slope.shrunk * excess[:, 0]).tolist()
+    log_time = math.log(statistics.median(values))
+    ends = series.block_interval(values)
+    half_width = math.log(ends[1] / ends[0]) / 2 if ends else None
+    if half_width is None or not slope.shrunk:
+        return _Adjusted(log_time, half_width, slope.shrunk), 0.0, 0.0
+    level = process_mean(excess)
+    explained = min(0.99, slope.correlation**2)
+    gain = half_width * math.sqrt(explained / (1 - explained))
+    loss = math.hypot(2 * slope.error * level, _slope_gap(slope) * level, slope.shrunk * own_error)
+    return _Adjusted(log_time, math.hypot(half_width, loss), slope.shrunk), gain, loss
+
+
+def _adjust_processes(
+    steps: np.ndarray, excess: np.ndarray, slope: series.Slope, own_error: float
+) -> tuple[_Adjusted, float, float]:
+    """The adjusted step of several processes, with the expected gain and loss of precision.
+
+    The interval is the jackknife's (Miller, Biometrika 61, 1974): the slope is learnt again without
+    each process, so the interval includes how well few processes determine the slope.
+    """
+    count = steps.shape[1]
+    student = t_quantile(count - 1)
+    everything = np.arange(count)
+    estimate = _estimate(steps, excess, everything, is_adjusted=bool(slope.shrunk))
+    pseudo_values = [
+        count * estimate
+        - (count - 1) * _estimate(steps, excess, np.delete(everything, omitted), bool(slope.shrunk))
+        for omitted in everything
+    ]
+    widths = student * np.std(pseudo_values, axis=0, ddof=1) / math.sqrt(count)
+    half_width, slope_error = widths
+    spread = np.nanmean(excess, axis=0).std(ddof=1) / math.sqrt(count)
+    reach = math.hypot(process_mean(excess), spread)
+    unknown = math.hypot(_slope_gap(slope) * reach, slope.shrunk * own_error)
+    gain = student * slope.shrunk * spread
+    loss = math.hypot(slope_error * reach, unknown)
+    adjusted = _Adjusted(float(estimate[0]), math.hypot(half_width, unknown), slope.shrunk)
+    return adjusted, gain, loss
+
+
+def _estimate(
+    steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, is_adjusted: bool
+) -> np.ndarray:
+    """(2,) adjusted log step time and slope of some processes; the slope is 0 if not adjusted."""
+    chosen_steps = steps[:, processes]
+    chosen_excess = excess[:, processes]
+    slope = learn_slope(chosen_steps, chosen_excess).shrunk if is_adjusted else 0.0
+    medians = np.nanmedian(chosen_steps, axis=0)
+    log_time = np.mean(medians - slope * np.nanmean(chosen_excess, axis=0))
+    return np.array([log_time, slope])
