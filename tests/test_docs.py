@@ -124,6 +124,10 @@ TYPED = sorted(
 )
 
 
+#: Groups whose keys the user names, or that are no part of a point.
+FREE_KEYS = ("hydra.", "plan.", "framework.env.", "tracking.tags.")
+
+
 @pytest.mark.parametrize("line", TYPED)
 def test_documented_overrides_exist(line: str) -> None:
     # A side of a comparison may be several overrides in one quoted word.
@@ -141,5 +145,5 @@ def test_documented_overrides_exist(line: str) -> None:
         options = option_names(group)
         if options:
             assert set(value.split(",")) <= set(options), line
-        elif not override.key_or_group.startswith(("hydra.", "plan.", "framework.env.")):
+        elif not override.key_or_group.startswith(FREE_KEYS):
             assert override.key_or_group in known_keys(), line

@@ -204,7 +204,8 @@ def _adjust_processes(
     estimate = _estimate(steps, excess, everything, is_adjusted=bool(slope.shrunk))
     pseudo_values = [
         count * estimate
-        - (count - 1) * _estimate(steps, excess, np.delete(everything, omitted), bool(slope.shrunk))
+        - (count - 1)
+        * _estimate(steps, excess, np.delete(everything, omitted), is_adjusted=bool(slope.shrunk))
         for omitted in everything
     ]
     widths = student * np.std(pseudo_values, axis=0, ddof=1) / math.sqrt(count)
@@ -219,7 +220,7 @@ def _adjust_processes(
 
 
 def _estimate(
-    steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, is_adjusted: bool
+    steps: np.ndarray, excess: np.ndarray, processes: np.ndarray, *, is_adjusted: bool
 ) -> np.ndarray:
     """(2,) adjusted log step time and slope of some processes; the slope is 0 if not adjusted."""
     chosen_steps = steps[:, processes]

@@ -155,14 +155,32 @@ TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
 FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
 
 
-@pytest.mark.parametrize(("seconds", "programs", "fed", "expected"), TABLES["compiling"])
+@pytest.mark.parametrize(
+    ("seconds", "programs", "is_fed", "compile_seconds", "compile_steps", "compile_programs"),
+    [
+        pytest.param([3.0, 0.2], [1, 0], False, 2.9, 1, 1, id="one compiling step"),
+        pytest.param(
+            [3.0, 0.1, 1.0, 0.2], [2, 0, 1, 0], False, 3.8, 3, 3, id="ordinary step in between"
+        ),
+        pytest.param([0.5], [0], False, 0.4, 1, 0, id="slow first step that compiles nothing"),
+        pytest.param([0.05], [0], False, 0.0, 1, 0, id="fast first step"),
+        pytest.param([3.0, 0.2], [1, 0], True, 2.95, 1, 1, id="ordinary steps wait for input"),
+    ],
+)
 def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
-    seconds: list[float], programs: list[int], fed: bool, expected: list[float]
+    seconds: list[float],
+    programs: list[int],
+    is_fed: bool,
+    compile_seconds: float,
+    compile_steps: int,
+    compile_programs: int,
 ) -> None:
-    measurement = Measurement(
-        1, Compilation(seconds, programs, None), {}, None, TIMING, None, "none"
-    )
-    metrics = compiling_metrics(measurement, FED if fed else None)
+    compilation = Compilation(seconds, programs, None)
+    measurement = Measurement(1, compilation, {}, None, TIMING, None, "none")
+
+    metrics = compiling_metrics(measurement, FED if is_fed else None)
+
+    expected = [compile_seconds, compile_steps, compile_programs]
     assert [*metrics.values()] == pytest.approx(expected)
 
 
@@ -254,11 +272,27 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
     )
 
 
-@pytest.mark.parametrize(("seconds", "settings", "complete"), TABLES["complete"])
+#: Two processes, and further ones until the interval is within 2% of the value.
+NARROW = {"processes": 2, "relative_interval": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "is_complete"),
+    [
+        pytest.param([1.0], {}, True, id="one of one"),
+        pytest.param([1.0], {"processes": 2}, False, id="one of two"),
+        pytest.param([1.0, 1.1], {"processes": 2}, True, id="two of two"),
+        pytest.param([1.0, 1.1], NARROW, False, id="wide interval"),
+        pytest.param([1.0, 1.1], {**NARROW, "max_processes": 2}, True, id="wide, but the last"),
+        pytest.param([1.0, 1.001, 1.002], NARROW, False, id="narrow by chance"),
+        pytest.param([1.0, 1.001, 1.002, 1.003], NARROW, True, id="narrow"),
+        pytest.param([1.0], {"relative_interval": 0.02}, True, id="one process measures on itself"),
+    ],
+)
 def test_when_a_point_has_enough_processes(
-    seconds: list[float], settings: dict[str, Any], complete: bool
+    seconds: list[float], settings: dict[str, Any], is_complete: bool
 ) -> None:
-    assert planted(*seconds, **settings).is_complete is complete
+    assert planted(*seconds, **settings).is_complete is is_complete
 
 
 def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> None:

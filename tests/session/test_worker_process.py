@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from paradnn.config.identity import limits_id, point_request
 from paradnn.config.outcome import Ending, classify
@@ -107,17 +105,92 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     assert done.stdout == b""  # neither ready nor failed: the framework was not imported
 
 
-ENDINGS = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())["endings"]
+def killed(number: int, phase: str, stopped: str | None = None, **changes: bool) -> Ending:
+    """A process that a signal ended."""
+    return Ending(exit_code=None, signal=number, stopped=stopped, phase=phase, **changes)
 
 
-@pytest.mark.parametrize(("ending", "stderr", "outcome", "reason"), ENDINGS)
-def test_endings_from_outside(ending: list[Any], stderr: str, outcome: str, reason: str) -> None:
-    found = classify(
-        Ending(*ending), None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30
-    )
-    assert found[0] == outcome
-    assert found[1].startswith(reason)
-    assert found[1] == reason or outcome != "timeout"
+def exited(code: int | None, phase: str, stopped: str | None = None) -> Ending:
+    """A process that exited; `code` None if nobody saw its exit code."""
+    return Ending(exit_code=code, signal=None, stopped=stopped, phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("ending", "stderr", "outcome", "reason"),
+    [
+        pytest.param(
+            killed(9, "compile", "timeout", has_eager=True),
+            "",
+            "timeout",
+            "over 60 s, in phase compile: raise measure.timeout, or set compile=eager",
+            id="time limit, could run eagerly",
+        ),
+        pytest.param(
+            killed(9, "compile", "timeout"),
+            "",
+            "timeout",
+            "over 60 s, in phase compile: raise measure.timeout",
+            id="time limit, compiled only",
+        ),
+        pytest.param(
+            killed(9, "measure", "timeout", has_eager=True),
+            "",
+            "timeout",
+            "over 60 s, in phase measure: raise measure.timeout",
+            id="time limit after compilation",
+        ),
+        pytest.param(
+            killed(9, "build", "memory"),
+            "",
+            "oom_host",
+            "took 3.00 GiB in phase build, the limit is 2.00 GiB",
+            id="memory limit",
+        ),
+        pytest.param(
+            killed(6, "warmup"),
+            "std::bad_alloc",
+            "oom_host",
+            "an allocation failed in phase warmup",
+            id="failed allocation",
+        ),
+        pytest.param(
+            killed(9, "measure"),
+            "",
+            "oom_host",
+            "killed by the system in phase measure",
+            id="killed by the system",
+        ),
+        pytest.param(
+            killed(11, "measure"),
+            "x\nlast words\n",
+            "crash",
+            "SIGSEGV in phase measure: last words",
+            id="segmentation fault",
+        ),
+        pytest.param(
+            exited(3, "build"),
+            "",
+            "crash",
+            "exit code 3 in phase build: nothing on standard error",
+            id="exit code",
+        ),
+        pytest.param(
+            exited(None, "start", "worker"),
+            "",
+            "crash",
+            "the worker died in phase start",
+            id="worker died",
+        ),
+    ],
+)
+def test_endings_from_outside(ending: Ending, stderr: str, outcome: str, reason: str) -> None:
+    limits = {"timeout": 60, "memory_limit": 2 * 2**30, "peak": 3 * 2**30}
+
+    found_outcome, found_reason = classify(ending, None, stderr, **limits)
+
+    assert found_outcome == outcome
+    assert found_reason.startswith(reason)
+    assert found_reason == reason or outcome != "timeout"
 
 
 @pytest.fixture
