@@ -185,7 +185,6 @@ JOINS_OWN_NAMES = {
     "analysis.cli.output",
     "analysis.published.dawnbench",
     "analysis.published.source",
-    "analysis.report.page",
     "paradnn.worker.input.pipelines",
     "paradnn.config.learning_sets",
 }

@@ -9,10 +9,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent
 _PARENT = PACKAGE.parent
 #: The checkout that contains the package; None if it is installed from a wheel.
+CHECKOUT: Path | None = None
 if (_PARENT / "conf" / "config.yaml").is_file() and (_PARENT / "pyproject.toml").is_file():
     CHECKOUT = _PARENT
-else:
-    CHECKOUT = None
 #: The folder of Hydra's configuration files, which a wheel has inside the package.
 CONFIG = (CHECKOUT or PACKAGE) / "conf"
 #: The folder that contains `mlruns` with the results: the checkout, or the working directory of an

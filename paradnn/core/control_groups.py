@@ -159,8 +159,8 @@ def _mount(
         else:
             matches = kind == "cgroup" and controller in options.rpartition(" ")[2].split(",")
         if matches:
-            mount_root, mount_point = (_unescape(field) for field in fields.split(" ")[3:5])
-            found.append((root / mount_point.lstrip("/"), PurePosixPath(mount_root)))
+            shown_group, mount_point = (_unescape(field) for field in fields.split(" ")[3:5])
+            found.append((root / mount_point.lstrip("/"), PurePosixPath(shown_group)))
     for mount, mount_root in found:
         if PurePosixPath(path).is_relative_to(mount_root):
             return mount, mount_root

@@ -156,7 +156,8 @@ def _read_fields(cls: Any, data: Mapping[str, Any], prefix: str) -> dict[str, An
             raise ConfigError(key, value, "no such key", remedy)
         kind, bounds = fields[name]
         if dataclasses.is_dataclass(kind):
-            values[name] = read(kind, value, key)
+            group: type[Any] = kind  # type: ignore[assignment]
+            values[name] = read(group, value, key)
         else:
             values[name] = _read_value(value, kind, bounds, key)
     return values
@@ -250,7 +251,7 @@ def _read_integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int
         if length is None:
             remedy = f"write for example {key}=[8,8]"
             raise ConfigError(key, value, "expects a list of whole numbers", remedy)
-        return (_read_integer(value, bounds, key),) * length
+        return tuple([_read_integer(value, bounds, key)] * length)
     if length is not None and len(value) not in (length, other_length):
         alternative = f", {other_length}" if other_length else ""
         example = ",".join(str(number) for number in (3, 4, 6, 3)[:length])

@@ -123,7 +123,10 @@ class Workload:
         """
         if isinstance(self, kind):
             return self
-        default: Role = _default_role(type(self), kind)
+        # The cache requires hashable arguments, and mypy takes no class of a dataclass for one.
+        work_type: Any = type(self)
+        role_type: Any = kind
+        default: Role = _default_role(work_type, role_type)
         return default
 
 

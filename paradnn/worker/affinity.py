@@ -1,8 +1,8 @@
-"""Binding a point to some of the host's cores (`platform.cores`), before any device is opened.
+"""Binds a point to some of the host's cores (`platform.cores`) before any device is opened.
 
-Threads inherit the cores of the one that starts them, and frameworks make their pools as large as
-the cores that they may use when the device is opened. PyTorch counts them earlier, when it is
-imported, so it is told how many there are.
+Threads inherit the cores of the thread that starts them. Frameworks make their thread pools as
+large as the number of cores when the device is opened. PyTorch counts the cores earlier, when it is
+imported, so it receives the number of threads.
 """
 
 import os
@@ -15,31 +15,38 @@ from paradnn.core.words import core_list, core_text
 
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Let this process and the threads it will start use `platform.cores` alone; the platform with
-    as many threads. Raises UnavailableError where this process may not use one of them, or where the
-    system cannot bind.
+    """Restrict this process, and the threads that it will start, to `platform.cores`.
+
+    Returns:
+        The platform, with as many threads as cores by default.
+
+    Raises:
+        UnavailableError: The process may not use one of the cores, or the system cannot bind.
     """
-    given = platform.get("cores")
-    if given is None:
+    text = platform.get("cores")
+    if text is None:
         return platform
     if not hasattr(os, "sched_setaffinity"):
-        raise UnavailableError(f"platform.cores={given}: this system binds no process to cores")
-    cores = core_list(given)
+        raise UnavailableError(f"platform.cores={text}: this system binds no process to cores")
+    cores = core_list(text)
     allowed = os.sched_getaffinity(0)
-    missing = sorted(set(cores) - allowed)
-    if missing:
-        may = core_text(allowed)
-        raise UnavailableError(
-            f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}"
-        )
+    forbidden = sorted(set(cores) - allowed)
+    if forbidden:
+        reason = f"core {forbidden[0]} is outside this process's affinity mask"
+        raise UnavailableError(f"platform.cores={text}: {reason} {core_text(allowed)}")
     os.sched_setaffinity(0, cores)
     return {**platform, "threads": platform["threads"] or len(cores)}
 
 
 @dataclass(frozen=True)
 class DeviceLayout:
-    """The devices of this process over which a step is distributed; of a CPU each is `threads` of
-    its `cores`, in their order: `platform.threads` where that is given, else an even share of all.
+    """The devices of this process over which a step is distributed.
+
+    Attributes:
+        devices: Number of devices.
+        threads: Threads of each CPU device: `platform.threads`, by default an even share of the
+            cores.
+        cores: The cores of the devices, `threads` of them for each device in turn.
     """
 
     devices: int
@@ -47,25 +54,29 @@ class DeviceLayout:
     cores: tuple[int, ...]
 
 
-def layout_of(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
-    """The layout of so many devices; UnavailableError where the machine has too few cores for it."""
+def device_layout(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
+    """Return the layout of a number of devices.
+
+    Raises:
+        UnavailableError: The process may use too few cores.
+    """
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
         cores = list(range(os.cpu_count() or 1))
     threads = int(platform["threads"] or max(1, len(cores) // devices))
-    if platform["name"] == "cpu" and platform["threads"] and devices * threads > len(cores):
-        need = (
-            f"devices={devices} with platform.threads={threads} each need {devices * threads} cores"
+    needed = devices * threads
+    if platform["name"] == "cpu" and platform["threads"] and needed > len(cores):
+        setting = f"devices={devices} with platform.threads={threads}"
+        raise UnavailableError(
+            f"{setting} each need {needed} cores, this process may use {len(cores)}"
         )
-        raise UnavailableError(f"{need}, this process may use {len(cores)}")
-    # Without platform.threads there may be more devices than cores: they take turns.
-    return DeviceLayout(
-        devices, threads, tuple(cores[index % len(cores)] for index in range(devices * threads))
-    )
+    # Without platform.threads there may be more devices than cores, which then share cores.
+    device_cores = tuple(cores[index % len(cores)] for index in range(needed))
+    return DeviceLayout(devices, threads, device_cores)
 
 
-def bind(cores: Sequence[int]) -> None:
-    """Let this process and the threads it will start use these cores alone, where the system can."""
+def pin_to_cores(cores: Sequence[int]) -> None:
+    """Restrict this process, and the threads that it will start, to cores if the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

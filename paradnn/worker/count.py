@@ -1,9 +1,8 @@
-"""`python -m paradnn.worker.count`: what a forward pass multiplies of a model that no arithmetic
-knows (`paradnn ask`).
+"""`python -m paradnn.worker.count`: the products of a forward pass of a model with unknown layers.
 
-In and out is JSON: framework, model and batch size; of each product its category, FLOPs and the
-elements of its operands and result, and the model's parameters; or why nothing is known. The pass
-is traced on the CPU, and with PyTorch run there.
+`paradnn ask` runs it. Standard input is JSON with framework, model and batch size. The answer is
+JSON with the category, the FLOPs and the operand sizes of each product, and the number of
+parameters; or a reason why nothing is known. The pass is traced on the CPU; PyTorch runs it there.
 """
 
 import json
@@ -16,47 +15,56 @@ from paradnn.core.errors import UnavailableError
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker.frameworks import load
 
+_MAX_REASON_CHARS = 300
 
-def counted(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer. Raises what building the model raises."""
-    framework = load(
-        name := FRAMEWORKS[asked["framework"]].backend
-    )  # what builds the models of an engine
+
+def count_products(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the products and the parameters of a model.
+
+    Raises:
+        UnavailableError: The products of the model cannot be counted. Building the model may raise
+            other exceptions.
+    """
+    backend = FRAMEWORKS[request["framework"]].backend  # it builds the models of an engine, too
+    framework = load(backend)
     from paradnn.worker.step import prepare_step
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     point = {
+        **request,
         "seed": 0,
         "mode": "inference",
         "precision": "float32",
-        "compile": "eager" if name == "torch" else "graph",
+        "compile": "eager" if backend == "torch" else "graph",
     }
-    workload, step = prepare_step({**asked, **point}, framework)
+    workload, step = prepare_step(point, framework)
     if not callable(workload.model):
         raise UnavailableError(
-            "what an ONNX file multiplies is not counted; ask for the model that it was made from"
+            "the products of an ONNX file are not counted; ask for the model that it was made from"
         )
     products = [
         (cost.category, cost.product_flops, cost.operands)
         for cost in step.products()
         if cost.product_flops
     ]
-    return {
-        "products": products,
-        "parameters": sum(math.prod(each.shape) for each in workload.model.variables),
-    }
+    parameters = sum(math.prod(variable.shape) for variable in workload.model.variables)
+    return {"products": products, "parameters": parameters}
+
+
+def main() -> None:
+    """Read the request from standard input, and write the answer to standard output."""
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what frameworks and models print is not part of the answer
+    try:
+        answer = count_products(json.load(sys.stdin))
+    except Exception as error:
+        text = str(error).strip() or type(error).__name__
+        reason = text.partition("\n")[0][:_MAX_REASON_CHARS]
+        if not isinstance(error, UnavailableError):
+            reason = f"{type(error).__name__}: {reason}"
+        answer = {"why": reason}
+    json.dump(answer, output)
 
 
 if __name__ == "__main__":
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever frameworks and models print is no answer
-    try:
-        told = counted(json.load(sys.stdin))
-    except Exception as error:
-        line = (str(error).strip() or type(error).__name__).partition("\n")[0][:300]
-        told = {
-            "why": line
-            if isinstance(error, UnavailableError)
-            else f"{type(error).__name__}: {line}"
-        }
-    json.dump(told, answer)
+    main()

@@ -1,8 +1,8 @@
-"""The fork server: reads requests, forks a child for each, reports how it exited.
+"""The fork server: reads requests, forks a child for each, and reports how it exited.
 
-The loop sleeps in `select` on two things, the driver's next line and the child's exit, so it takes
-no time from the measurement. When the driver is gone (standard input ends) the child is killed:
-nothing is left behind.
+Its loop sleeps in `select` until the next line of the driver or the exit of the child, so it takes
+no time from the measurement. When the driver is gone and standard input ends, it kills the child,
+so that nothing is left behind.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from paradnn.core.channel import EventWriter, MessageError, read_json, read_message
 from paradnn.core.messages import (
@@ -31,39 +31,49 @@ from paradnn.core.messages import (
 )
 from paradnn.worker.memory import release_free_memory, remember_file_pages
 
-#: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far,
-#: should it not end.
+#: Reports to the driver that a phase begins, or a message of the kind of work. The second argument
+#: is the answer that counts if the process dies.
 Report = Callable[[str | WorkloadMessage, Answer | None], None]
+#: Measures what a request describes.
 Handler = Callable[[Mapping[str, Any], Report], Answer]
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None, driver: int | None = None) -> None:
-    """Ask the kernel to kill this process when its parent exits; where it cannot (not Linux),
-    `serve` notices. A parent that exited before that is noticed here, if the caller names it: a
-    fork knows it from before (`parent`), an interpreter, which takes a while to start, has it from
-    its command line (`driver`, beyond any wrapper).
+    """Ask the kernel to kill this process when its parent exits.
+
+    If the kernel cannot (it is not Linux), `serve` notices the exit. A parent that has exited
+    before this call is noticed here if the caller names it.
+
+    Args:
+        parent: The parent, which a fork knows from before the fork.
+        driver: The driver beyond any wrapper, which an interpreter gets on its command line because
+            it takes a while to start.
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    try:
-        if driver is not None:
+    is_gone = os.getppid() != parent
+    if driver is not None and not is_gone:
+        try:
             os.kill(driver, 0)
-        gone = os.getppid() != parent
-    except OSError as error:
-        gone = not isinstance(error, PermissionError)  # somebody else's, but there
-    if gone:
+        except PermissionError:  # it exists, and belongs to another user
+            pass
+        except OSError:
+            is_gone = True
+    if is_gone:
         os._exit(1)
 
 
 def serve(channel: EventWriter, handler: Handler) -> None:
-    """Answer requests from standard input until it ends. `handler` runs in the child and returns
-    its answer.
+    """Answer requests from standard input until it ends.
+
+    Args:
+        channel: Writes events to the driver.
+        handler: Runs in the child and returns its answer.
     """
-    # What was imported stays as it is: the collector need not touch (and so copy) those pages in
-    # every child.
+    # The garbage collector must not touch, and so copy, the pages of imported modules in a child.
     release_free_memory()
     gc.freeze()
     remember_file_pages()
@@ -72,8 +82,11 @@ def serve(channel: EventWriter, handler: Handler) -> None:
     os.set_blocking(notify, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
-    requests = _Lines(0)
-    while (line := requests.next()) is not None:
+    requests = _LineReader(0)
+    while True:
+        line = requests.next()
+        if line is None:
+            return
         try:
             request = read_message(Request, read_json(line), "request")
         except MessageError as error:
@@ -82,36 +95,46 @@ def serve(channel: EventWriter, handler: Handler) -> None:
         worker = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _child(request, channel, handler, worker, closing=(wakeup, notify))
+            _run_child(request, channel, handler, worker=worker, closing=(wakeup, notify))
         channel.send(_wait(request.id, pid, wakeup, requests))
 
 
-class _Lines:
-    """Lines of a descriptor, read without the buffering that would hide them from `select`."""
+class _LineReader:
+    """Reads lines of a descriptor without buffering that would hide them from `select`.
+
+    Attributes:
+        has_ended: Whether the end was read.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.ended = False
+        self.has_ended = False
         self._buffer = b""
 
     def fill(self) -> int:
-        """Read what is there; 0 at the end."""
+        """Read what is available, and return the number of bytes; 0 at the end."""
         data = os.read(self.descriptor, 65536)
         self._buffer += data
-        self.ended = not data
+        self.has_ended = not data
         return len(data)
 
     def next(self) -> bytes | None:
-        """The next line, waiting for it; None at the end."""
+        """Wait for the next line and return it; None at the end."""
         while b"\n" not in self._buffer:
-            if self.ended or self.fill() == 0:
+            if self.has_ended or self.fill() == 0:
                 return None
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
 
 class Phases:
-    """Says which phase the point is in, and how long each took."""
+    """Reports the phase of a point, and counts the seconds of each.
+
+    Attributes:
+        current: The name of the phase.
+        seconds: Seconds by phase.
+        report: Called with the name of each phase as it begins.
+    """
 
     def __init__(self, report: Report) -> None:
         self.current = "start"
@@ -120,7 +143,12 @@ class Phases:
 
     @contextlib.contextmanager
     def __call__(self, name: str, answer: Answer | None = None) -> Iterator[None]:
-        """What is done within belongs to phase `name`; `answer` counts if the process dies in it."""
+        """Enter a phase.
+
+        Args:
+            name: The phase.
+            answer: The answer that counts if the process dies in the phase.
+        """
         if name != self.current:
             self.current = name
             self.report(name, answer)
@@ -131,39 +159,58 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
-    """Sleep until the child of a request exits; kill it when the driver is gone."""
-    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
-        if requests.ended:
-            watched = [wakeup]
-        else:
-            watched = [wakeup, requests.descriptor]
+def _wait(request_id: int, pid: int, wakeup: int, requests: _LineReader) -> Exited:
+    """Sleep until a child exits; kill it if the driver is gone."""
+    ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
+    while not ended_pid:
+        watched = [wakeup]
+        if not requests.has_ended:
+            watched.append(requests.descriptor)
         ready, _, _ = select.select(watched, [], [])
         if wakeup in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wakeup, 4096)
         elif requests.fill() == 0:
             os.kill(pid, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(ended[1])
-    peak = ended[2].ru_maxrss
-    peak *= 1 if sys.platform == "darwin" else 1024
-    return Exited(number, code if code >= 0 else None, -code if code < 0 else None, peak)
+        ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
+    code = os.waitstatus_to_exitcode(status)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes of a unit of ru_maxrss
+    return Exited(
+        id=request_id,
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        max_resident_bytes=usage.ru_maxrss * unit,
+    )
 
 
-def _child(
-    request: Request, channel: EventWriter, handler: Handler, worker: int, closing: tuple[int, ...]
-) -> None:
-    """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
+def _run_child(
+    request: Request,
+    channel: EventWriter,
+    handler: Handler,
+    *,
+    worker: int,
+    closing: tuple[int, ...],
+) -> NoReturn:
+    """Measure one point, then exit in any case, without the clean-up of the parent.
+
+    Args:
+        request: The request.
+        channel: Writes events to the driver.
+        handler: Measures the point.
+        worker: The parent process.
+        closing: Descriptors of the parent to close.
+    """
     code = 1
     try:
         die_with_parent(worker)
-        # A process group of its own: the driver kills the child together with whatever it started.
+        # In its own process group, the driver can kill it together with whatever it starts.
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (0, *closing):
             os.close(descriptor)
-        if request.stderr:  # what the framework prints goes to the point's own file, so that a crash can be explained
+        if request.stderr:
+            # The output of the framework goes to the point's own file, to explain a crash.
             descriptor = os.open(request.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(descriptor, 2)
             os.dup2(descriptor, 1)
@@ -171,9 +218,10 @@ def _child(
         channel.send(Started(request.id, os.getpid()))
 
         def report(news: str | WorkloadMessage, answer: Answer | None) -> None:
-            channel.send(
-                News(news) if isinstance(news, WorkloadMessage) else PhaseBegun(news, answer)
-            )
+            if isinstance(news, WorkloadMessage):
+                channel.send(News(news))
+            else:
+                channel.send(PhaseBegun(news, answer))
 
         channel.send(PointAnswered(request.id, handler(request.point, report)))
         code = 0

@@ -105,7 +105,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _ObservedAttempt:
     """What was observed during one attempt at the measured blocks."""
 
     contention: Contention | None
@@ -133,7 +133,7 @@ class AttemptRecorder:
         self._meter = meter or EnergyMeter("unavailable")
         self._compilations = compilations
         self._compiled_before = 0
-        self._attempts: list[_Attempt] = []
+        self._attempts: list[_ObservedAttempt] = []
         self.kept = -1
 
     def start(self) -> None:
@@ -146,7 +146,7 @@ class AttemptRecorder:
         """End the attempt, and return the share that others took of it; 0 if it was undisturbed."""
         contention = self._monitor.stop()
         compiled = self._compilations() - self._compiled_before
-        self._attempts.append(_Attempt(contention, self._meter.joules(), compiled))
+        self._attempts.append(_ObservedAttempt(contention, self._meter.joules(), compiled))
         if contention and contention.reason:
             return contention.taken
         return 0.0

@@ -1,6 +1,4 @@
-"""The paper's three update rules, and Adam, as Keras optimizers, with loss scaling where the
-precision needs it, and schedules of the learning rate.
-"""
+"""Keras optimizers for the paper's three update rules and Adam, and learning-rate schedules."""
 
 import math
 from collections.abc import Mapping
@@ -11,9 +9,16 @@ from keras import ops
 
 
 class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, the first
-    of which counts, and falls to 0 until `steps` along a line or half a cosine (`shape` linear or
-    cosine; Loshchilov and Hutter 2017, without restarts), or stays (constant).
+    """A learning rate over the steps of a training.
+
+    It rises linearly to `rate` during warm-up, then stays or falls to 0 (Loshchilov and Hutter
+    2017, without restarts).
+
+    Args:
+        rate: The highest learning rate.
+        shape: "constant", "linear", or "cosine" for half a cosine.
+        rise: Steps of the warm-up, of which the first has a rate above 0.
+        steps: The step at which the rate reaches 0.
     """
 
     def __init__(self, rate: float, shape: str, rise: int, steps: int) -> None:
@@ -25,19 +30,29 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
-        share = ops.clip((step - self.rise) / max(1, self.steps - self.rise), 0.0, 1.0)
-        fallen = {"linear": 1.0 - share, "cosine": 0.5 * (1.0 + ops.cos(math.pi * share))}.get(
-            self.shape, 1.0
-        )
-        return self.rate * ops.minimum((step + 1.0) / max(1, self.rise), fallen)
+        progress = ops.clip((step - self.rise) / max(1, self.steps - self.rise), 0.0, 1.0)
+        decay: Any = 1.0
+        if self.shape == "linear":
+            decay = 1.0 - progress
+        elif self.shape == "cosine":
+            decay = 0.5 * (1.0 + ops.cos(math.pi * progress))
+        warmup = (step + 1.0) / max(1, self.rise)
+        return self.rate * ops.minimum(warmup, decay)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
         return {"rate": self.rate, "shape": self.shape, "rise": self.rise, "steps": self.steps}
 
 
 def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
-    """The optimizer of a point for these weights; of float16, whose gradients underflow, in dynamic
-    loss scaling. A `schedule` in its settings are the keywords of `RateSchedule`.
+    """Return the optimizer of a point, built for its weights.
+
+    With float16, whose gradients underflow, it scales the loss dynamically.
+
+    Args:
+        point: The point as plain values. A `schedule` among the settings of its optimizer holds the
+            keyword arguments of `RateSchedule`.
+        variables: The weights.
     """
     settings = point["optimizer"]
     name = settings["name"]
@@ -54,9 +69,8 @@ def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers
             rate, beta_1=settings["momentum"], beta_2=settings["decay"], epsilon=settings["epsilon"]
         )
     else:
-        optimizer = keras.optimizers.SGD(
-            rate, momentum=settings["momentum"] if name == "momentum" else 0.0
-        )
+        momentum = settings["momentum"] if name == "momentum" else 0.0
+        optimizer = keras.optimizers.SGD(rate, momentum=momentum)
     if point["precision"] == "float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     optimizer.build(variables)

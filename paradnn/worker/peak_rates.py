@@ -1,43 +1,62 @@
-"""What this machine can do at most, in the framework and with the threads that the models run in.
+"""The peak rates of this machine, in the framework and with the threads that the models use.
 
-Two kernels: square matrix products in each precision over a range of sizes, compiled each way there
-is, and the sum of two arrays in place that no cache holds (STREAM's add, McCalpin 1995, without its
-third array: what is read and written is exactly three arrays, whether or not the processor reads a
-line before writing it).
+There are two kernels. One multiplies square matrices, in each precision and compile mode, over a
+range of sizes. The other adds two arrays in place that exceed every cache. It is STREAM's add
+(McCalpin 1995) without the third array: exactly three arrays are read or written, whether or not
+the processor reads a line before it writes it.
 """
 
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.frameworks import Framework
 from paradnn.worker.measure import AttemptRecorder, Protocol, measure_steps
 
-#: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays
-#: measure.
+#: Additions of the bandwidth kernel within one call, so that dispatch does not dominate.
 REPEATS = 32
 
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-#: Bytes of one of the two arrays.
+#: A product has at most four matrices of at most four bytes per element in memory.
+_MATMUL_BYTES_PER_ELEMENT = 4 * 4
+#: Bytes of each of the two arrays.
 ARRAY_BYTES = 2**28
 _PROTOCOL = Protocol(
     min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3
 )
-#: A size whose single product would take longer than this is left out.
-_LONGEST = 0.5
-#: How often the reference kernels are run, as long each as beside a standard point's blocks.
+#: Sizes whose single product would take longer than this, in seconds, are skipped.
+_MAX_PRODUCT_SECONDS = 0.5
+#: The reference kernels run this often, each as long as next to the blocks of a standard point.
 _REFERENCES = 30
 _REFERENCE_SHARE = 0.35
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """The rates of a kernel over blocks, in units of work per second."""
+
+    median: float
+    low: float
+    high: float
+    blocks: int
+    steady: bool
+    disturbed: str | None
 
 
 def measure_peak_rates(
     request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]
 ) -> PeakRates:
-    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`. With
-    `only`, rows of an earlier answer, those kernels alone are measured, in another process.
+    """Measure the rates of matrix products and of memory traffic.
+
+    Args:
+        request: Plain values: `platform`; `memory_bytes`, in which the arrays must fit; and `only`,
+            the rows of an earlier answer, if just these kernels are measured again.
+        framework: The imported framework.
+        phase: Enters a phase by its name.
     """
     from paradnn.worker.reference import Reference
 
@@ -46,64 +65,102 @@ def measure_peak_rates(
     with phase("matmul"):
         if only:
             matmul = [
-                _product(framework, row["precision"], row["size"], row["compile"])
+                _measure_product(framework, row["precision"], row["size"], row["compile"])
                 for row in only["matmul"]
             ]
         else:
-            ways = [
-                (precision, compile)
-                for precision in _PRECISIONS
-                for compile in framework.compile_modes
-            ]
-            matmul = [row for way in ways for row in _matmul(framework, *way, memory)]
+            matmul = _measure_products(framework, memory)
     with phase("bandwidth"):
-        bandwidth = []
-        if only["bandwidth"] if only else memory > 4 * ARRAY_BYTES:
-            run = framework.make_kernel("add", ARRAY_BYTES // 4, "float32", "graph")
-            run(1)
-            bandwidth.append(ArrayRate(ARRAY_BYTES, *_rates(run, 3.0 * ARRAY_BYTES * REPEATS)))
-    # What a point's reference kernels are compared with.
+        measures_bandwidth = bool(only["bandwidth"]) if only else memory > 4 * ARRAY_BYTES
+        bandwidth = [_measure_bandwidth(framework)] if measures_bandwidth else []
+    # The reference kernels of points are compared with these.
     reference = Reference(request["platform"]["name"], _PROTOCOL.block_seconds, _REFERENCE_SHARE)
-    taken = [*reference.before, *(reference() for _ in range(_REFERENCES))]
-    references = {name: statistics.median(each[name] for each in taken) for name in taken[0]}
+    samples = [*reference.before, *(reference() for _ in range(_REFERENCES))]
+    references = {
+        name: statistics.median(sample[name] for sample in samples) for name in samples[0]
+    }
     return PeakRates(matmul, bandwidth, references)
 
 
-def _matmul(framework: Framework, precision: str, compile: str, memory: int) -> list[ProductRate]:
-    rows: list[ProductRate] = []
+def _measure_products(framework: Framework, memory: int) -> list[ProductRate]:
+    """Measure all precisions and compile modes."""
+    rates = []
+    for precision in _PRECISIONS:
+        for compile in framework.compile_modes:
+            rates += _measure_sizes(framework, precision, compile, memory)
+    return rates
+
+
+def _measure_sizes(
+    framework: Framework, precision: str, compile: str, memory: int
+) -> list[ProductRate]:
+    """Measure sizes in ascending order, as long as memory and time allow."""
+    rates: list[ProductRate] = []
     for size in _MATMUL_SIZES:
-        # Each size has eight times the work of the one before.
-        if 4 * 4 * size**2 > memory or (
-            rows and 2.0 * size**3 / rows[-1].flops_per_second > _LONGEST
-        ):
+        if _MATMUL_BYTES_PER_ELEMENT * size**2 > memory:
             break
-        rows.append(_product(framework, precision, size, compile))
-    return rows
+        # A size has eight times the work of the one before, at about the same rate.
+        if rates and _product_flops(size) / rates[-1].flops_per_second > _MAX_PRODUCT_SECONDS:
+            break
+        rates.append(_measure_product(framework, precision, size, compile))
+    return rates
 
 
-def _product(framework: Framework, precision: str, size: int, compile: str) -> ProductRate:
+def _product_flops(size: int) -> float:
+    return 2.0 * size**3
+
+
+def _measure_product(framework: Framework, precision: str, size: int, compile: str) -> ProductRate:
     run = framework.make_kernel("matmul", size, precision, compile)
     run(1)
-    return ProductRate(precision, size, compile, *_rates(run, 2.0 * size**3))
-
-
-def _rates(
-    run: Callable[[int], None], work: float
-) -> tuple[float, float, float, int, bool, str | None]:
-    """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile,
-    number of blocks, whether they are steady, and what disturbed them.
-    """
-    watch = AttemptRecorder()
-    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), recorder=watch)
-    rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
-    low, middle, high = (
-        statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    rates = _measure_rates(run, _product_flops(size))
+    return ProductRate(
+        precision=precision,
+        size=size,
+        compile=compile,
+        flops_per_second=rates.median,
+        low=rates.low,
+        high=rates.high,
+        blocks=rates.blocks,
+        steady=rates.steady,
+        disturbed=rates.disturbed,
     )
-    return (
-        middle,
-        low,
-        high,
-        len(rates),
-        timing.steady,
-        watch.contention.reason if watch.contention else None,
+
+
+def _measure_bandwidth(framework: Framework) -> ArrayRate:
+    run = framework.make_kernel("add", ARRAY_BYTES // 4, "float32", "graph")
+    run(1)
+    rates = _measure_rates(run, 3.0 * ARRAY_BYTES * REPEATS)
+    return ArrayRate(
+        array_bytes=ARRAY_BYTES,
+        bytes_per_second=rates.median,
+        low=rates.low,
+        high=rates.high,
+        blocks=rates.blocks,
+        steady=rates.steady,
+        disturbed=rates.disturbed,
+    )
+
+
+def _measure_rates(run: Callable[[int], None], work: float) -> _Rates:
+    """Return median and quartiles over blocks of the rate of a kernel.
+
+    Args:
+        run: Runs the kernel a number of times.
+        work: FLOP or bytes of one run.
+    """
+    recorder = AttemptRecorder()
+    timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), recorder=recorder)
+    rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
+    low = median = high = rates[0]
+    if len(rates) > 1:
+        low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
+    contention = recorder.contention
+    return _Rates(
+        median=median,
+        low=low,
+        high=high,
+        blocks=len(rates),
+        steady=timing.steady,
+        disturbed=contention.reason if contention else None,
     )

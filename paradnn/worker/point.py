@@ -11,7 +11,7 @@ from paradnn.core.layers import Costs, Layer, sum_costs
 from paradnn.core.messages import Answer, Compilation, Contention, Measurement, References, Timing
 from paradnn.families import make_model, optimizer_slots
 from paradnn.families.built import BuiltModel
-from paradnn.worker.affinity import bind_cores, layout_of
+from paradnn.worker.affinity import bind_cores, device_layout
 from paradnn.worker.contention import TurnsMonitor
 from paradnn.worker.energy import EnergyMeter, open_energy_meter
 from paradnn.worker.fork_server import Phases, Report
@@ -82,7 +82,7 @@ class PointRun:
             platform = bind_cores(self.request["platform"])
             devices = self.devices
             if devices > 1:
-                layout = layout_of(devices, self.request["platform"])
+                layout = device_layout(devices, self.request["platform"])
                 self.framework = distributed(self.framework, layout)
             self.framework.open_device(platform)
             wants_reference = self.request.get("measure", {}).get("reference")

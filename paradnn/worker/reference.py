@@ -1,77 +1,100 @@
-"""How fast the machine is beside a point's blocks: fixed kernels, run between them in the same
-framework and device.
+"""Fixed kernels that track the speed of the machine next to the blocks of a point.
 
-Three kernels, each some milliseconds: of arithmetic (products and tanh), of memory traffic (the sum
-of an array that no cache holds) and of dispatch (a chain of operations on one number). They are
-Keras' own operations, uncompiled, so that they are the same in every framework, and their sizes are
-the platform's, so that their times are the same quantity in every run. What the record makes of
-them is in `paradnn.session.reference`.
+They run between the blocks, in the same framework and on the same device. Three kernels take some
+milliseconds each: arithmetic (matrix products and tanh), memory traffic (the sum of an array that
+exceeds every cache), and dispatch (a chain of operations on one number). They are operations of
+Keras, not compiled, so that they are the same in every framework. Their sizes depend only on the
+platform, so that their times are comparable between runs. `paradnn.session.reference` evaluates
+them.
 """
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-#: Rows of the products, and elements of the array that is summed: on a CPU, and on a device of its
-#: own.
-_SIZES = {"cpu": (384, 2**23)}
+#: Rows of the matrices and elements of the array, on a CPU and on other devices.
+_CPU_SIZES = (384, 2**23)
 _DEVICE_SIZES = (4096, 2**26)
-#: Seconds that a kernel lasts each time, where the share of the time allows it.
+#: Seconds of a sample of each kernel, if the share of the time allows it.
 _SECONDS = 0.005
-#: Seconds for which all run before the first counts, and how often they then do: the first calls
-#: are compiled or fetch memory, and for half a second after one core worked alone the products are
-#: up to a third slower.
-_WARM_SECONDS = 0.5
-_BEFORE = 12
+#: All kernels run for this many seconds before the first sample counts. The first calls are
+#: compiled or fetch memory. For half a second after one core has worked alone, the products are up
+#: to a third slower.
+_WARMUP_SECONDS = 0.5
+#: Samples before the model is built.
+_SAMPLES_BEFORE = 12
+
+
+@dataclass
+class _Kernel:
+    """A function that is applied to its own result `calls` times per sample."""
+
+    function: Callable[[Any], Any]
+    state: Any
+    calls: int = 1
+
+    def seconds(self) -> float:
+        """Return the seconds of one call."""
+        state = self.state
+        start = time.perf_counter()
+        for _ in range(self.calls):
+            state = self.function(state)
+        # Reading a number of the result waits for everything that the device has queued.
+        ops.convert_to_numpy(state[0, 0] if len(state.shape) else state)
+        return (time.perf_counter() - start) / self.calls
 
 
 class Reference:
-    """The kernels on the device that is open; `nbytes` is what they hold, `before` what they took
-    without a model.
+    """The reference kernels on the open device.
+
+    Args:
+        platform: The kind of device.
+        block_seconds: Seconds of a block of the point.
+        share: Share of the time for all three kernels.
+
+    Attributes:
+        nbytes: Bytes that the kernels hold.
+        before: Samples from before the model was built: seconds of a call by kernel.
     """
 
     def __init__(self, platform: str, block_seconds: float, share: float) -> None:
-        rows, elements = _SIZES.get(platform, _DEVICE_SIZES)
+        rows, elements = _CPU_SIZES if platform == "cpu" else _DEVICE_SIZES
         random = np.random.default_rng(0)
-        factor = ops.convert_to_tensor(
-            random.standard_normal((rows, rows), np.float32) * (1.5 / math.sqrt(rows))
-        )
-        values = ops.convert_to_tensor(np.ones(elements, np.float32))
+        scale = 1.5 / math.sqrt(rows)
+        matrix = ops.convert_to_tensor(random.standard_normal((rows, rows), np.float32) * scale)
+        array = ops.convert_to_tensor(np.ones(elements, np.float32))
         self.nbytes = 4 * (elements + 3 * rows**2)
-        self._kernels: dict[str, tuple[Callable[[Any], Any], Any]] = {
-            "arithmetic": (lambda state: ops.tanh(ops.matmul(state, factor)), factor),
-            "memory": (
-                lambda state: state + 0.0 * ops.sum(values),
-                ops.convert_to_tensor(np.float32(1)),
+        self._kernels = {
+            "arithmetic": _Kernel(lambda state: ops.tanh(ops.matmul(state, matrix)), matrix),
+            "memory": _Kernel(
+                lambda state: state + 0.0 * ops.sum(array), ops.convert_to_tensor(np.float32(1))
             ),
-            "dispatch": (lambda state: state + 1.0, ops.convert_to_tensor(np.float32(0))),
+            "dispatch": _Kernel(lambda state: state + 1.0, ops.convert_to_tensor(np.float32(0))),
         }
-        # All three within their share of the time that a block and they take.
-        seconds = min(_SECONDS, block_seconds * share / (1 - share) / len(self._kernels))
-        self._times = dict.fromkeys(self._kernels, 1)
-        start = time.perf_counter()
-        while time.perf_counter() - start < _WARM_SECONDS:
-            self()
-        for name in self._kernels:
-            while (taken := self._seconds(name)) * self._times[name] < seconds / 2:
-                self._times[name] *= 2
-            self._times[name] = max(1, round(seconds / taken))
-        self.before = [self() for _ in range(_BEFORE)]
+        share_seconds = block_seconds * share / (1 - share) / len(self._kernels)
+        self._warm_up()
+        self._calibrate(min(_SECONDS, share_seconds))
+        self.before = [self() for _ in range(_SAMPLES_BEFORE)]
 
     def __call__(self) -> dict[str, float]:
-        """Seconds that one call of each kernel takes now."""
-        return {name: self._seconds(name) for name in self._kernels}
+        """Return the seconds that a call of each kernel takes now."""
+        return {name: kernel.seconds() for name, kernel in self._kernels.items()}
 
-    def _seconds(self, name: str) -> float:
-        call, state = self._kernels[name]
-        times = self._times[name]
+    def _warm_up(self) -> None:
         start = time.perf_counter()
-        for _ in range(times):
-            state = call(state)
-        # A number of the result: reading it waits for all that the device has queued.
-        ops.convert_to_numpy(state[0, 0] if len(state.shape) else state)
-        return (time.perf_counter() - start) / times
+        while time.perf_counter() - start < _WARMUP_SECONDS:
+            self()
+
+    def _calibrate(self, sample_seconds: float) -> None:
+        """Set the calls of each kernel so that a sample takes about `sample_seconds`."""
+        for kernel in self._kernels.values():
+            seconds = kernel.seconds()
+            while seconds * kernel.calls < sample_seconds / 2:
+                kernel.calls *= 2
+                seconds = kernel.seconds()
+            kernel.calls = max(1, round(sample_seconds / seconds))

@@ -13,13 +13,16 @@ from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.shapes import sum_products
 
-#: What each precision is called by Keras.
+#: Keras dtype policies by precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
-    """The model from the point's seed, and the step with its batch in place; UnavailableError for a
-    family of elsewhere.
+    """Return the model, built from the point's seed, and the step with its batch in place.
+
+    Raises:
+        UnavailableError: This interpreter lacks the model family, or the model cannot make the
+            step.
     """
     if "artefact" in point:
         from paradnn.worker.frameworks.engines import Engine
@@ -28,56 +31,69 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
         return framework.made_step(point)
     family = point["model"]["name"]
     if family not in FAMILIES:
-        raise UnavailableError(
-            f"no family {family} in this interpreter: install the package that brings it there too"
-        )
+        remedy = "install the package that provides it there, too"
+        raise UnavailableError(f"no family {family} in this interpreter: {remedy}")
     choose_types(point, framework)
     with framework.scope():
         workload = build(point["model"])
-    if point["mode"] == "train" and not (workload.targets and workload.model.trainable_variables):
-        if workload.targets:
-            lacks = "weights to train"
-        else:
-            lacks = f"loss: {workload.no_loss_reason}"
-        raise UnavailableError(f"the model has no {lacks}: set mode=inference")
+    if point["mode"] == "train":
+        _require_trainable(workload)
     if workload.batch_size not in (None, point["batch_size"]):
         raise UnavailableError(
             f"the model takes a batch of {workload.batch_size} alone: "
             f"set batch_size={workload.batch_size}"
         )
-    return workload, framework.make_step(
-        workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point
-    )
+    batch = synthetic_batch(workload, point["batch_size"], point["seed"])
+    return workload, framework.make_step(workload, batch, point)
+
+
+def _require_trainable(workload: BuiltModel) -> None:
+    """Raise UnavailableError if a model has no loss or no weights to train."""
+    if not workload.targets:
+        missing = f"loss: {workload.no_loss_reason}"
+    elif not workload.model.trainable_variables:
+        missing = "weights to train"
+    else:
+        return
+    raise UnavailableError(f"the model has no {missing}: set mode=inference")
 
 
 def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
-    """The seed, and the types of weights and products; not `mixed`: of weights what products have.
-    An engine converts what is built in float32. Raises UnavailableError for a type that Keras has not.
+    """Set the random seed, and the types of weights and products, in Keras.
+
+    An engine converts a model that is built in float32.
+
+    Args:
+        point: The point as plain values.
+        framework: The framework.
+        mixed: Whether weights stay in float32; otherwise they have the type of the products.
+
+    Raises:
+        UnavailableError: Keras does not have the precision.
     """
     import keras
 
     keras.utils.set_random_seed(point["seed"])
-    if FRAMEWORKS[framework.name].is_engine:
-        precision = "float32"
-    else:
-        precision = point["precision"]
+    precision = "float32" if FRAMEWORKS[framework.name].is_engine else point["precision"]
     if precision not in POLICIES:
-        lacks = f"framework={framework.name} has no precision={precision}"
-        raise UnavailableError(f"{lacks}: set framework=litert or onnxruntime")
+        reason = f"framework={framework.name} has no precision={precision}"
+        raise UnavailableError(f"{reason}: set framework=litert or onnxruntime")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)
 
 
 def synthetic_batch(
     workload: BuiltModel, batch_size: int, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs and targets of one step, drawn on the host; arrays are (batch_size, *spec.shape), a
-    kernel's their own.
+    """Return inputs and targets of one step, drawn on the host.
+
+    Arrays have shape (batch_size, *spec.shape), except those of a kernel, which draws its own.
     """
     generator = np.random.default_rng(seed)
     if workload.draw:
         return workload.draw(generator, batch_size), []
     inputs = [_draw(spec, batch_size, generator) for spec in workload.inputs]
-    return inputs, [_draw(spec, batch_size, generator) for spec in workload.targets]
+    targets = [_draw(spec, batch_size, generator) for spec in workload.targets]
+    return inputs, targets
 
 
 def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> np.ndarray:
@@ -92,8 +108,9 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
 
 
 def product_flops(step: Step) -> dict[str, float]:
-    """FLOPs of the step's products by the type of their operands; empty where they cannot be known.
-    A point is not lost to it: what goes wrong is written to standard error.
+    """Return the FLOPs of the step's products by the type of their operands.
+
+    Empty if they are unknown. An error is written to standard error and does not end the point.
     """
     try:
         return sum_products(step.products())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.worker import frameworks
-from paradnn.worker.affinity import layout_of
+from paradnn.worker.affinity import device_layout
 from tests.worker.families import BATCH, MODELS
 from tests.worker.families import RMSPROP as RULE
 from tests.worker.one_step import fresh, read
@@ -64,7 +64,9 @@ def main(
     point = {**step_point(compile_mode, **RULE), "batch_size": BATCH, **asked}
     several = int(point["devices"]) > 1
     if several:
-        framework = frameworks.distributed(plain, layout_of(point["devices"], point["platform"]))
+        framework = frameworks.distributed(
+            plain, device_layout(point["devices"], point["platform"])
+        )
     else:
         framework = plain
     framework.open_device(point["platform"])

@@ -21,7 +21,7 @@ import numpy as np
 
 from paradnn.core.errors import UnavailableError
 from paradnn.families.built import BuiltModel
-from paradnn.worker.affinity import DeviceLayout, bind
+from paradnn.worker.affinity import DeviceLayout, pin_to_cores
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -351,7 +351,7 @@ class DistributedJax(Jax):
         index = int(platform["index"])
         wanted = self._layout.devices
         if kind == "cpu":
-            bind(self._layout.cores)
+            pin_to_cores(self._layout.cores)
             # XLA reads from this variable the size of the pool that serves all devices of the CPU.
             # A device that waits in an all-reduce occupies a thread. Without spare threads the
             # other devices would never reach the all-reduce.

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from paradnn.core.errors import UnavailableError
 from paradnn.families.built import BuiltModel
-from paradnn.worker.affinity import DeviceLayout, bind
+from paradnn.worker.affinity import DeviceLayout, pin_to_cores
 from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -393,7 +393,7 @@ class DistributedTensorFlow(TensorFlow):
                     f"not number {index}"
                 )
             # Logical devices of the only CPU, each with its own pool of threads on its cores.
-            bind(layout.cores)
+            pin_to_cores(layout.cores)
             # Otherwise the devices of a process share one pool.
             os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
             tf.config.threading.set_intra_op_parallelism_threads(layout.threads)

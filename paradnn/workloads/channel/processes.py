@@ -19,7 +19,7 @@ import numpy as np
 
 from paradnn.core.channel import encode
 from paradnn.core.errors import UnavailableError
-from paradnn.worker.affinity import bind, bind_cores, layout_of
+from paradnn.worker.affinity import bind_cores, device_layout, pin_to_cores
 from paradnn.worker.frameworks import Step
 from paradnn.worker.memory import keep_freed_memory
 from paradnn.worker.process_group import (
@@ -353,9 +353,9 @@ class _TensorFlowStep(Step):
     def _set_threads(self, point: Mapping[str, Any], rank: int, processes: int) -> None:
         """Give each process its own cores, as if it were a host with that many."""
         local_processes = processes // int(point.get("hosts", 1))
-        layout = layout_of(local_processes, point["platform"])
+        layout = device_layout(local_processes, point["platform"])
         first = rank % local_processes * layout.threads
-        bind(layout.cores[first : first + layout.threads])
+        pin_to_cores(layout.cores[first : first + layout.threads])
         threading_config = self._tf.config.threading
         threading_config.set_intra_op_parallelism_threads(layout.threads)
         threading_config.set_inter_op_parallelism_threads(layout.threads)
