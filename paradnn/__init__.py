@@ -1,8 +1,8 @@
-"""ParaDnn: measure parameterized deep-learning models on a platform, one MLflow run a point.
+"""ParaDnn: measure parameterized deep-learning models on a platform, one MLflow run per point.
 
-The package is the *driver* (`python -m paradnn.train`), which decides, watches and records, and,
-below `paradnn.worker`, the *worker*, which measures in the interpreter under test. Nothing of it is
-imported here, so that the worker needs neither MLflow nor Hydra.
+The package is the *driver* (`python -m paradnn.train`), which decides what to measure, limits it
+and records it. Below `paradnn.worker` it is the *worker*, which measures in the interpreter under
+test. Neither MLflow nor Hydra is imported here, so the worker needs neither.
 """
 
 import os
@@ -13,17 +13,20 @@ __version__ = "0.1.0"
 
 
 def end_quietly(*_: object) -> None:
-    """What Ctrl-C does to a command that has only imported so far: one line in place of where the
-    import was.
-    """
+    """End a command that Ctrl-C interrupts while it still imports, without a traceback."""
     os.write(2, b"interrupted\n")
     os._exit(130)
 
 
-# A program that uses the package decides for itself; the worker obeys its driver. `-m` is what
-# `python -m` puts there while it looks for the module, and a background job ignores Ctrl-C.
-_COMMAND = os.path.basename(sys.argv[0]) in ("-m", "paradnn") and "paradnn.worker" not in " ".join(
-    sys.orig_argv
-)
-if _COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+def _is_command() -> bool:
+    """Whether this process is a command of the suite, and neither a worker nor a user's program.
+
+    While Python looks for the module of `python -m`, the first argument is `-m`.
+    """
+    program = os.path.basename(sys.argv[0])
+    return program in ("-m", "paradnn") and "paradnn.worker" not in " ".join(sys.orig_argv)
+
+
+# A job in the background ignores Ctrl-C and has another handler.
+if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, end_quietly)

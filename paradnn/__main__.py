@@ -1,6 +1,4 @@
-"""`paradnn COMMAND ...`, or `python -m paradnn COMMAND ...`: every command of the suite behind one
-name.
-"""
+"""`paradnn COMMAND ...` or `python -m paradnn COMMAND ...`: run any command of the suite."""
 
 import importlib
 import sys
@@ -10,18 +8,21 @@ from paradnn.cli.program import program
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import did_you_mean
 
+_USAGE = "usage: paradnn COMMAND ...\n       paradnn COMMAND --help\n       paradnn --version\n"
+
 
 @program
 def main() -> int:
-    """Run the command named first; the process' exit code. A word that is none lists them."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name == "help" and sys.argv[2:3] and sys.argv[2] in COMMANDS:
-        sys.argv[1:] = [name := sys.argv[2], "--help"]
+    """Run the command that the first word names; its exit code."""
+    arguments = sys.argv[1:]
+    name = arguments[0] if arguments else ""
+    if name == "help" and arguments[1:2] and arguments[1] in COMMANDS:
+        name = arguments[1]
+        sys.argv[1:] = [name, "--help"]
     if name in ("-h", "--help", "help"):
-        print(
-            "usage: paradnn COMMAND ...; paradnn COMMAND --help says what it takes; paradnn --version\n"
-        )
-        print("\n".join(f"  {command:<12}{text}" for command, (_, text) in COMMANDS.items()))
+        print(_USAGE)
+        for known, command in COMMANDS.items():
+            print(f"  {known:<12}{command.summary}")
         return 0
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS)
@@ -29,7 +30,7 @@ def main() -> int:
             f"{name or 'no command'}: {hint}choose one of {', '.join(COMMANDS)}; each has --help"
         )
     del sys.argv[1]
-    return int(importlib.import_module(COMMANDS[name][0]).main())
+    return int(importlib.import_module(COMMANDS[name].module).main())
 
 
 if __name__ == "__main__":

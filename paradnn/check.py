@@ -1,8 +1,8 @@
-"""`python -m paradnn.check`: what of this machine will hurt measurements, and what to do.
+"""`python -m paradnn.check`: find out what disturbs measurements on this machine, and what to do.
 
-A verdict, and a table of what was found. With --speed the ceilings are measured again, in about
-half a minute: is the machine as a whole slower than at its best? Nothing is changed: python -m
-pyperf system tune sets what it says.
+Prints a verdict and a table of findings. With --speed it measures the peak performance again, for
+about half a minute, to see whether the whole machine is slower than at its best. Nothing is
+changed: python -m pyperf system tune changes the settings of a host.
 """
 
 import json
@@ -20,18 +20,22 @@ from paradnn.cli.program import program
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
 from paradnn.platform.load import LoadMonitor
 
-#: The load is watched for so many seconds.
-_SECONDS = 1.0
+#: Seconds for which the load is observed.
+_LOAD_SECONDS = 1.0
+#: Characters of a table that is not printed to a terminal.
+_FILE_WIDTH = 140
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """The options of `paradnn check`."""
     parser = Parser("python -m paradnn.check", __doc__)
     parser.add_argument(
-        "--speed", action="store_true", help="measure the ceilings, too: is the machine slow?"
+        "--speed",
+        action="store_true",
+        help="measure the peak performance as well, to see whether the machine is slow",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="exit with 1 where something will hurt measurements"
+        "--strict", action="store_true", help="exit with 1 if something disturbs measurements"
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser
@@ -39,66 +43,80 @@ def make_parser() -> Parser:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0; 1 where something harms with --strict; 2 for bad input."""
-    given = make_parser().parse_args(arguments)
-    found = [*_look(), *([_speed()] if given.speed else [])]
-    if given.json:
-        print(
-            json.dumps(
-                {"verdict": verdict(found), "findings": [asdict(finding) for finding in found]},
-                indent=1,
-            )
-        )
+    """Look for findings and print them.
+
+    Returns:
+        The exit code: 0, or 1 if a finding harms with --strict.
+    """
+    options = make_parser().parse_args(arguments)
+    findings = _findings()
+    if options.speed:
+        findings.append(_speed())
+    if options.json:
+        content = {
+            "verdict": verdict(findings),
+            "findings": [asdict(finding) for finding in findings],
+        }
+        print(json.dumps(content, indent=1))
     else:
-        _show(found)
-    return int(given.strict and any(finding.harms for finding in found))
+        _print(findings)
+    return int(options.strict and any(finding.harms for finding in findings))
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """How many of the findings harm, in one sentence."""
+    """A sentence with the number of findings that harm."""
     count = sum(finding.harms for finding in findings)
     if not count:
-        return "Nothing here that is known to widen intervals."
-    return f"{count} thing{' here will widen' if count == 1 else 's here will widen'} intervals."
+        return "No known noise sources found."
+    if count == 1:
+        return "1 noise source found: it will widen intervals."
+    return f"{count} noise sources found: they will widen intervals."
 
 
-def _look() -> list[Finding]:
-    watch = LoadMonitor()
-    time.sleep(_SECONDS)
-    return [*load_findings(watch.look()), *host_findings(), *gpu_findings()]
+def _findings() -> list[Finding]:
+    monitor = LoadMonitor()
+    time.sleep(_LOAD_SECONDS)
+    return [*load_findings(monitor.look()), *host_findings(), *gpu_findings()]
 
 
 def _speed() -> Finding:
-    """Of the CPU in the framework that is the default, whose ceilings are measured again."""
+    """Whether the CPU is near its best speed, measured in the default framework."""
     from paradnn.config.reading import read_point
     from paradnn.config.settings import read_settings
     from paradnn.session.session import measure_ceilings
 
     ceilings, _ = measure_ceilings(read_point({"model": {"name": "fc"}}), read_settings({}))
-    if ceilings:
-        slow = ceilings.contended
+    if ceilings is None:
+        problem: str | None = "unknown: the peak performance could not be measured"
     else:
-        slow = "not known: the ceilings could not be measured"
-    why = "a lower clock, or neighbours of a virtual machine, slow all that is measured and show in no counter"
+        problem = ceilings.contended
     return Finding(
-        "speed",
-        "speed",
-        slow or "near its best",
-        slow is not None,
-        why,
-        "measure later" if slow else "",
+        name="speed",
+        what="speed",
+        value=problem or "near its best",
+        harms=problem is not None,
+        why="a lower clock, or neighbors of a virtual machine, slow everything down and show in no "
+        "counter",
+        remedy="measure later" if problem else "",
     )
 
 
-def _show(findings: Sequence[Finding]) -> None:
-    """The verdict; what harms, with why and what to do; and a table of all."""
+def _print(findings: Sequence[Finding]) -> None:
+    """Print the verdict, a table of all findings with harmful ones first, and the remedies."""
     console = SafeConsole()
     if not console.is_terminal:
-        console = SafeConsole(width=140)
+        console = SafeConsole(width=_FILE_WIDTH)
     console.print(f"{verdict(findings)}\n", soft_wrap=True, markup=False)
-    headings = "", Column("what", no_wrap=True), "now", "why it matters"
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
-    for finding in sorted(findings, key=lambda entry: not entry.harms):
+    table = Table(
+        "",
+        Column("what", no_wrap=True),
+        "now",
+        "why it matters",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    for finding in sorted(findings, key=lambda finding: not finding.harms):
         mark = Text("harms", "red") if finding.harms else Text("")
         table.add_row(mark, finding.what, Text(finding.value), Text(finding.why))
     console.print(table, end="\n\n")

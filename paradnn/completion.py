@@ -1,12 +1,10 @@
-"""Shell completion of `paradnn`: commands, groups, keys and their values, presets, metrics, options
-of the analysis.
+"""Complete words of `paradnn` in the shell: commands, groups, keys, values, presets and options.
 
-    eval "$(paradnn completion bash)"           # in ~/.bashrc
-    eval "$(paradnn completion zsh)"            # in ~/.zshrc, after compinit
-    paradnn completion fish | source            # in ~/.config/fish/config.fish
-
-The shell asks `paradnn completion LINE` with what stands before the cursor, and gets a proposal a
+A shell calls `paradnn completion LINE` with the line up to the cursor, and reads one proposal per
 line.
+
+shtab is no alternative: it completes the options of an argparse parser. The keys of `train` and
+their values come from Hydra's groups, and depend on the options that earlier words choose.
 """
 
 import importlib
@@ -26,104 +24,120 @@ from paradnn.families import FAMILIES
 from paradnn.listing import KINDS, entries
 from paradnn.store.metrics import METRICS
 
-#: What each shell is given: files `completion.SHELL`. A word that ends in = goes on, any other is
-#: followed by a blank.
+#: Shells with a script cli/completion.SHELL. It adds a blank to a completed word, unless the word
+#: ends in `=`.
 _SHELLS = ("bash", "zsh", "fish")
 #: Commands that take keys and values.
-_OVERRIDES = {"train", "plan", "ceilings"}
-_BOTH = {"ask", "compare"}  # of options as well
+_TAKE_OVERRIDES = {"train", "plan", "ceilings"}
+#: Commands that take options as well.
+_TAKE_BOTH = {"ask", "compare"}
+#: Keys that only this program sets.
+_INTERNAL_KEYS = {"sweep.plan", "sweep.grids"}
+#: Options whose values are known although the parser does not list them.
+_OPTION_VALUES: dict[str, Iterable[str]] = {"--metric": METRICS, "--family": FAMILIES}
+_USAGE = """\
+usage: paradnn completion SHELL
+
+    eval "$(paradnn completion bash)"           # in ~/.bashrc
+    eval "$(paradnn completion zsh)"            # in ~/.zshrc, after compinit
+    paradnn completion fish | source            # in ~/.config/fish/config.fish"""
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`paradnn completion bash` prints the shell's part; with a line of input, what may follow."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) == 1 and given[0] in _SHELLS:
-        print((PACKAGE / "cli" / f"completion.{given[0]}").read_text(encoding="utf-8"), end="")
+    """Print the script of a shell, or the proposals for a line; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in ([], ["-h"], ["--help"]):
+        print(_USAGE)
         return 0
-    if given in ([], ["-h"], ["--help"]):
-        print(f"usage: paradnn completion SHELL{(__doc__ or '').partition('.')[2].rstrip()}")
+    if len(words) > 1:
+        raise ConfigError(
+            "completion", " ".join(words), "too many words", f"name one of {', '.join(_SHELLS)}"
+        )
+    [word] = words
+    if word in _SHELLS:
+        script = PACKAGE / "cli" / f"completion.{word}"
+        print(script.read_text(encoding="utf-8"), end="")
         return 0
-    if len(given) > 1:
+    if " " not in word:
         raise ConfigError(
-            "completion", " ".join(given), "are too many words", f"name one of {', '.join(_SHELLS)}"
+            "completion", word, "no such shell", f"choose one of {', '.join(_SHELLS)}"
         )
-    if " " not in given[0]:
-        raise ConfigError(
-            "completion", given[0], "no such shell", f"choose one of {', '.join(_SHELLS)}"
-        )
-    print("\n".join(proposals(given[0])))
+    print("\n".join(proposals(word)))
     return 0
 
 
 def proposals(line: str) -> list[str]:
-    """The words that may stand at the end of a command line, where the last one has begun."""
-    words = line.split(" ")
-    *before, current = words
-    before = [word for word in before if word][1:]  # without the program
-    found: Iterable[str]
+    """Words that may complete the last word of a command line, which may be empty."""
+    *words, current = line.split(" ")
+    before = [word for word in words if word][1:]  # without the program
+    return sorted({word for word in _candidates(before, current) if word.startswith(current)})
+
+
+def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
+    """All words that may follow `before`."""
     if not before:
-        found = COMMANDS
-    elif before[0] in _OVERRIDES or (
-        before[0] in _BOTH and not (current + before[-1]).startswith("-")
-    ):
-        found = _overrides(before[1:], current)
-    elif before[0] == "list":
+        return COMMANDS
+    command = before[0]
+    is_option = current.startswith("-") or (not current and before[-1].startswith("-"))
+    if command in _TAKE_OVERRIDES or (command in _TAKE_BOTH and not is_option):
+        return _overrides(before[1:], current)
+    if command == "list":
         if len(before) == 1:
-            found = [*KINDS, *group_names()]
-        else:
-            found = [name.partition("=")[0] for name, _ in entries(before[1])]
-    elif before[0] == "completion":
-        found = _SHELLS
-    elif before[0] in COMMANDS:
-        found = _parsed(before, current)
-    else:
-        found = ()
-    return sorted({word for word in found if word.startswith(current)})
+            return [*KINDS, *group_names()]
+        return [name.partition("=")[0] for name, _ in entries(before[1])]
+    if command == "completion":
+        return _SHELLS
+    if command in COMMANDS:
+        return _options(before, current)
+    return ()
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
-    """Keys with their sign, or values of a key, of which several may be given."""
+    """Keys, each with its `=`; or values of the current key, of which several may be listed."""
     key, equals, value = current.partition("=")
-    if not equals:
-        own = {
-            f"{group}.{name}"
-            for group in group_names()
-            for name in keys_of(group, chosen_option(group, before))
-        }
-        general = {name for name in known_keys() if name.partition(".")[0] not in ("model", "data")}
-        hidden = ("sweep.plan", "sweep.grids")
-        keys = (own | general | set(group_names())).difference(hidden)
-        holders = {name.rpartition(".")[0] for name in keys}.difference(
-            group_names()
-        )  # of keys, and no key themselves
-        return ["-m", "--help", *(f"{name}=" for name in keys - holders)]
-    head, comma, _ = value.rpartition(",")
-    return [f"{key}={head}{comma}{choice}" for choice in _choices(key)]
+    if equals:
+        listed, comma, _ = value.rpartition(",")
+        return [f"{key}={listed}{comma}{choice}" for choice in _values(key)]
+    keys = {
+        f"{group}.{name}"
+        for group in group_names()
+        for name in keys_of(group, chosen_option(group, before))
+    }
+    keys |= {name for name in known_keys() if name.partition(".")[0] not in ("model", "data")}
+    keys |= set(group_names())
+    keys -= _INTERNAL_KEYS
+    # Parents of dotted keys, such as framework.env, have no value unless they are groups.
+    parents = {name.rpartition(".")[0] for name in keys}.difference(group_names())
+    return ["-m", "--help", *(f"{name}=" for name in keys - parents)]
 
 
-def _choices(key: str) -> Sequence[str]:
-    """What a key can be, as far as it is one of several words."""
-    options = option_names(key)
-    if options:
-        return options
-    found = (
-        pair
-        for pairs in documented_keys().values()
-        for pair in pairs
-        if pair[0].startswith(f"{key}=")
-    )
-    name, text = next(found, ("", ""))
+def _values(key: str) -> Sequence[str]:
+    """The values of a key that has a fixed set of them; empty for other keys."""
+    names = option_names(key)
+    if names:
+        return names
+    for documented in documented_keys().values():
+        for entry, text in documented:
+            if entry.startswith(f"{key}="):
+                return _documented_values(entry, text)
+    return ()
+
+
+def _documented_values(entry: str, text: str) -> Sequence[str]:
+    """The values in a line of help such as `key=a`, `a | b | c: what it means`."""
     words, colon, _ = text.partition(": ")
     if colon and " | " in words:
         return words.split(" | ")
-    return ("true", "false") if name.endswith(("=true", "=false")) else ()
+    if entry.endswith(("=true", "=false")):
+        return ("true", "false")
+    return ()
 
 
-def _parsed(before: Sequence[str], current: str) -> Iterable[str]:
-    """A command's own commands, its options, and what an option takes."""
-    name, *words = before
-    parser = importlib.import_module(COMMANDS[name][0]).make_parser()
+def _options(before: Sequence[str], current: str) -> Iterable[str]:
+    """The sub-commands of a command, its options, or the values of the last option."""
+    command, *words = before
+    parser = importlib.import_module(COMMANDS[command].module).make_parser()
     commands = sub_commands(parser)
     if commands:
         if not words:
@@ -133,12 +147,11 @@ def _parsed(before: Sequence[str], current: str) -> Iterable[str]:
         parser = commands[words[0]]
     known = options(parser)
     flag = before[-1]
-    if flag in known and known[flag].nargs != 0:
-        head, comma, _ = current.rpartition(",")
-        told: dict[str, Iterable[Any]] = {"--metric": METRICS, "--family": FAMILIES}
-        values: Iterable[Any] = known[flag].choices or told.get(flag, ())
-        return [f"{head}{comma}{value}" for value in values]
-    return list(known)
+    if flag not in known or known[flag].nargs == 0:
+        return list(known)
+    listed, comma, _ = current.rpartition(",")
+    values: Iterable[Any] = known[flag].choices or _OPTION_VALUES.get(flag, ())
+    return [f"{listed}{comma}{value}" for value in values]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""`paradnn list KIND [WORD]`: what there is of models, presets, metrics and keys, with WORD in it.
+"""`paradnn list KIND [WORD]`: list models, presets, metrics or keys that contain a word.
 
-KIND is also any group of the configuration, such as measure or software.
+KIND may also be any group of the configuration, such as measure or software.
 """
 
 import shutil
@@ -15,87 +15,104 @@ from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.store.metrics import METRICS
 
-#: What can be listed -> the group of the configuration that holds it, if any does.
+#: Kind -> the group of the configuration that holds it; empty if no group does.
 KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
-_BESIDE = 34
-_NARROW = 80
-_ARROWS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
+#: Columns of a name. On terminals below the second width a description follows in the next line.
+_NAME_WIDTH = 34
+_NARROW_INDENT = 4
+_MIN_WIDTH = 80
+_MAX_WIDTH = 160
+_DIRECTIONS = {"higher": ", higher is better", "lower": ", lower is better", None: ""}
 _USAGE = """\
 usage: paradnn list KIND [WORD]
 
-  paradnn list models              every model with its keys
-  paradnn list presets             sweeps in files, for experiment=...
+  paradnn list models              models with their keys
+  paradnn list presets             presets of sweeps, for experiment=...
   paradnn list metrics memory      metrics with "memory" in their name, unit or meaning
   paradnn list keys threads        keys of the command line
-  paradnn list software            the options of any group: """
+  paradnn list software            options of any group: """
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
-    """(name, what it is) of everything of a kind; ConfigError for no kind."""
+    """Name and description of everything of a kind.
+
+    Raises:
+        ConfigError: the kind is unknown.
+    """
     if kind == "metrics":
         return [
-            (name, f"{each.description} [{each.unit}{_ARROWS[each.better]}]")
-            for name, each in METRICS.items()
+            (name, f"{metric.description} [{metric.unit}{_DIRECTIONS[metric.better]}]")
+            for name, metric in METRICS.items()
         ]
     if kind == "keys":
-        return [pair for pairs in documented_keys().values() for pair in pairs]
+        return [entry for keys in documented_keys().values() for entry in keys]
     group = KINDS.get(kind, kind)
     if group == "hydra" or not option_names(group):
         known = [*KINDS, *group_names()]
-        raise ConfigError(
-            "list",
-            kind,
-            "no such kind",
-            f"{did_you_mean(kind, known)}choose one of {', '.join(known)}",
-        )
-    found = {option: describe_option(group, option) for option in option_names(group)}
-    for option in found if group == "model" else ():
-        content = option_content(group, option).items()
-        found[option] += " " + ", ".join(
-            f"model.{key}={value}" for key, value in content if key != "name"
-        )
-    return list(found.items())
+        hint = did_you_mean(kind, known)
+        raise ConfigError("list", kind, "no such kind", f"{hint}choose one of {', '.join(known)}")
+    return [(option, _description(group, option)) for option in option_names(group)]
+
+
+def _description(group: str, option: str) -> str:
+    """The description of an option of a group; of a model with its keys."""
+    description = describe_option(group, option)
+    if group != "model":
+        return description
+    content = option_content(group, option)
+    keys = [f"model.{key}={value}" for key, value in content.items() if key != "name"]
+    return f"{description} {', '.join(keys)}"
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what is asked for; 0, or 2 for a kind or a word that there is not."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
+    """Print the requested entries; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
         print(f"{_USAGE}{', '.join(group_names())}")
         return 0
-    if len(given) > 2:
+    if len(words) > 2:
         raise ConfigError(
-            "list",
-            " ".join(given),
-            "are too many words",
-            "write a kind, then one word that is quoted",
+            "list", " ".join(words), "too many words", "write a kind and one quoted word"
         )
-    kind = given[0]
-    word = given[1] if len(given) > 1 else ""
-    every = entries(kind)
-    found = [pair for pair in every if word.lower() in " ".join(pair).lower()]
+    kind = words[0]
+    wanted = words[1] if len(words) > 1 else ""
+    known = entries(kind)
+    found = [entry for entry in known if wanted.lower() in " ".join(entry).lower()]
     if not found:
-        keys = [name.partition("=")[0] for name, _ in every]
-        hint = did_you_mean(word, [part for key in keys for part in (key, key.rpartition(".")[2])])
-        raise ParadnnError(f"no {kind} with {word!r}; {hint}paradnn list {kind} shows all")
-    for name, text in found:
-        print(_line(name, text))
+        raise ParadnnError(
+            f"no {kind} with {wanted!r}; {_hint(wanted, known)}paradnn list {kind} shows all"
+        )
+    for name, description in found:
+        print(_line(name, description))
     return 0
 
 
-def _line(name: str, text: str) -> str:
-    """The name, and the words beside it, or below it in a narrow terminal."""
-    width = min(shutil.get_terminal_size((120, 24)).columns, 160)
-    indent = _BESIDE if width >= _NARROW else 4
+def _hint(wanted: str, known: Sequence[tuple[str, str]]) -> str:
+    """Names, or last parts of dotted names, that are similar to a word."""
+    candidates = []
+    for name, _ in known:
+        key = name.partition("=")[0]
+        candidates += [key, key.rpartition(".")[2]]
+    return did_you_mean(wanted, candidates)
+
+
+def _line(name: str, description: str) -> str:
+    """A name with its description next to it, or below it if there is no room."""
+    width = min(shutil.get_terminal_size((120, 24)).columns, _MAX_WIDTH)
+    indent = _NAME_WIDTH if width >= _MIN_WIDTH else _NARROW_INDENT
+    separator = f"\n{' ' * indent}"
     if len(name) < indent:
         head = f"{name:<{indent}}"
     else:
-        head = f"{name}\n{' ' * indent}"
-    words = textwrap.wrap(
-        text, max(width - indent - 1, 20), break_long_words=False, break_on_hyphens=False
+        head = f"{name}{separator}"
+    lines = textwrap.wrap(
+        description,
+        width=max(width - indent - 1, 20),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return head + f"\n{' ' * indent}".join(words or [""])
+    return head + separator.join(lines or [""])
 
 
 if __name__ == "__main__":

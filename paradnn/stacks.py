@@ -1,8 +1,8 @@
-"""`python -m paradnn.stacks`: the software stacks of this machine.
+"""`python -m paradnn.stacks`: list, install and remove the software stacks of this machine.
 
-python -m paradnn.stacks                 what there is
-python -m paradnn.stacks make NAME       make it now
-python -m paradnn.stacks remove NAME     remove it, under whatever requirements it was made
+python -m paradnn.stacks                 list stacks
+python -m paradnn.stacks make NAME       install a stack now
+python -m paradnn.stacks remove NAME     remove all installations of a stack
 """
 
 import sys
@@ -15,36 +15,38 @@ from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_
 
 
 def make_parser() -> Parser:
-    """What the command takes."""
+    """The options of `paradnn stacks`."""
     parser = Parser("python -m paradnn.stacks", __doc__)
     commands = parser.add_subparsers(dest="command")
-    commands.add_parser("list", help="what there is, and what conf/software names")
-    for command, text in (
-        ("make", "make it now"),
-        ("remove", "remove it, under whatever requirements"),
-    ):
-        commands.add_parser(command, help=text).add_argument("name")
+    commands.add_parser("list", help="list installed stacks, and those that conf/software names")
+    make = commands.add_parser("make", help="install a stack now")
+    make.add_argument("name")
+    remove = commands.add_parser("remove", help="remove a stack, whatever its requirements were")
+    remove.add_argument("name")
     return parser
 
 
 @program
 def main() -> int:
-    """`python -m paradnn.stacks [list | make NAME | remove NAME]`; the process' exit code."""
-    arguments = make_parser().parse_args()
-    if arguments.command == "make":
-        begin = time.perf_counter()
-        stack = named_stack(arguments.name)
-        with open_stack(stack, print) as packages:
-            seconds = time.perf_counter() - begin
-            print(
-                f"ready after {seconds:.1f} s: {stack.python}, {counted(len(packages), 'package')}"
-            )
+    """List, install or remove stacks; the exit code."""
+    options = make_parser().parse_args()
+    if options.command == "make":
+        _make(options.name)
+    elif options.command == "remove":
+        for line in remove_stacks(options.name):
+            print(line)
     else:
-        for line in (
-            remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks()
-        ):
+        for line in list_stacks():
             print(line)
     return 0
+
+
+def _make(name: str) -> None:
+    begin = time.perf_counter()
+    stack = named_stack(name)
+    with open_stack(stack, print) as packages:
+        seconds = time.perf_counter() - begin
+        print(f"ready after {seconds:.1f} s: {stack.python}, {counted(len(packages), 'package')}")
 
 
 if __name__ == "__main__":

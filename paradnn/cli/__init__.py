@@ -1,1 +1,1 @@
-"""What a person types and reads before anything is measured: overrides, help, errors in one line."""
+"""The command line: overrides, help, options, tables, and errors on one line."""

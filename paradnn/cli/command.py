@@ -1,6 +1,4 @@
-"""Running a Hydra application: wrong input ends in one line and exit code 2, the rest is a fault of
-this tool.
-"""
+"""Run a Hydra application so that an error of the user becomes one line and exit code 2."""
 
 import os
 import sys
@@ -21,40 +19,48 @@ from paradnn.cli.overrides import (
 from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ParadnnError
 
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+
 
 def run_command(action: Callable[[DictConfig], int], page: str | None = None) -> int:
-    """Run Hydra with `action` and turn what the user can mend into one line; the process' exit
-    code.
+    """Compose the configuration of the command line and run `action` with it.
 
-    `page` is what --help says before the keys.
+    Args:
+        action: gets the configuration of each job, and returns an exit code.
+        page: the text of --help before the keys.
+
+    Returns:
+        The largest exit code.
+
+    Raises:
+        ParadnnError: the command line is wrong.
     """
     OmegaConf.register_new_resolver("paradnn_help", lambda: help_text(page), replace=True)
-    verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    # Hydra prints errors its own way and exits with 1, unless this lets them through.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+    is_verbose = os.environ.get(_FULL_ERROR) == "1"
+    # Without this variable Hydra prints errors itself and exits with 1.
+    os.environ[_FULL_ERROR] = "1"
     codes = [0]
-    errors = list[Exception]()
+    errors: list[Exception] = []
 
     def task(config: DictConfig) -> None:
-        # Hydra prints a line of its own for an exception in a task, so it is kept and raised
-        # afterwards.
+        # Hydra prints a line about an exception in a task. So it is kept and raised afterwards.
         try:
             codes.append(action(config))
         except Exception as error:
             errors.append(error)
 
     try:
-        given = split_overrides(sys.argv[1:])
-        check_arguments(given)
-        sys.argv[1:] = as_axes(arrange(given))
+        arguments = split_overrides(sys.argv[1:])
+        check_arguments(arguments)
+        sys.argv[1:] = as_axes(arrange(arguments))
         hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(task)()
-        for error in errors[-1:]:
-            raise error
+        if errors:
+            raise errors[-1]
     except Exception as error:
-        if verbose or not is_input_error(error):
+        if is_verbose or not is_input_error(error):
             raise
         raise ParadnnError(one_line(error)) from None
     finally:
-        if not verbose:
-            del os.environ["HYDRA_FULL_ERROR"]
+        if not is_verbose:
+            del os.environ[_FULL_ERROR]
     return max(codes)

@@ -1,6 +1,44 @@
-"""The commands of the suite: what is typed after `paradnn`."""
+"""The commands of the suite: the word that follows `paradnn` on the command line."""
 
-from paradnn.core.tables import rows
+from typing import NamedTuple
 
-#: Command -> its module, which `python -m` runs too, and what it does.
-COMMANDS = {row["command"]: (row["module"], row["does"]) for row in rows(__file__)}
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        module: the module that holds its `main`, which `python -m` can run too.
+        summary: its line in `paradnn --help`.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "train": Command("paradnn.train", "measure a point, or with -m a sweep"),
+    "watch": Command("paradnn.watch", "show a sweep in progress: points, speeds, expected end"),
+    "plan": Command("paradnn.plan", "predict how long a sweep takes, without measuring"),
+    "compare": Command(
+        "paradnn.compare.__main__",
+        "find out which of two settings, stacks, commands or commits is faster",
+    ),
+    "gate": Command(
+        "paradnn.compare.gate",
+        "check whether this checkout is slower than a commit, in continuous integration",
+    ),
+    "ask": Command(
+        "analysis.atlas.ask", "predict how long a model takes on devices that you do not have"
+    ),
+    "normal": Command(
+        "analysis.atlas.normal", "check whether a measured number is normal for its device"
+    ),
+    "check": Command("paradnn.check", "find out what disturbs measurements on this machine"),
+    "ceilings": Command("paradnn.ceilings", "measure the peak performance of this machine"),
+    "stacks": Command("paradnn.stacks", "list, install and remove software stacks"),
+    "sync": Command("paradnn.sync", "upload results that were kept as files"),
+    "analysis": Command("analysis.cli", "analyze the runs in a tracking store, write a report"),
+    "ui": Command("paradnn.ui", "start the MLflow UI of the store, with links to views of it"),
+    "list": Command("paradnn.listing", "list models, presets, metrics or keys, or search them"),
+    "completion": Command("paradnn.completion", "complete words in the shell"),
+}

@@ -1,6 +1,4 @@
-"""The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot
-lie.
-"""
+"""The text of `--help`, made from the dataclasses and files of the configuration."""
 
 import dataclasses
 import textwrap
@@ -11,105 +9,138 @@ from paradnn.config import point as config
 from paradnn.config.groups import group_names, option_names
 from paradnn.config.rules import input_types
 from paradnn.config.settings import Settings
-from paradnn.core.tables import rows
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
-#: What each group of conf/ decides.
-_GROUPS = {row["group"]: row["decides"] for row in rows(__file__, "groups.csv")}
+#: Group of conf/ -> what it decides.
+_GROUPS = {
+    "brief": "how short a scenario is with measure=quick, chosen with both",
+    "data": "where batches come from",
+    "experiment": "presets: the axes of a whole sweep; needs -m",
+    "fit": "input and classes of a data set to learn, chosen with the data set and the model",
+    "framework": "the framework below Keras",
+    "learning": "the learning rate of a model that needs its own, chosen with the model",
+    "measure": "the protocol of a point: how long, how often, and its limits",
+    "model": "the family",
+    "optimizer": "the update rule, with the paper's constants",
+    "platform": "the kind of device",
+    "price": "what an hour of a device costs (docs/how-to/cost.md)",
+    "scenario": "how inference is requested: step after step, or as MLPerf Inference defines it",
+    "software": "the interpreter under test: this one, or a stack that is installed on first use",
+    "step": "parts of a step that the model determines, chosen with it",
+    "task": "what is measured: a step, or learning to an accuracy",
+    "tracking": "where runs are recorded",
+}
+#: Keys that only this program sets.
+_INTERNAL_KEYS = ("name", "plan", "grids")
+#: Columns of an entry's name and of its text.
+_NAME_WIDTH = 34
+_TEXT_WIDTH = 78
+_INDENT = " " * (_NAME_WIDTH + 3)
 
 
 def help_text(page: str | None = None) -> str:
-    """Every group with its options, every key with its default and its meaning; first what a
-    command is.
+    """Every group with its options, and every key with its default and its meaning.
+
+    Args:
+        page: the text before them, which describes the command.
     """
-    parts = [f"{(page or '').strip()}\n", "Groups (key=option)", *_groups()]
+    lines = [f"{(page or '').strip()}\n", "Groups (key=option)", *_group_lines()]
     for heading, keys in documented_keys().items():
-        parts += ["", heading, *(line for key, text in keys for line in _entry(key, text))]
+        lines += ["", heading]
+        for key, text in keys:
+            lines += _entry_lines(key, text)
     # Hydra substitutes $NAME in the text.
-    return "\n".join(parts).replace("$", "$$") + "\n"
+    return "\n".join(lines).replace("$", "$$") + "\n"
 
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
-    """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
+    """Heading -> keys with their defaults (`batch_size=256`), and their meanings."""
     found = {
-        name: [entry for cls, prefix in held for entry in _keys(cls, prefix)]
-        for name, held in _holders().items()
+        heading: [entry for options, prefix in holders for entry in _key_entries(options, prefix)]
+        for heading, holders in _holders().items()
     }
     return {heading: keys for heading, keys in found.items() if keys}
 
 
 def known_keys() -> list[str]:
-    """Every dotted key that the command line takes, of all families."""
-    holders = [holder for held in _holders().values() for holder in held]
-    return sorted(
-        {key for cls, prefix in holders for key, _ in _fields(cls, prefix)} - {"workload"}
-    )
+    """Every dotted key of the command line, of all families."""
+    keys = {
+        key
+        for holders in _holders().values()
+        for options, prefix in holders
+        for key, _ in _fields(options, prefix)
+    }
+    return sorted(keys - {"workload"})
 
 
 def _holders() -> dict[str, list[tuple[type, str]]]:
-    """Heading -> the dataclasses whose fields are keys, and what stands before these."""
+    """Heading -> dataclasses whose fields are keys, each with the prefix of these keys."""
     found: dict[str, list[tuple[type, str]]] = {
         "Keys": [(config.Point, ""), (config.selector_keys(), "")]
     }
     for options in dict.fromkeys(family.options for family in FAMILIES.values()):
         names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
         found[f"Keys of model={names}"] = [(options, "model.")]
-    found |= {f"Keys of data={name}": [(data, "data.")] for name, data in input_types().items()}
+    for name, data in input_types().items():
+        found[f"Keys of data={name}"] = [(data, "data.")]
     for work in WORKLOADS.values():
         if work.group:
             found[f"Keys of {work.key}={work.name}"] = [(type(work), f"{work.group}.")]
-    return found | {"Keys of a sweep and of the tracking store": [(Settings, "")]}
+    found["Keys of a sweep and of the tracking store"] = [(Settings, "")]
+    return found
 
 
-def _fields(cls: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Fields of a dataclass, and below those that are groups of keys those of the groups, by their
-    dotted keys.
-    """
-    for entry in dataclasses.fields(cls):
-        yield f"{prefix}{entry.name}", entry
-        kind = entry.default_factory
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            yield from _fields(kind, f"{prefix}{entry.name}.")
+def _fields(options: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Dotted key and field of every field of a dataclass, nested dataclasses included."""
+    for field in dataclasses.fields(options):
+        yield f"{prefix}{field.name}", field
+        factory = field.default_factory
+        if isinstance(factory, type) and dataclasses.is_dataclass(factory):
+            yield from _fields(factory, f"{prefix}{field.name}.")
 
 
-def _groups() -> Iterator[str]:
+def _group_lines() -> Iterator[str]:
     for group in group_names():
-        yield from _entry(
-            group, f"{' | '.join(option_names(group))}: {_GROUPS.get(group, 'chosen with a model')}"
-        )
+        options = " | ".join(option_names(group))
+        meaning = _GROUPS.get(group, "chosen with a model")
+        yield from _entry_lines(group, f"{options}: {meaning}")
 
 
-def _keys(cls: type, prefix: str) -> Iterator[tuple[str, str]]:
-    for key, entry in _fields(cls, prefix):
-        if "help" not in entry.metadata or entry.name in ("name", "plan", "grids"):
+def _key_entries(options: type, prefix: str) -> Iterator[tuple[str, str]]:
+    """Key with default, and meaning, of every documented field of a dataclass."""
+    for key, field in _fields(options, prefix):
+        if "help" not in field.metadata or field.name in _INTERNAL_KEYS:
             continue
-        if entry.default is not dataclasses.MISSING:
-            default = entry.default
-        else:
-            default = {}
-        if isinstance(default, tuple):
-            if len(set(default)) == 1:
-                default = default[0]
-            else:
-                default = f"[{','.join(map(str, default))}]"
-        if default is None:
-            shown = "null"
-        elif isinstance(default, bool):
-            shown = str(default).lower()
-        else:
-            shown = default
-        text = entry.metadata["help"]
-        choices = entry.metadata.get("choices")
+        default = {} if field.default is dataclasses.MISSING else field.default
+        text = field.metadata["help"]
+        choices = field.metadata.get("choices")
         if choices:
-            also = ("true", "false") if isinstance(default, bool) else ()
-            text = f"{' | '.join((*also, *choices))}: {text}"
-        yield f"{key}={shown}", text
+            if isinstance(default, bool):
+                choices = ("true", "false", *choices)
+            text = f"{' | '.join(choices)}: {text}"
+        yield f"{key}={_format_default(default)}", text
 
 
-def _entry(left: str, right: str) -> Iterator[str]:
-    lines = textwrap.wrap(right, 78) or [""]
-    head = f"  {left:<34}"
-    yield f"{head} {lines[0]}" if len(head) <= 36 else f"{head}\n{' ' * 37}{lines[0]}"
+def _format_default(default: Any) -> str:
+    """A default as a user types it. A tuple of equal values is shown as one of them."""
+    if isinstance(default, tuple):
+        if len(set(default)) != 1:
+            return f"[{','.join(map(str, default))}]"
+        default = default[0]
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default)
+
+
+def _entry_lines(name: str, text: str) -> Iterator[str]:
+    """A name with its text next to it, or below it if the name is too long."""
+    lines = textwrap.wrap(text, _TEXT_WIDTH) or [""]
+    if len(name) <= _NAME_WIDTH:
+        yield f"  {name:<{_NAME_WIDTH}} {lines[0]}"
+    else:
+        yield f"  {name}\n{_INDENT}{lines[0]}"
     for line in lines[1:]:
-        yield " " * 37 + line
+        yield f"{_INDENT}{line}"

@@ -1,9 +1,8 @@
-"""What is typed: which words Hydra gets, what is wrong with them before it reads them, and its
-errors as one line.
+"""Overrides of a command line: check them before Hydra reads them, and explain Hydra's errors.
 
-Hydra would end the process with its parser's own words, or take what it does not know for something
-else. Some overrides make it raise plain ValueErrors or TypeErrors; whatever is raised from inside
-its parser or composer is the input's fault, and everything else is a fault of this tool.
+Hydra would exit with the messages of its parser, or misread a word that it does not know. Some
+overrides make it raise a plain ValueError or TypeError. An exception from inside its parser or
+composer is the user's error. Every other exception is a fault of this program.
 """
 
 import itertools
@@ -30,26 +29,42 @@ from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import workloads_by_group
 
-#: Options of Hydra that add folders of configurations, which may hold any option of any group.
-_FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
+#: Options of Hydra that add folders of configurations. These may hold any option of any group.
+_FOLDER_OPTIONS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
+#: Packages and modules whose exceptions are the user's error.
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
-#: Keys that are not to be set, why, and what to do.
-_REFUSED = {
-    "sweep.plan": ("is internal", "leave it out"),
+#: Key that cannot be set -> the reason and the remedy.
+_REJECTED_KEYS = {
+    "sweep.plan": ("is internal", "omit it"),
     "hydra/launcher": (
-        "nothing is launched",
+        "no job is launched",
         "start the same command on every host (docs/how-to/clusters.md)",
     ),
 }
 #: Sweepers that plan or run every point; other plug-ins of Hydra minimize a return value.
 _SWEEPERS = ("paradnn", "plan", "basic")
-_MOST = 1_000  # values of one override that are looked at
+#: Values of one override that are checked.
+_MAX_CHECKED = 1_000
+#: Characters of an error of Hydra.
+_MAX_ERROR = 500
+#: Groups that a message names.
+_MAX_NAMED = 4
+#: Hydra's message about an option that a group does not have.
+_NO_SUCH_OPTION = re.compile(
+    r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*"
+    r"Available options in '[^']+':\s*(.*?)\n\s*Config",
+    re.DOTALL,
+)
 
 _parser = cache(OverridesParser.create)
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
-    """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word."""
+    """Split `overrides="a=1 b=2"`, as a parameter of an MLflow project arrives, into overrides.
+
+    Raises:
+        ConfigError: a quotation is not closed.
+    """
     overrides: list[str] = []
     for argument in arguments:
         if not argument.startswith("overrides="):
@@ -65,7 +80,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def is_multirun(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks Hydra for a multirun, by option or by `hydra.mode`."""
+    """Whether a command line requests a multirun of Hydra, by an option or by `hydra.mode`."""
     return bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & set(arguments))
 
 
@@ -75,66 +90,84 @@ def arrange(arguments: Sequence[str]) -> list[str]:
     A user's own tags need no `+`, although they are new keys.
     """
     options, overrides = _split_options(arguments)
-    own_tags = (f"{TAGS_KEY}.", f"{TAGS_KEY}=")
-    return [*options, *(f"++{word}" if word.startswith(own_tags) else word for word in overrides)]
+    tags = (f"{TAGS_KEY}.", f"{TAGS_KEY}=")
+    arranged = [f"++{word}" if word.startswith(tags) else word for word in overrides]
+    return [*options, *arranged]
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
-    """In a multirun, every key of a model as an axis, if only of one value: `model.nodes=8` as
-    `model.nodes=choice(8)`.
+    """In a multirun, make every key of a model an axis: `model.nodes=choice(8)` for `model.nodes=8`.
 
-    Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key
-    of one of them would meet the default model there and be refused.
+    Hydra first composes a configuration without the axes. With `model=lstm,gru` as an axis, a key
+    of these models would meet the default model there and be rejected.
     """
     if not is_multirun(arguments):
         return list(arguments)
     axes = []
     for argument in arguments:
-        key, equals, value = argument.partition("=")
-        try:
-            single = (
-                key.startswith("model.")
-                and equals
-                and not _parser().parse_override(argument).is_sweep_override()
-            )
-        except HydraException:
-            single = False  # Hydra itself will say what is wrong with it
-        axes.append(f"{key}=choice({value})" if single else argument)
+        key, _, value = argument.partition("=")
+        if _is_single_model_key(argument):
+            axes.append(f"{key}=choice({value})")
+        else:
+            axes.append(argument)
     return axes
 
 
+def _is_single_model_key(argument: str) -> bool:
+    """Whether an override gives a key of a model one value."""
+    key, equals, _ = argument.partition("=")
+    if not key.startswith("model.") or not equals:
+        return False
+    try:
+        return not _parser().parse_override(argument).is_sweep_override()
+    except HydraException:
+        return False  # Hydra itself reports what is wrong
+
+
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raise ParadnnError for the first word that no command of the suite can mean."""
-    own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
+    """Check the words of a command line.
+
+    Raises:
+        ParadnnError: no command of the suite accepts a word; the first such word.
+    """
+    has_own_groups = not any(
+        argument.partition("=")[0] in _FOLDER_OPTIONS for argument in arguments
+    )
     _, words = _split_options(arguments)
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
-        if word.endswith(",") and "=" not in following:
-            joined = f"{word}{following}" if following else word.rstrip(",")
-            raise ParadnnError(
-                f"{word} {following}".strip()
-                + f": values stand without blanks between them: {joined}"
-            )
-        if "=" not in word and not word.startswith("~"):
-            raise ParadnnError(
-                f"{word or repr(word)}: is no override; write key=value, such as batch_size=64"
-            )
-        try:
-            override = _parser().parse_override(word)
-        except HydraException:
-            remedy = "close every bracket and quote, and quote text with blanks or signs, as in \"key='a b'\""
-            raise ParadnnError(f"{' '.join(word.split())}: cannot be read; {remedy}") from None
+        override = _parse_word(word, following)
         key = override.key_or_group
-        if key in _REFUSED:
-            raise ConfigError(key, word.partition("=")[2], *_REFUSED[key])
+        value = word.partition("=")[2]
+        if key in _REJECTED_KEYS:
+            raise ConfigError(key, value, *_REJECTED_KEYS[key])
         if key == "hydra/sweeper" and override.value() not in _SWEEPERS:
             raise ConfigError(
                 key,
-                word.partition("=")[2],
+                value,
                 "is not a sweeper of ParaDnn, which has no single value to optimize",
                 "use sweep.design=adaptive or batch_size=largest (docs/reference/hydra.md)",
             )
-        if own and not key.startswith("hydra"):
+        if has_own_groups and not key.startswith("hydra"):
             _check_options(override)
+
+
+def _parse_word(word: str, following: str) -> Override:
+    """Parse an override. `following` is the next word, which may belong to a list of values."""
+    if word.endswith(",") and "=" not in following:
+        joined = f"{word}{following}" if following else word.rstrip(",")
+        typed = f"{word} {following}".strip()
+        raise ParadnnError(f"{typed}: values have no blanks between them; write {joined}")
+    if "=" not in word and not word.startswith("~"):
+        raise ParadnnError(
+            f"{word or repr(word)}: is no override; write key=value, such as batch_size=64"
+        )
+    try:
+        return _parser().parse_override(word)
+    except HydraException:
+        raise ParadnnError(
+            f"{' '.join(word.split())}: cannot be read; close every bracket and quote, "
+            "and quote text with blanks or signs, as in \"key='a b'\""
+        ) from None
 
 
 def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,7 +189,8 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         name, equals, value = word.partition("=")
         if name not in known:
-            raise _no_flag(name, value or (rest[0] if rest else ""), list(known))
+            following = rest[0] if rest else ""
+            raise _no_such_flag(name, value or following, list(known))
         action = known[name]
         if action.nargs == 0:
             options.append(word)
@@ -175,24 +209,26 @@ def _split_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, overrides
 
 
-def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
+def _no_such_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
+    """The error of an unknown option, which may be a key with dashes."""
     key = name.lstrip("-")
     keys = known_keys()
     if key in keys or key in group_names():
-        return ParadnnError(
-            f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}"
-        )
-    # A short option is like any other.
-    hint = did_you_mean(
-        name, [flag for flag in known if flag.startswith("--")] if name.startswith("--") else []
-    )
+        shown = "..." if "=" in value else value
+        return ParadnnError(f"{name}: keys are written without dashes: {key}={shown}")
+    hint = ""
+    if name.startswith("--"):
+        # Every short option is similar to any other.
+        hint = did_you_mean(name, [flag for flag in known if flag.startswith("--")])
     hint = hint or did_you_mean(key, keys)
     return ParadnnError(
-        f"{name}: no such option; {hint}python -m paradnn.train --help lists keys, written key=value"
+        f"{name}: no such option; {hint}"
+        "python -m paradnn.train --help lists keys, written key=value"
     )
 
 
 def _check_options(override: Override) -> None:
+    """Raise ConfigError if an override chooses an option that its group does not have."""
     group = override.key_or_group
     options = option_names(group)
     if not options or override.is_delete():
@@ -207,7 +243,7 @@ def _check_options(override: Override) -> None:
             raise ConfigError(group, pattern, "matches no option", remedy)
     elif override.is_sweep_override():
         if override.is_discrete_sweep():
-            values = list(itertools.islice(override.sweep_string_iterator(), _MOST))
+            values = list(itertools.islice(override.sweep_string_iterator(), _MAX_CHECKED))
         else:
             values = []
     names = [value.strip("'\"") for value in values if isinstance(value, str)]
@@ -221,7 +257,7 @@ def _check_options(override: Override) -> None:
 
 
 def is_input_error(error: BaseException) -> bool:
-    """Whether the user can mend it."""
+    """Whether an exception is the user's error, and not a fault of this program."""
     if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException, RecursionError)):
         return True
     if isinstance(error, OSError) or not isinstance(error, Exception):
@@ -231,9 +267,11 @@ def is_input_error(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> str:
-    """The message on one line; Hydra's commonest are put in words that name key, value and remedy.
+    """The message of an error on one line. Common ones of Hydra name key, value and remedy.
 
-    `arguments` are the words that it is about, where those are not the command line's.
+    Args:
+        error: the error.
+        arguments: the words that it is about; the command line by default.
     """
     text = str(error)
     words = sys.orig_argv if arguments is None else arguments
@@ -242,74 +280,71 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
     if isinstance(error, RecursionError):
         deepest = max(words, key=lambda word: sum(map(word.count, "[{(")))
         return f"{deepest}: nested too deeply to be read"
-    options = re.search(
-        r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*Available options in '[^']+':\s*(.*?)\n\s*Config",
-        text,
-        re.S,
-    )
-    if options:
-        return str(_no_such_option(options[1], options[2], options[3].split()))
+    match = _NO_SUCH_OPTION.search(text)
+    if match:
+        return str(_no_such_option(match[1], match[2], match[3].split()))
     match = re.search(r"Could not override '([^']+)'", text)
     if match:
-        typed = next(
-            (entry for entry in words if entry.lstrip("+~").startswith(f"{match[1]}=")), match[1]
-        )
-        return f"{typed}: {_no_such_key(match[1], words)}"
+        key = match[1]
+        overrides = [word for word in words if word.lstrip("+~").startswith(f"{key}=")]
+        typed = overrides[0] if overrides else key
+        return f"{typed}: {_no_such_key(key, words)}"
     if "Ambiguous value for argument" in text or "requires --multirun" in text:
-        argument = re.search(r"'(.*?)'\s", text, re.S)
-        shown = argument[1] if argument else "a value"
-        return f"{shown}: several values are a sweep; add -m, or write a list as key=[a,b]"
-    return " ".join(f"{text} {error.__cause__ or ''}".split())[:500] or type(error).__name__
+        match = re.search(r"'(.*?)'\s", text, re.DOTALL)
+        typed = match[1] if match else "a value"
+        return f"{typed}: several values are a sweep; add -m, or write a list as key=[a,b]"
+    whole = f"{text} {error.__cause__ or ''}"
+    return " ".join(whole.split())[:_MAX_ERROR] or type(error).__name__
 
 
 def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
-    """What is said of an option that a group does not have; the nearest ones first."""
+    """The error of an option that a group does not have. Similar options come first."""
     hint = did_you_mean(value, options)
     return ConfigError(group, value, "no such option", f"{hint}choose one of {', '.join(options)}")
 
 
 def _no_such_key(key: str, arguments: Sequence[str]) -> str:
-    """What is said of a key that the composed configuration lacks."""
+    """Why the composed configuration does not have a key, and where the key belongs."""
     group, _, name = key.partition(".")
     work = workloads_by_group().get(group)
     if work and key in known_keys():
         if "," in chosen_option(work.key, arguments):
-            return f"is a key of {work.key}={work.name} alone; give each {work.key} a command of its own"
+            return (
+                f"is a key of {work.key}={work.name} alone; give each {work.key} a separate command"
+            )
         return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
+    chosen = chosen_option(group, arguments)
+    holders = []
     if name:
         holders = [option for option in option_names(group) if name in keys_of(group, option)]
-    else:
-        holders = []
-    chosen = chosen_option(group, arguments)
     if holders and chosen:
-        own = ", ".join(f"{group}.{entry}" for entry in keys_of(group, chosen))
-        has = f"whose keys are {own}" if own else "which has none"
-        others = ", ".join(f"{group}={option}" for option in holders[:4])
-        return f"no key of {group}={chosen}, {has}; it belongs to {others}"
-    # A key without its group, before one that is spelt like it.
-    ends = [known for known in known_keys() if known.rpartition(".")[2] == key]
-    if ends:
-        hint = f"did you mean {ends[0]}? "
+        keys = ", ".join(f"{group}.{known}" for known in keys_of(group, chosen))
+        described = f"whose keys are {keys}" if keys else "which has none"
+        others = ", ".join(f"{group}={option}" for option in holders[:_MAX_NAMED])
+        return f"no key of {group}={chosen}, {described}; it belongs to {others}"
+    # A known key without its group comes before a key with a similar spelling.
+    with_group = [known for known in known_keys() if known.rpartition(".")[2] == key]
+    if with_group:
+        hint = f"did you mean {with_group[0]}? "
     else:
         hint = did_you_mean(key, known_keys())
     return f"no such key; {hint}python -m paradnn.train --help lists them"
 
 
 def keys_of(group: str, option: str) -> tuple[str, ...]:
-    """The keys that an option of a group has, but for its name."""
+    """The keys of an option of a group, without its name."""
     return tuple(str(key) for key in option_content(group, option) if key != "name")
 
 
 def chosen_option(group: str, arguments: Sequence[str]) -> str:
-    """The option of a group that a command line chooses, or the default; empty where there is
-    neither.
-    """
+    """The option of a group that a command line chooses, else the default; empty without one."""
     values = [
         word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group
     ]
     if values:
         return values[-1]
-    defaults = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))["defaults"]
-    return next(
-        (str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry), ""
-    )
+    content = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))
+    for entry in content["defaults"]:
+        if isinstance(entry, dict) and group in entry:
+            return str(entry[group])
+    return ""

@@ -1,6 +1,4 @@
-"""Options of a command: argparse, of which a wrong word is one line that says what may have been
-meant.
-"""
+"""argparse parsers whose errors are one line and name similar options."""
 
 import argparse
 import contextlib
@@ -13,51 +11,68 @@ from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 
-_CHOICE = re.compile(r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
-_UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+_INVALID_CHOICE = re.compile(
+    r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL
+)
+_UNRECOGNIZED = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+_MIN_SHARE = 0.0001
 
 
 class Parser(argparse.ArgumentParser):
-    """`about`: the module's docstring, the first line of which describes the command and the others
-    are its page.
+    """A parser that raises ParadnnError.
+
+    Args:
+        prog: the command, as a user types it.
+        about: the docstring of its module. The first line describes the command, without what
+            precedes a colon. The other lines follow the options.
+        settings: further arguments of argparse.ArgumentParser.
     """
 
-    def __init__(self, prog: str, about: str | None = "", **how: Any) -> None:
+    def __init__(self, prog: str, about: str | None = "", **settings: Any) -> None:
         first, _, page = (about or "").partition("\n")
-        words = first.partition(": ")[2] or first
-        shown = {"description": words[:1].upper() + words[1:], "epilog": page.strip("\n") or None}
-        layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(
-            **{"prog": prog, "formatter_class": layout, "allow_abbrev": False, **shown, **how}
-        )
+        description = first.partition(": ")[2] or first
+        defaults = {
+            "prog": prog,
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+            "allow_abbrev": False,
+            "description": description[:1].upper() + description[1:],
+            "epilog": page.strip("\n") or None,
+        }
+        super().__init__(**(defaults | settings))
 
     def add_store(self, flag: str = "--store") -> None:
-        """Which store, and which experiment in it."""
-        text = "tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db"
-        self.add_argument(flag, metavar="URI", help=text)
+        """Add options for the tracking store and the experiment."""
+        self.add_argument(
+            flag,
+            metavar="URI",
+            help="tracking URI (default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db)",
+        )
         self.add_argument(
             "--experiment",
             default=default_experiment(),
             help="MLflow experiment (default: %(default)s)",
         )
 
-    def add_subparsers(self, **how: Any) -> Any:
-        """Let each command reject its own unknown options: hints then name options it has."""
-        return super().add_subparsers(**{"parser_class": CommandParser, **how})
+    def add_subparsers(self, **settings: Any) -> Any:
+        """Let each command reject its unknown options, so that hints name options that it has."""
+        return super().add_subparsers(**{"parser_class": CommandParser, **settings})
 
     def error(self, message: str) -> NoReturn:
-        """Raise ParadnnError in place of printing the usage."""
-        found = _CHOICE.fullmatch(message)
-        if found:
-            value = found[2].strip("'\"")
-            known = re.findall(r"'([^']*)'", found[3])
-            hint = f"{did_you_mean(value, known)}choose one of {', '.join(known)}"
-            raise ParadnnError(f"{found[1] or 'argument'}={value}: no such choice; {hint}")
+        """Raise ParadnnError instead of printing the usage and exiting."""
+        invalid = _INVALID_CHOICE.fullmatch(message)
+        if invalid:
+            value = invalid[2].strip("'\"")
+            known = re.findall(r"'([^']*)'", invalid[3])
+            hint = did_you_mean(value, known)
+            raise ParadnnError(
+                f"{invalid[1] or 'argument'}={value}: no such choice; "
+                f"{hint}choose one of {', '.join(known)}"
+            )
         hint = ""
-        found = _UNKNOWN.fullmatch(message)
-        if found and found[1].startswith("--"):
+        unrecognized = _UNRECOGNIZED.fullmatch(message)
+        if unrecognized and unrecognized[1].startswith("--"):
             flags = [name for name in options(self) if name.startswith("--")]
-            hint = did_you_mean(re.split("[ =]", found[1])[0], flags)
+            hint = did_you_mean(re.split("[ =]", unrecognized[1])[0], flags)
         raise ParadnnError(f"{message}; {hint}{self.prog} --help shows how")
 
 
@@ -75,16 +90,24 @@ class CommandParser(Parser):
 
 
 def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any]:
-    """What reads a number above 0, or of at least `least`; ConfigError for another."""
+    """Return a function that reads a number of an option.
+
+    It raises ConfigError for a number that is not positive or below `least`.
+
+    Args:
+        flag: the option.
+        kind: int or float.
+        least: the smallest valid number; 0 for any positive one.
+    """
 
     def read(text: str) -> Any:
         value = math.nan
         with contextlib.suppress(ValueError):
             value = kind(text)
         if not max(least, 1e-9) <= value < math.inf:
-            wanted = f"at least {least}" if least else "positive"
+            valid = f"at least {least}" if least else "positive"
             raise ConfigError(
-                flag, text, f"must be {wanted}", f"write for example {flag} {max(least, 5)}"
+                flag, text, f"must be {valid}", f"write for example {flag} {max(least, 5)}"
             )
         return value
 
@@ -92,13 +115,19 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
 
 
 def share(flag: str) -> Callable[[str], float]:
-    """What reads a share: 0.05, or 5%; ConfigError for another."""
+    """Return a function that reads a share (0.05 or 5%) of an option.
+
+    It raises ConfigError for a value that is no share from 0.01% to 100%.
+    """
 
     def read(text: str) -> float:
         value = math.nan
         with contextlib.suppress(ValueError):
-            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if not 0.0001 <= value <= 1:
+            if text.endswith("%"):
+                value = float(text.removesuffix("%")) / 100
+            else:
+                value = float(text)
+        if not _MIN_SHARE <= value <= 1:
             raise ConfigError(
                 flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 2%"
             )
@@ -108,13 +137,13 @@ def share(flag: str) -> Callable[[str], float]:
 
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of a command's own commands, by their names."""
-    found = [
-        each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)
-    ]
-    return dict(found[0]) if found else {}
+    """Name -> parser of each sub-command."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
 
 
 def options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """What may be given with dashes, by each of its names."""
+    """Name -> action of each option; an option may have several names."""
     return {name: action for action in parser._actions for name in action.option_strings}
