@@ -1,9 +1,7 @@
-"""What a terminal shows: tables as wide as it is, numbers of few digits, and no sign that would
-command it.
+"""Print to a terminal: tables that fit its width, rounded numbers, and no control characters.
 
-Names, tags and reasons in a store are written by others. An escape sequence among them could move
-the cursor, rename the window or hide a line; on the way out each control sign becomes a word that
-can be read.
+Names, tags and reasons in a store come from other people. An escape sequence in them could move the
+cursor, rename the window or hide a line. So each control character is printed as readable text.
 """
 
 import math
@@ -19,34 +17,33 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Column, Table
 
-#: Control signs but for the end of a line and the tab, those that turn the direction of what
-#: follows, and bytes of a command line that are no text.
+#: Control characters except line feed and tab, characters that change the direction of text, and
+#: bytes of a command line that are not valid text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-#: Without a terminal, long work says where it is after so many seconds without a word.
+#: Without a terminal, long work reports its progress once per this many seconds.
 QUIET_SECONDS = 15.0
-_EVERY = 20  # pieces of work between two states of a line
-#: No table is as wide; one without a terminal then takes what its cells need, and no word of it is
-#: broken.
+#: Pieces of work between two updates of a terminal's line.
+_UPDATE_INTERVAL = 20
+#: A width that no table reaches. Without a terminal a table is as wide as its cells need.
 _UNLIMITED = 10_000
-#: On narrower terminals tables have fewer columns; on others a name that is too long goes on in the
-#: next line.
+#: On narrower terminals tables have fewer columns. On others a long name continues in the next line.
 _NARROW = 70
 
 
 def visible(text: str) -> str:
-    """A text whose control signs are written out, such as \\x1b for the escape."""
+    """The text with control characters as escapes, such as \\x1b."""
     return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print words of which some may be a store's."""
+    """Print a text that may contain text of a store."""
     print(visible(str(text)), file=file)
 
 
 class Ticker:
-    """How far long work is: one line of a terminal that is written again, elsewhere a line now and
-    then.
+    """Reports the progress of long work: one updated line on a terminal, else a line from time to
+    time.
     """
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,12 +52,12 @@ class Ticker:
         self._said = clock()
 
     def __call__(self, done: int, total: int) -> None:
-        """So many are done."""
+        """Report that `done` of `total` pieces are done."""
         line = f"{done:,} of {total:,} {self._what}"
         last = done == total
         now = self._clock()
         if sys.stderr.isatty():
-            if done % _EVERY == 0 or last:
+            if done % _UPDATE_INTERVAL == 0 or last:
                 print(f"\r{line}", end="\n" if last else "", file=sys.stderr, flush=True)
         elif now - self._said >= QUIET_SECONDS:
             self._said = now
@@ -68,7 +65,7 @@ class Ticker:
 
 
 class SafeConsole(Console):
-    """A console that shows control signs in a text in place of obeying them."""
+    """A console that prints control characters in a text as escapes."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(highlight=False, **how)
@@ -76,21 +73,24 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of what is shown; those that drive the terminal are rich's own."""
+        """The segments to print. Control segments come from rich itself, never from a text."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Who reads, such as head, has seen enough: the command goes on to its end, and its own
-        exit code.
+        """Discard further output after the reader of a pipe, such as head, has ended.
+
+        The command continues, and its exit code stays that of its result.
         """
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def standard_output() -> SafeConsole:
-    """A console of the terminal's width, or of no width at all in a pipe or a file."""
+    """A console of the terminal's width, or of unlimited width for a pipe or a file."""
     console = SafeConsole()
-    return console if console.is_terminal else SafeConsole(width=_UNLIMITED)
+    if console.is_terminal:
+        return console
+    return SafeConsole(width=_UNLIMITED)
 
 
 def si(value: float) -> str:
@@ -98,7 +98,7 @@ def si(value: float) -> str:
     if math.isinf(value):
         return "∞ " if value > 0 else "-∞ "
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * factor:  # what rounds to 1000 has the next prefix
+        if abs(value) >= 0.9995 * factor:  # a value that rounds to 1000 has the next prefix
             return f"{value / factor:.3g} {prefix}"
     return f"{value:.3g} "
 
@@ -109,8 +109,13 @@ def fitting_table(
     rows: Sequence[Sequence[RenderableType]],
     spare: Sequence[str],
 ) -> Table:
-    """A table without lines; on a narrow terminal without the first `spare` headings, so that
-    others stand unbroken.
+    """A table without lines.
+
+    Args:
+        console: where it is printed.
+        columns: the columns.
+        rows: the cells of each row.
+        spare: headings that a narrow terminal omits, the first ones first, until the others fit.
     """
     spare = spare if console.width < _NARROW else ()
     headings = [str(column.header) for column in columns]

@@ -22,7 +22,7 @@ class Hardware:
     no source says.
 
     `aliases` are lower-case parts of the names under which frameworks and systems report it; the
-    longest that occurs in a name decides. `source` is where the numbers stand.
+    longest that occurs in a name decides. `source` names the publication of the numbers.
     """
 
     name: str
