@@ -35,7 +35,7 @@ from analysis.published.source import load_shipped
 from benchmarks.common import save
 from paradnn.families.operations import Operation, RepeatedOperation
 from paradnn.forecast.operation_times import OperationTimes
-from paradnn.forecast.process import places
+from paradnn.forecast.process import number_groups
 
 FOLDS = 10
 SEED = 0
@@ -172,7 +172,7 @@ def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
 
 def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
     """Return medians and quantiles of the relative error, and the coverage of intervals."""
-    shapes = places([replace(one, variant="", flops=0.0, bytes=0.0) for one, _ in timed])
+    shapes = number_groups([replace(one, variant="", flops=0.0, bytes=0.0) for one, _ in timed])
     logs = np.log([seconds for _, seconds in timed])
     errors = np.zeros(len(timed))
     held = np.zeros(len(timed), dtype=bool)

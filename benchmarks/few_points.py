@@ -204,7 +204,7 @@ def predicted(known: Known, measured: Sequence[int]) -> tuple[Prediction, LeaveO
     index = np.array(measured)
     line, inputs = fit_line(lambda line: known.at(line).rows(index), known.values[index])
     process = Process.fit(inputs, known.values[index], np.full(len(index), _NOISE), _NOISE)
-    return process.predict(known.at(line)), process.left_out
+    return process.predict(known.at(line)), process.leave_one_out
 
 
 def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:

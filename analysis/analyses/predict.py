@@ -354,7 +354,7 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
         here = whole["predicted"] & is_ok(whole) & (named == device)
         predictor = _Predictor(pd.concat([space.runs for space in mine]), metric)
         whole.loc[here, [metric, "low", "high"]] = predictor.at(whole[here])
-        trust |= {space.name: predictor.left_out(space.family) for space in mine}
+        trust |= {space.name: predictor.leave_one_out(space.family) for space in mine}
     return PredictedGrid(metric, whole, tuple(spaces), trust, tuple(lacking))
 
 
@@ -414,12 +414,12 @@ class _Predictor:
             self._table, seconds * self._per, step_inputs.stated_run_noise(runs)
         )
 
-    def left_out(self, family: str) -> LeaveOneOutErrors:
+    def leave_one_out(self, family: str) -> LeaveOneOutErrors:
         """Each measured step of a family, predicted from all others."""
         # The model has an observation for each step, in the order in which they first appear.
         pairs = zip(self._table.environments, self._table.steps, strict=True)
         steps = dict(zip(pairs, self._table.families, strict=True))
-        return self._model.left_out.of(np.array(list(steps.values())) == family)
+        return self._model.leave_one_out.select(np.array(list(steps.values())) == family)
 
     def at(self, rows: pd.DataFrame) -> np.ndarray:
         """The metric of some rows, none of them measured: its median and the ends of its 95%

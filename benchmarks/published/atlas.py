@@ -111,7 +111,7 @@ def _chosen(group: TimingGroup) -> TimingGroup:
         freedom = found.freedom
     else:  # each from the others
         tested = fitted
-        left = times.left_out
+        left = times.leave_one_out
         error = left.error
         spread = left.spread
         freedom = left.freedom

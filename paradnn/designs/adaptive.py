@@ -437,7 +437,7 @@ class AdaptiveSweep(SweepDesign):
             step = model.predict(knowledge.table)
             if knowledge.tried >= initial and is_unmeasured.any():
                 variance = (step.root[is_unmeasured] ** 2).sum(axis=1) + step.own[is_unmeasured]
-                error = median_error(calibration_ratio(model.left_out) * np.sqrt(variance))
+                error = median_error(calibration_ratio(model.leave_one_out) * np.sqrt(variance))
         state = DesignState(knowledge.tried, self.minutes, error)
         self.looks.append(state)
         self.reason = self.rule.reached(*state)

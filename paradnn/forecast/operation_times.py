@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from paradnn.families.operations import Operation
 from paradnn.forecast.predict import Line, fit_line, replicate_noise
-from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, places
+from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, number_groups
 from paradnn.statistics.robust_regression import Array, Prediction
 
 #: Operations without which nothing is fitted.
@@ -114,7 +114,9 @@ class OperationTimes:
             bandwidth *= like.bandwidth / _greatest(operations, "bytes", there)
         line, inputs = fit_line(_inputs(operations, peak, bandwidth, like), logs)
         noise = replicate_noise(
-            logs, places(inputs.steps), np.full(len(logs), np.nan) if stated is None else stated
+            logs,
+            number_groups(inputs.steps),
+            np.full(len(logs), np.nan) if stated is None else stated,
         )
         run = float(np.sqrt(np.median(noise**2)))
         return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, run), like)
@@ -130,7 +132,7 @@ class OperationTimes:
         others better.
         """
         beside = OperationTimes.fit(operations, seconds, stated, like)
-        return max(self, beside, key=lambda fit: fit.left_out.score)
+        return max(self, beside, key=lambda fit: fit.leave_one_out.score)
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
@@ -165,9 +167,9 @@ class OperationTimes:
         }
 
     @property
-    def left_out(self) -> LeaveOneOutErrors:
+    def leave_one_out(self) -> LeaveOneOutErrors:
         """Every operation that was timed, predicted from the others."""
-        return self.process.left_out
+        return self.process.leave_one_out
 
     @property
     def dispatch(self) -> float:

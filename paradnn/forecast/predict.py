@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, places
+from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, number_groups
 from paradnn.forecast.table import Table
 from paradnn.statistics.robust_regression import (
     Array,
@@ -246,7 +246,7 @@ class StepTimeModel:
         """
         logs = np.log(seconds)
         line, inputs = fit_line(step_inputs(runs), logs)
-        noise = replicate_noise(logs, places(inputs.steps), noise)
+        noise = replicate_noise(logs, number_groups(inputs.steps), noise)
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 
@@ -257,9 +257,9 @@ class StepTimeModel:
         return self.process.predict(step_inputs(points)(self.line))
 
     @property
-    def left_out(self) -> LeaveOneOutErrors:
+    def leave_one_out(self) -> LeaveOneOutErrors:
         """Every measured step, predicted from the others."""
-        return self.process.left_out
+        return self.process.leave_one_out
 
 
 @one_thread()

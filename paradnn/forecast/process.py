@@ -1,11 +1,16 @@
-"""A Gaussian process about a line: what the line cannot say is smooth, and the rest is a step's
-own.
+"""A Gaussian process with a linear part, a smooth part and a nugget.
 
 A value is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine Learning,
-2006, section 2.7): the line, whose coefficients have a prior each; a smooth function of the
-coordinates with Matern's covariance of order 3/2 and a length for every coordinate; the nugget,
-which is a step's own and which its replicates share; and the noise of a run. How large the second
-and third are, how long the lengths, and where the nugget is larger, is learnt.
+2006, section 2.7):
+
+- the linear part, in which each coefficient has a normal prior;
+- the smooth part, a function of the coordinates. Its covariance is Matern's of order 3/2, with one
+  length scale per coordinate;
+- the nugget: a deviation of one step, which the replicates of the step share;
+- the noise of a single run.
+
+The fit learns the standard deviations of the smooth part and of the nugget, the length scales, and
+how the nugget's variance depends on the coordinates.
 """
 
 from __future__ import annotations
@@ -24,59 +29,71 @@ from scipy.special import stdtrit
 
 from paradnn.statistics.robust_regression import Array, Columns, Prediction, matrix, one_thread
 
-#: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what
-#: factor these and the lengths may be off (standard deviation of its logarithm).
+#: Prior standard deviations of the smooth part and of the nugget (of a logarithm).
 _SMOOTH = 0.2
 _NUGGET = 0.05
-_OFF = 1.0
-#: Beyond so many of these no scale is looked at.
-_FARTHEST = 30.0
-#: The logarithm of the nugget's variance: how it may differ in all, and for each unit of a
-#: coordinate.
-_LEVEL = 0.3
-_SLOPE = 0.5
-#: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in
-#: standard deviations, beyond which a step counts as disturbed, and as far as which they say where
-#: the nugget is large.
-_MOST_STEPS = 250
+#: Prior standard deviation of the logarithms of these two and of the length scales.
+_SCALE_SPREAD = 1.0
+#: The search rejects scales that are more than this many prior standard deviations off.
+_MAX_SCALE_DEVIATION = 30.0
+#: What the objective returns for scales that the search must avoid.
+_REJECTED = 1e12
+#: Prior standard deviations of the logarithm of the nugget's variance: of its level, and of its
+#: change per unit of a coordinate.
+_LEVEL_SPREAD = 0.3
+_SLOPE_SPREAD = 0.5
+#: The scales are learned from a random subset of at most this many steps.
+_MAX_LEARNING_STEPS = 250
+#: Rounds that alternate between the scales and the errors.
 _ROUNDS = 3
+#: An error beyond this many standard deviations marks a step as disturbed.
 _DISTURBED = 3.5
-_FAR = 12.0**0.5
+#: Errors are clipped at this many standard deviations where the nugget's variance is learned.
+_MAX_ERROR = 12.0**0.5
 #: Variance that keeps a covariance invertible.
 JITTER = 1e-7
-#: Steps, and with candidates beside them points, that carry the smooth part of a prediction at
-#: most. Up to the first number it is exact, beyond it what carriers span (Snelson and Ghahramani,
-#: NIPS 2006: "fully independent training conditional"); the second bounds how finely it is known
-#: what candidates have in common.
-_MOST_OBSERVED = 400
-_MOST_CARRIERS = 256
-#: Degrees of freedom without data, and steps for each further one: scales were chosen from the same
-#: steps.
-_WORTH = 4.0
-_EACH = 4.0
+#: The smooth part is represented by its values at inducing points (Snelson and Ghahramani, NIPS
+#: 2006: "fully independent training conditional"). At most _MAX_OBSERVED observed steps are
+#: inducing points, so the smooth part is exact up to that number.
+_MAX_OBSERVED = 400
+#: Predicted points are added as inducing points while the total is below this number. It limits
+#: how finely the covariance between predicted points is known.
+_MAX_INDUCING = 256
+#: Degrees of freedom without data.
+_BASE_FREEDOM = 4.0
+#: Steps per further degree of freedom. It is above 1 since the scales came from the same steps.
+_STEPS_PER_FREEDOM = 4.0
+#: Squared standardized errors are clipped at this value in `LeaveOneOutErrors.score`.
+_MAX_SQUARED_ERROR = 9.0
 
 
-#: By name (n,) numbers, such as decimal logarithms of sizes, or words, which are at distance 1
-#: where they differ; what is missing is zero, or a word of its own.
+#: Values (n,) by name: numbers, such as decimal logarithms of sizes, or texts. Two different texts
+#: are at distance 1. A missing coordinate is zero, or the empty text.
 Coordinates = Mapping[Hashable, NDArray[Any]]
 
 
-def _is_word(values: NDArray[Any]) -> bool:
+def _is_text(values: NDArray[Any]) -> bool:
     return values.dtype.kind == "U"
 
 
-def _squares(one: NDArray[Any], other: NDArray[Any]) -> Array:
-    """(n, m) squared distances along a coordinate."""
-    return np.asarray(
-        one[:, None] != other if _is_word(one) else (one[:, None] - other) ** 2, dtype=float
-    )
+def _squared_distances(a: NDArray[Any], b: NDArray[Any]) -> Array:
+    """Return the squared distances (n, m) along one coordinate."""
+    if _is_text(a):
+        return np.asarray(a[:, None] != b, dtype=float)
+    return np.asarray((a[:, None] - b) ** 2, dtype=float)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """n points. base: (n,) what is known of a value without data. columns: of the line, with their
-    priors. coordinates: of the smooth part, which changes over `reach` of each before data. steps:
-    equal for replicates of one step.
+    """The inputs of n points.
+
+    Attributes:
+        base: The expected values (n,) without data.
+        columns: The columns (n,) of the linear part, with the prior standard deviations of their
+            coefficients.
+        coordinates: The coordinates of the smooth part.
+        steps: The step of each point. Replicates of one step are equal.
+        reach: Prior length scale of every coordinate.
     """
 
     base: Array
@@ -89,67 +106,79 @@ class Inputs:
         return len(self.base)
 
     def rows(self, index: NDArray[np.intp]) -> Inputs:
-        """Some of the points."""
+        """Return the points at these indices."""
         return Inputs(
-            self.base[index],
-            {name: (column[index], prior) for name, (column, prior) in self.columns.items()},
-            {name: values[index] for name, values in self.coordinates.items()},
-            [self.steps[place] for place in index],
-            self.reach,
+            base=self.base[index],
+            columns={
+                name: (column[index], prior) for name, (column, prior) in self.columns.items()
+            },
+            coordinates={name: values[index] for name, values in self.coordinates.items()},
+            steps=[self.steps[number] for number in index],
+            reach=self.reach,
         )
 
 
-def _aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Both with the names of both."""
-    known = {**other, **one}
+def _align(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Coordinates]:
+    """Return both with the names of both."""
+    examples = {**b, **a}
 
-    def whole(group: Coordinates) -> Coordinates:
-        lacking = len(next(iter(group.values())))
+    def complete(group: Coordinates) -> Coordinates:
+        rows = len(next(iter(group.values())))
         return {
-            name: group.get(name, np.zeros(lacking, like.dtype)) for name, like in known.items()
+            name: group.get(name, np.zeros(rows, example.dtype))
+            for name, example in examples.items()
         }
 
-    return whole(one), whole(other)
+    return complete(a), complete(b)
 
 
-def _line(columns: Iterable[tuple[Array, float]], rows: int) -> Array:
-    """(rows, k): columns in units of their priors."""
+def _scale_columns(columns: Iterable[tuple[Array, float]], rows: int) -> Array:
+    """Return the columns, each multiplied by its prior standard deviation, as (rows, k)."""
     return matrix((column * prior for column, prior in columns), rows)
 
 
-def places(steps: Sequence[Hashable]) -> NDArray[np.intp]:
-    """(n,) the number of each step, in the order in which they first appear."""
+def number_groups(steps: Sequence[Hashable]) -> NDArray[np.intp]:
+    """Return the number (n,) of each step, counted in the order of first appearance."""
     numbers = {step: number for number, step in enumerate(dict.fromkeys(steps))}
     return np.array([numbers[step] for step in steps], dtype=np.intp)
 
 
-def _pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array, Array]:
-    """Replicates as one observation of their step each, weighted by their `noise` (n,), which are
-    variances.
+def _pool_replicates(
+    inputs: Inputs, values: Array, variances: Array
+) -> tuple[Inputs, Array, Array]:
+    """Combine the replicates of each step into one observation.
 
-    Columns are averaged like the values, so that this loses nothing but what replicates in
-    different sessions say of the sessions.
+    Values and columns are averaged with weights of 1 / `variances` (n,). The averages lose only
+    one thing: what replicates in different sessions say about the sessions.
+
+    Returns:
+        For the g steps: the inputs, the mean values (g,), and the variances of the means (g,).
     """
-    place = places(inputs.steps)
-    _, first = np.unique(place, return_index=True)
-    total = np.bincount(place, 1 / noise)
+    group = number_groups(inputs.steps)
+    _, first = np.unique(group, return_index=True)
+    precision = np.bincount(group, 1 / variances)
 
     def mean(column: Array) -> Array:
-        return np.asarray(np.bincount(place, column / noise) / total)
+        return np.asarray(np.bincount(group, column / variances) / precision)
 
     columns = {name: (mean(column), prior) for name, (column, prior) in inputs.columns.items()}
-    return (
-        replace(inputs.rows(first), base=mean(inputs.base), columns=columns),
-        mean(values),
-        1 / total,
-    )
+    pooled = replace(inputs.rows(first), base=mean(inputs.base), columns=columns)
+    return pooled, mean(values), 1 / precision
 
 
 @dataclass(frozen=True)
 class Scales:
-    """smooth, nugget: standard deviations. lengths: of the coordinates that vary, `reach` of
-    others. slopes: name -> (centre, change of the logarithm of the nugget's variance for a unit);
-    level: that logarithm at the centres; ends: its least and most.
+    """The learned scales of the smooth part and of the nugget.
+
+    Attributes:
+        smooth: Standard deviation of the smooth part.
+        nugget: Standard deviation of the nugget.
+        lengths: Length scales of the coordinates that vary.
+        reach: Length scale of the other coordinates.
+        slopes: By coordinate: its center, and the change of the logarithm of the nugget's variance
+            per unit.
+        level: The logarithm of the factor of the nugget's variance at the centers.
+        ends: Smallest and largest logarithm of that factor at the observed steps.
     """
 
     smooth: float
@@ -160,113 +189,152 @@ class Scales:
     level: float
     ends: tuple[float, float]
 
-    def covariance(self, one: Coordinates, other: Coordinates) -> Array:
-        """(n, m) of the smooth part: Matern's of order 3/2."""
-        one, other = _aligned(one, other)
-        lengths = {name: self.lengths.get(name, self.reach) for name in one}
-        numbers = [name for name, values in one.items() if not _is_word(values)]
-        scaled, others = (
-            np.stack([group[name] / lengths[name] for name in numbers], axis=1)
-            for group in (one, other)
-        )
-        squares = (scaled**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * scaled @ others.T
-        for name, values in one.items():
-            if _is_word(values):
-                squares += _squares(values, other[name]) / lengths[name] ** 2
+    def covariance(self, a: Coordinates, b: Coordinates) -> Array:
+        """Return the covariance (n, m) of the smooth part: Matern's of order 3/2."""
+        a, b = _align(a, b)
+        lengths = {name: self.lengths.get(name, self.reach) for name in a}
+        numbers = [name for name, values in a.items() if not _is_text(values)]
+        scaled_a = np.stack([a[name] / lengths[name] for name in numbers], axis=1)
+        scaled_b = np.stack([b[name] / lengths[name] for name in numbers], axis=1)
+        squares_a = (scaled_a**2).sum(axis=1)[:, None]
+        squares_b = (scaled_b**2).sum(axis=1)
+        squares = squares_a + squares_b - 2 * scaled_a @ scaled_b.T
+        for name, values in a.items():
+            if _is_text(values):
+                squares += _squared_distances(values, b[name]) / lengths[name] ** 2
         root = np.sqrt(3.0 * np.maximum(squares, 0.0))
         return np.asarray(self.smooth**2 * (1 + root) * np.exp(-root))
 
     def nugget_variance(self, coordinates: Coordinates) -> Array:
-        """(n,) of the nugget, no further off than where steps were observed."""
+        """Return the variance (n,) of the nugget, clipped to the range of the observed steps."""
         change = np.full(len(next(iter(coordinates.values()))), self.level)
-        for name, (centre, slope) in self.slopes.items():
-            change += slope * (coordinates.get(name, np.zeros(1)) - centre)
+        for name, (center, slope) in self.slopes.items():
+            change += slope * (coordinates.get(name, np.zeros(1)) - center)
         return np.asarray(self.nugget**2 * np.exp(np.clip(change, *self.ends)))
 
 
-def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
-    """The scales of steps (n,) with `values` beyond their base and variances `noise` of these; and
-    (n,) by what factor the nugget's variance of each is larger because it was disturbed.
+def _learn_scales(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
+    """Learn the scales, and which steps were disturbed.
+
+    Args:
+        inputs: The n steps.
+        values: Their values (n,) minus the base.
+        noise: The variances (n,) of the values.
+
+    Returns:
+        The scales, and for each step (n,) the factor by which a disturbance raised the variance of
+        its nugget (1 if there was none).
     """
-    varying = {name: one for name, one in inputs.coordinates.items() if len(np.unique(one)) > 1}
-    slopes = {
-        name: (float(np.mean(one)), 0.0) for name, one in varying.items() if not _is_word(one)
+    varying = {
+        name: column for name, column in inputs.coordinates.items() if len(np.unique(column)) > 1
     }
-    lengths = dict.fromkeys(varying, inputs.reach)
-    scales = Scales(_SMOOTH, _NUGGET, lengths, inputs.reach, slopes, 0.0, (0.0, 0.0))
+    slopes = {
+        name: (float(np.mean(column)), 0.0)
+        for name, column in varying.items()
+        if not _is_text(column)
+    }
+    scales = Scales(
+        smooth=_SMOOTH,
+        nugget=_NUGGET,
+        lengths=dict.fromkeys(varying, inputs.reach),
+        reach=inputs.reach,
+        slopes=slopes,
+        level=0.0,
+        ends=(0.0, 0.0),
+    )
     disturbed = np.ones(len(values))
     if len(values) < 2:
         return scales, disturbed
-    subset = np.sort(np.random.default_rng(0).permutation(len(values))[:_MOST_STEPS])
+    subset = np.sort(np.random.default_rng(0).permutation(len(values))[:_MAX_LEARNING_STEPS])
     part = inputs.rows(subset)
-    line = _line(part.columns.values(), len(part))
+    columns = _scale_columns(part.columns.values(), len(part))
     for _ in range(_ROUNDS):
         weight = scales.nugget_variance(part.coordinates) / scales.nugget**2 * disturbed[subset]
-        scales, error, variance = _climbed(
-            scales, line @ line.T, part, values[subset], weight, noise[subset]
+        scales, error, variance = _maximize_posterior(
+            scales,
+            line=columns @ columns.T,
+            inputs=part,
+            values=values[subset],
+            weight=weight,
+            noise=noise[subset],
         )
         ratio = error / np.sqrt(variance)
         disturbed[subset] *= np.maximum(1.0, np.abs(ratio) / _DISTURBED) ** 2
         share = scales.nugget**2 * weight / variance
-        scales = _uneven(scales, part, np.minimum(np.abs(ratio), _FAR) ** 2, share)
+        squares = np.minimum(np.abs(ratio), _MAX_ERROR) ** 2
+        scales = _learn_nugget_variance(scales, part, squares, share)
     return scales, disturbed
 
 
-def _climbed(
-    scales: Scales, line: Array, inputs: Inputs, values: Array, weight: Array, noise: Array
+def _maximize_posterior(
+    scales: Scales, *, line: Array, inputs: Inputs, values: Array, weight: Array, noise: Array
 ) -> tuple[Scales, Array, Array]:
-    """The most probable scales from those given, and the error and variance with which each value
-    is predicted from the others. line: (n, n) covariance of the line's coefficients before data;
-    `weight` (n,) is how many times larger the nugget's variance is.
+    """Find the most probable standard deviations and length scales.
+
+    Args:
+        scales: Where the search begins.
+        line: Prior covariance (n, n) of the linear part.
+        inputs: The n steps.
+        values: Their values (n,) minus the base.
+        weight: Factors (n,) of the nugget's variance.
+        noise: Variances (n,) of the values.
+
+    Returns:
+        The scales; the error (n,) of each value when it is predicted from the others; and the
+        variance (n,) of that error.
     """
     names = list(scales.lengths)
-    chosen = [inputs.coordinates[name] for name in names]
-    squares = np.array([_squares(one, one) for one in chosen]).reshape(
-        len(chosen), len(weight), len(weight)
-    )
-    before = np.log([_SMOOTH, _NUGGET, *[inputs.reach] * len(chosen)])
+    count = len(weight)
+    distances = [
+        _squared_distances(inputs.coordinates[name], inputs.coordinates[name]) for name in names
+    ]
+    squares = np.array(distances).reshape(len(names), count, count)
+    prior = np.log([_SMOOTH, _NUGGET, *[inputs.reach] * len(names)])
     start = np.log([scales.smooth, scales.nugget, *scales.lengths.values()])
     diagonal = np.diag_indices_from(line)
 
-    def height(logs: Array) -> tuple[float, Array]:
-        off = (logs - before) / _OFF
-        if np.abs(off).max() > _FARTHEST:  # a first stride may be that long
-            return 1e12, np.zeros_like(logs)
+    def objective(logs: Array) -> tuple[float, Array]:
+        """Return the negative log posterior and its gradient at the logarithms of the scales."""
+        deviations = (logs - prior) / _SCALE_SPREAD
+        if np.abs(deviations).max() > _MAX_SCALE_DEVIATION:  # the first step may be that long
+            return _REJECTED, np.zeros_like(logs)
         smooth, nugget, *_ = np.exp(2 * logs)
-        shorter = np.exp(-2 * logs[2:])
-        root = np.sqrt(3.0 * np.tensordot(shorter, squares, 1)) + np.zeros_like(line)
+        inverse_lengths = np.exp(-2 * logs[2:])
+        root = np.sqrt(3.0 * np.tensordot(inverse_lengths, squares, 1)) + np.zeros_like(line)
         decay = np.exp(-root)
         covariance = line + smooth * (1 + root) * decay
         covariance[diagonal] += nugget * weight + noise + JITTER
         try:
-            inverse, log_root = _inverse(covariance)
+            inverse, half_log_determinant = _invert(covariance)
         except LinAlgError:
-            return 1e12, np.zeros_like(logs)
-        pulled = inverse @ values
-        rise = np.outer(pulled, pulled) - inverse
-        by_length = 1.5 * smooth * np.tensordot(squares, rise * decay, 2) * shorter
-        slope = np.array(
-            [
-                smooth * (rise * (1 + root) * decay).sum(),
-                nugget * (np.diag(rise) @ weight),
-                *by_length,
-            ]
-        )
-        return float(0.5 * values @ pulled + log_root + 0.5 * off @ off), off / _OFF - slope
+            return _REJECTED, np.zeros_like(logs)
+        solved = inverse @ values
+        # Twice the derivative of the log likelihood by each entry of the covariance.
+        sensitivity = np.outer(solved, solved) - inverse
+        by_smooth = smooth * (sensitivity * (1 + root) * decay).sum()
+        by_nugget = nugget * (np.diag(sensitivity) @ weight)
+        by_length = 1.5 * smooth * np.tensordot(squares, sensitivity * decay, 2) * inverse_lengths
+        gradient = np.array([by_smooth, by_nugget, *by_length])
+        value = 0.5 * values @ solved + half_log_determinant + 0.5 * deviations @ deviations
+        return float(value), deviations / _SCALE_SPREAD - gradient
 
-    found = minimize(height, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
-    smooth, nugget, *lengths = map(float, np.exp(found))
-    climbed = replace(
+    optimum = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
+    smooth, nugget, *lengths = map(float, np.exp(optimum))
+    best = replace(
         scales, smooth=smooth, nugget=nugget, lengths=dict(zip(names, lengths, strict=True))
     )
-    covariance = line + climbed.covariance(inputs.coordinates, inputs.coordinates)
+    covariance = line + best.covariance(inputs.coordinates, inputs.coordinates)
     covariance[diagonal] += nugget**2 * weight + noise + JITTER
-    inverse, _ = _inverse(covariance)
-    return climbed, inverse @ values / np.diag(inverse), 1 / np.diag(inverse)
+    inverse, _ = _invert(covariance)
+    return best, inverse @ values / np.diag(inverse), 1 / np.diag(inverse)
 
 
-def _inverse(covariance: Array) -> tuple[Array, float]:
-    """The inverse, and half of the logarithm of the determinant; LinAlgError where there is none."""
+def _invert(covariance: Array) -> tuple[Array, float]:
+    """Return the inverse, and half of the logarithm of the determinant.
+
+    Raises:
+        LinAlgError: The matrix is not positive definite.
+    """
     lower = cholesky(covariance, lower=True, check_finite=False)
     half, failed = dpotri(lower, lower=1)
     if failed:
@@ -274,91 +342,128 @@ def _inverse(covariance: Array) -> tuple[Array, float]:
     return np.tril(half) + np.tril(half, -1).T, float(np.log(np.diag(lower)).sum())
 
 
-def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Scales:
-    """How the nugget's variance depends on the coordinates, from `squares` (n,) of errors in units
-    of their variance, of which the nugget's is a `share` (n,): where it is little, errors say
-    little of it.
+def _learn_nugget_variance(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Scales:
+    """Learn how the nugget's variance depends on the coordinates.
 
-    Squared normal errors are gamma distributed: a regression of their logarithm with a normal prior
-    on each slope.
+    Squared normal errors follow a gamma distribution. The fit is a regression of the logarithm of
+    their mean, with a normal prior on each slope.
+
+    Args:
+        scales: The scales so far.
+        inputs: The n steps.
+        squares: Squared errors (n,) in units of their variance.
+        share: The share (n,) of the nugget in that variance. Where it is small, the error contains
+            little information on the nugget.
     """
-    offsets = [inputs.coordinates[name] - centre for name, (centre, _) in scales.slopes.items()]
+    offsets = [inputs.coordinates[name] - center for name, (center, _) in scales.slopes.items()]
     design = np.stack([np.ones(len(squares)), *offsets], axis=1)
     known = np.array([scales.level, *(slope for _, slope in scales.slopes.values())])
-    prior = np.array([_LEVEL, *[_SLOPE] * len(offsets)])
+    prior = np.array([_LEVEL_SPREAD, *[_SLOPE_SPREAD] * len(offsets)])
 
-    def height(change: Array) -> tuple[float, Array]:
+    def objective(change: Array) -> tuple[float, Array]:
+        """Return the negative log posterior and its gradient at a change of the coefficients."""
         nugget = share * np.exp(design @ change)
-        off = (known + change) / prior
+        deviations = (known + change) / prior
         variance = 1 - share + nugget
         slope = 0.5 * (1 - squares / variance) * nugget / variance
-        unlikely = 0.5 * (np.log(variance) + squares / variance).sum() + 0.5 * off @ off
-        return float(unlikely), slope @ design + off / prior
+        value = 0.5 * (np.log(variance) + squares / variance).sum() + 0.5 * deviations @ deviations
+        return float(value), slope @ design + deviations / prior
 
-    level, *found = known + minimize(height, np.zeros(len(prior)), jac=True, method="L-BFGS-B").x
-    centres = ((name, centre) for name, (centre, _) in scales.slopes.items())
+    start = np.zeros(len(prior))
+    level, *learned = known + minimize(objective, start, jac=True, method="L-BFGS-B").x
     slopes = {
-        name: (centre, float(slope)) for (name, centre), slope in zip(centres, found, strict=True)
+        name: (center, float(slope))
+        for (name, (center, _)), slope in zip(scales.slopes.items(), learned, strict=True)
     }
-    new = replace(scales, slopes=slopes, level=float(level), ends=(-np.inf, np.inf))
-    logs = np.log(new.nugget_variance(inputs.coordinates)) - 2 * np.log(new.nugget)
-    return replace(new, ends=(float(logs.min()), float(logs.max())))
+    unclipped = replace(scales, slopes=slopes, level=float(level), ends=(-np.inf, np.inf))
+    logs = np.log(unclipped.nugget_variance(inputs.coordinates)) - 2 * np.log(unclipped.nugget)
+    return replace(unclipped, ends=(float(logs.min()), float(logs.max())))
 
 
 @dataclass(frozen=True)
 class LeaveOneOutErrors:
-    """Every observed step predicted from the others. error: (g,) observed minus predicted. spread:
-    (g,) standard deviation that was stated. freedom: degrees of freedom of the errors'
-    distribution.
+    """The errors of g observed steps, each predicted from the others.
+
+    Attributes:
+        error: Observed minus predicted values (g,).
+        spread: Standard deviations (g,) that the predictions stated.
+        freedom: Degrees of freedom of the distribution of the errors.
     """
 
     error: Array
     spread: Array
     freedom: float
 
-    def of(self, chosen: NDArray[np.bool_]) -> LeaveOneOutErrors:
-        """Some of the steps."""
+    def select(self, chosen: NDArray[np.bool_]) -> LeaveOneOutErrors:
+        """Return the errors of the steps in the mask (g,)."""
         return LeaveOneOutErrors(self.error[chosen], self.spread[chosen], self.freedom)
 
     @property
     def median_error(self) -> float:
-        """Median relative error of a value's exponential; NaN where there are no others."""
-        if len(self.error) > 1:
-            return float(np.median(np.abs(np.expm1(-self.error))))
-        return float("nan")
+        """Median relative error of the exponentials of the values; NaN for less than two steps."""
+        if len(self.error) < 2:
+            return float("nan")
+        return float(np.median(np.abs(np.expm1(-self.error))))
 
     @property
     def score(self) -> float:
-        """Mean logarithm of the normal density that was stated of each, an error counted as three
-        deviations at most; for comparing fits of the same steps.
+        """Mean logarithm of the normal density that the predictions stated, without a constant.
+
+        An error counts as at most three standard deviations. The score compares fits of the same
+        steps.
         """
-        return float(
-            -np.mean(np.log(self.spread) + 0.5 * np.minimum((self.error / self.spread) ** 2, 9.0))
-        )
+        squares = np.minimum((self.error / self.spread) ** 2, _MAX_SQUARED_ERROR)
+        return float(-np.mean(np.log(self.spread) + 0.5 * squares))
 
     def coverage(self, level: float = 0.95) -> float:
-        """The share of steps that their interval holds; NaN where there are no others."""
-        held = np.abs(self.error) <= stdtrit(self.freedom, 0.5 + level / 2) * self.spread
-        return float(held.mean()) if len(self.error) > 1 else float("nan")
+        """Return the share of steps inside their intervals; NaN for less than two steps."""
+        if len(self.error) < 2:
+            return float("nan")
+        half_widths = stdtrit(self.freedom, 0.5 + level / 2) * self.spread
+        return float((np.abs(self.error) <= half_widths).mean())
+
+
+class _InducingPoints(NamedTuple):
+    """The k points whose smooth parts represent the smooth part everywhere.
+
+    Attributes:
+        coordinates: Their coordinates.
+        lower: The Cholesky factor (k, k) of the covariance of their smooth parts.
+    """
+
+    coordinates: Coordinates
+    lower: Array
 
 
 class _Posterior(NamedTuple):
-    """weights: (k,) of the features; root: (k, k), root @ root.T is their covariance. Of the g
-    observed steps: features (g, k), own (g,) variance of the nugget before it was observed.
+    """The posterior of the weights of k features, and the features of the g observed steps.
+
+    Attributes:
+        weights: The means (k,) of the weights.
+        root: A square root (k, k) of their covariance, which is root @ root.T.
+        features: The features (g, k) of the observed steps.
+        own: The variances (g,) of their nuggets before the observation.
+        inducing: The inducing points of the features.
     """
 
     weights: Array
     root: Array
     features: Array
     own: Array
-    carriers: tuple[Coordinates, Array]
+    inducing: _InducingPoints
 
 
 @dataclass(frozen=True)
 class Process:
-    """The fit of g steps. values: (g,) beyond the base. noise, disturbed: (g,) the variance of a
-    step's mean over its runs, and how many times larger the variance of its nugget was found. run:
-    a single run's noise.
+    """The fit of g steps.
+
+    Attributes:
+        inputs: The inputs of the steps.
+        values: Values (g,) minus the base.
+        noise: Variances (g,) of the mean of a step over its runs.
+        disturbed: Factors (g,) by which disturbances raised the variances of the nuggets.
+        scales: The learned scales.
+        run: Standard deviation of the noise of a single run.
     """
 
     inputs: Inputs
@@ -371,112 +476,147 @@ class Process:
     @classmethod
     @one_thread()
     def fit(cls, inputs: Inputs, values: Array, noise: Array, run: float) -> Process:
-        """From `values` (m,) of single runs, with `noise` (m,), the standard deviation of each
-        beside other runs of its step, and `run`, that of a run to come.
+        """Fit the process to single runs.
+
+        Args:
+            inputs: The inputs of the m runs.
+            values: Their values (m,).
+            noise: Standard deviations (m,) of each run about the mean of its step.
+            run: Standard deviation of a future run about the mean of its step.
         """
-        steps, means, variances = _pooled(inputs, values - inputs.base, noise**2)
-        scales, disturbed = _learn(steps, means, variances)
-        return cls(steps, means, variances, disturbed, scales, run)
+        steps, means, variances = _pool_replicates(inputs, values - inputs.base, noise**2)
+        scales, disturbed = _learn_scales(steps, means, variances)
+        return cls(
+            inputs=steps,
+            values=means,
+            noise=variances,
+            disturbed=disturbed,
+            scales=scales,
+            run=run,
+        )
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of the errors' distribution."""
-        return _WORTH + len(self.values) / _EACH
+        """Degrees of freedom of the distribution of the errors."""
+        return _BASE_FREEDOM + len(self.values) / _STEPS_PER_FREEDOM
 
     @property
     def allowance(self) -> float:
-        """By what factor variances are larger, since lengths were chosen to make these very steps
-        probable.
+        """Factor that raises all variances.
+
+        It allows for length scales that were chosen to make the observed steps probable.
         """
         return 1 + len(self.scales.lengths) / max(len(self.values), 1)
 
     @one_thread()
     def predict(self, points: Inputs) -> Prediction:
-        """The joint distribution of a value at each of the points; a step that was observed is
-        nearly known.
+        """Return the joint distribution of the values at the points.
+
+        The nugget of a step that was observed is known up to the noise of its runs.
         """
-        if len(self.values) >= _MOST_CARRIERS:
-            fit = self._alone
+        if len(self.values) >= _MAX_INDUCING:
+            posterior = self._data_posterior
         else:
-            fit = self._posterior(self._carriers(points))
+            posterior = self._condition(self._choose_inducing(points))
         count = len(points)
         known = self.inputs.columns
         line = (
             (points.columns.get(name, (np.zeros(count), 0.0))[0], prior)
             for name, (_, prior) in known.items()
         )
-        unseen = (column for name, column in points.columns.items() if name not in known)
-        features, own = self._features(points.coordinates, _line(line, count), fit.carriers)
-        group = places([*self.inputs.steps, *points.steps])[len(self.values) :]
-        again = group < len(self.values)
-        # Of an observed step the nugget is known as well as its runs tell, given what all steps
-        # have in common.
-        step = group[again]
+        unknown = (column for name, column in points.columns.items() if name not in known)
+        features, own = self._features(
+            points.coordinates, _scale_columns(line, count), posterior.inducing
+        )
+        group = number_groups([*self.inputs.steps, *points.steps])[len(self.values) :]
+        is_observed = group < len(self.values)
+        # The runs of an observed step determine its nugget, given the features.
+        step = group[is_observed]
+        kept = posterior.own[step] / (posterior.own[step] + self.noise[step])
         base = points.base.copy()
-        kept = fit.own[step] / (fit.own[step] + self.noise[step])
-        base[again] += kept * self.values[step]
-        features[again] -= kept[:, None] * fit.features[step]
-        own[again] = fit.own[step] * (1 - kept)
-        root = np.hstack([features @ fit.root * np.sqrt(self.allowance), _line(unseen, count)])
-        mean = base + features @ fit.weights
+        base[is_observed] += kept * self.values[step]
+        features[is_observed] -= kept[:, None] * posterior.features[step]
+        own[is_observed] = posterior.own[step] * (1 - kept)
+        known_root = features @ posterior.root * np.sqrt(self.allowance)
         return Prediction(
-            mean, root, own * self.allowance, places(points.steps), self.run, self.freedom
+            mean=base + features @ posterior.weights,
+            root=np.hstack([known_root, _scale_columns(unknown, count)]),
+            own=own * self.allowance,
+            group=number_groups(points.steps),
+            noise=self.run,
+            freedom=self.freedom,
         )
 
     @cached_property
     @one_thread()
-    def left_out(self) -> LeaveOneOutErrors:
-        """Every step predicted from the others: its residual and variance grow by how far it pulled
-        the line itself.
+    def leave_one_out(self) -> LeaveOneOutErrors:
+        """The error of every step when it is predicted from the others.
+
+        The closed form divides the residual and its variance by one minus the leverage of the step.
         """
-        fit = self._alone
-        spread = fit.own + self.noise
-        apart = 1 - ((fit.features @ fit.root) ** 2).sum(axis=1) / spread
-        error = (self.values - fit.features @ fit.weights) / apart
-        return LeaveOneOutErrors(error, np.sqrt(self.allowance * spread / apart), self.freedom)
+        posterior = self._data_posterior
+        spread = posterior.own + self.noise
+        leverage = ((posterior.features @ posterior.root) ** 2).sum(axis=1) / spread
+        apart = 1 - leverage
+        error = (self.values - posterior.features @ posterior.weights) / apart
+        return LeaveOneOutErrors(
+            error=error, spread=np.sqrt(self.allowance * spread / apart), freedom=self.freedom
+        )
 
     @cached_property
-    def _alone(self) -> _Posterior:
-        return self._posterior(self._carriers(None))
+    def _data_posterior(self) -> _Posterior:
+        """The posterior with observed steps alone as inducing points."""
+        return self._condition(self._choose_inducing(None))
 
     def _features(
-        self, points: Coordinates, line: Array, carriers: tuple[Coordinates, Array]
+        self, points: Coordinates, line: Array, inducing: _InducingPoints
     ) -> tuple[Array, Array]:
-        """(n, k) features whose weights have variance 1 before data; (n,) variances of the nugget,
-        and so what carriers do not span of the smooth part.
+        """Return the features of points and the variances that the features do not explain.
+
+        Args:
+            points: The coordinates of n points.
+            line: Scaled columns of the linear part, as `_scale_columns` returns them.
+            inducing: The inducing points.
+
+        Returns:
+            Features (n, k), whose weights have the prior variance 1; and variances (n,): the
+            nugget's, and the part of the smooth part that the inducing points do not determine.
         """
-        chosen, lower = carriers
-        smooth = solve_triangular(
-            lower, self.scales.covariance(chosen, points), lower=True, check_finite=False
-        ).T
+        covariance = self.scales.covariance(inducing.coordinates, points)
+        smooth = solve_triangular(inducing.lower, covariance, lower=True, check_finite=False).T
         rest = np.maximum(self.scales.smooth**2 - (smooth**2).sum(axis=1), 0.0)
         return np.hstack([line, smooth]), self.scales.nugget_variance(points) + rest
 
-    def _carriers(self, points: Inputs | None) -> tuple[Coordinates, Array]:
-        """Points that carry the smooth part, and the Cholesky factor of its covariance among them."""
+    def _choose_inducing(self, points: Inputs | None) -> _InducingPoints:
+        """Choose inducing points among the observed steps and the points to predict."""
         random = np.random.default_rng(0)
-        chosen = self.inputs.rows(random.permutation(len(self.values))[:_MOST_OBSERVED]).coordinates
-        if points is not None and len(self.values) < _MOST_CARRIERS:
-            more = points.rows(random.permutation(len(points))[: _MOST_CARRIERS - len(self.values)])
-            own, others = _aligned(chosen, more.coordinates)
-            chosen = {name: np.concatenate([values, others[name]]) for name, values in own.items()}
-        covariance = self.scales.covariance(chosen, chosen)
+        observed = random.permutation(len(self.values))[:_MAX_OBSERVED]
+        coordinates = self.inputs.rows(observed).coordinates
+        free = _MAX_INDUCING - len(self.values)
+        if points is not None and free > 0:
+            added = points.rows(random.permutation(len(points))[:free])
+            old, new = _align(coordinates, added.coordinates)
+            coordinates = {
+                name: np.concatenate([values, new[name]]) for name, values in old.items()
+            }
+        covariance = self.scales.covariance(coordinates, coordinates)
         covariance[np.diag_indices_from(covariance)] += JITTER
-        return chosen, cholesky(covariance, lower=True)
+        return _InducingPoints(coordinates, cholesky(covariance, lower=True))
 
-    def _posterior(self, carriers: tuple[Coordinates, Array]) -> _Posterior:
+    def _condition(self, inducing: _InducingPoints) -> _Posterior:
+        """Return the posterior of the weights, given the observed steps."""
         inputs = self.inputs
-        line = _line(self.inputs.columns.values(), len(self.inputs))
-        features, own = self._features(inputs.coordinates, line, carriers)
+        line = _scale_columns(inputs.columns.values(), len(inputs))
+        features, own = self._features(inputs.coordinates, line, inducing)
         own = own + self.scales.nugget_variance(inputs.coordinates) * (self.disturbed - 1)
         deviations = np.sqrt(own + self.noise)
-        precise = features / deviations[:, None]
-        lower = cholesky(precise.T @ precise + np.eye(features.shape[1]), lower=True)
+        scaled = features / deviations[:, None]
+        lower = cholesky(scaled.T @ scaled + np.eye(features.shape[1]), lower=True)
         root = solve_triangular(lower, np.eye(len(lower)), lower=True).T
         return _Posterior(
-            root @ (root.T @ (precise.T @ (self.values / deviations))),
-            root,
-            features,
-            own,
-            carriers,
+            weights=root @ (root.T @ (scaled.T @ (self.values / deviations))),
+            root=root,
+            features=features,
+            own=own,
+            inducing=inducing,
         )

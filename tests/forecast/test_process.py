@@ -86,7 +86,7 @@ def test_errors_left_out_are_those_of_leaving_each_out() -> None:
         )
         one = process.inputs.rows(np.array([place]))
         mean, _ = textbook(without, one)
-        assert process.left_out.error[place] == pytest.approx(
+        assert process.leave_one_out.error[place] == pytest.approx(
             process.values[place] + 0.5 - mean[0], abs=2e-3
         )
 
@@ -105,7 +105,7 @@ def test_a_surface_is_learnt_and_intervals_hold_what_they_say(count: int) -> Non
         low, high = found.interval()
         errors.append(np.median(np.abs(found.mean - values)))
         inside.append(((low <= values) & (values <= high)).mean())
-        left_out.append(process.left_out.median_error)
+        left_out.append(process.leave_one_out.median_error)
     assert np.mean(errors) < {25: 0.1, 60: 0.04}[count]
     assert 0.9 <= np.mean(inside) <= 0.995
     assert np.mean(left_out) == pytest.approx(np.mean(errors), rel=0.6)
@@ -130,7 +130,7 @@ def test_next_to_no_data_gives_wide_intervals(count: int) -> None:
     found = process.predict(inputs(points))
     assert np.isfinite(found.spread).all()
     assert (found.spread[count:] > 0.1).all()
-    assert len(process.left_out.error) == count
+    assert len(process.leave_one_out.error) == count
 
 
 def test_many_observations_are_as_good_as_all_of_their_carriers() -> None:
