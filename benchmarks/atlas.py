@@ -72,7 +72,7 @@ def transfer(other: TimingGroup, group: TimingGroup, draws: int) -> str:
             OperationTimes.fit([rows[place] for place in chosen], seconds[chosen])
             for chosen in (few, many)
         )
-        beside = own.or_like(other.predictor(), [rows[place] for place in few], seconds[few])
+        beside = own.select_better(other.predictor(), [rows[place] for place in few], seconds[few])
         found += [held(fit, group, left) for fit in (own, beside, whole)]
     errors, coverages = np.array(found).reshape(draws, 3, 2).mean(axis=0).T
     said = ", ".join(

@@ -136,7 +136,7 @@ class TimingGroup:
         """
         predictor = self.predictor()
         if self.includes_call and not as_timed:
-            prediction = predictor.predict_uncalled(operations)
+            prediction = predictor.predict_without_dispatch(operations)
         else:
             prediction = predictor.predict(operations)
         return replace(

@@ -67,7 +67,7 @@ def own_atlas(
         NotEnoughData: Too few kernels ran there.
         ConfigError: The similar device is not in the atlas.
     """
-    from paradnn.forecast.operation_times import LEAST
+    from paradnn.forecast.operation_times import MIN_OPERATIONS
 
     runs = _comparable_kernels(runs, device, row)
     operations = [
@@ -88,7 +88,7 @@ def own_atlas(
     for kind, positions in timings.groupby("kind").indices.items():
         kind_operations = [operations[position] for position in positions]
         counts[kind] = len(set(kind_operations))
-        if counts[kind] < LEAST:
+        if counts[kind] < MIN_OPERATIONS:
             continue
         prior = None
         if prior_atlas is not None:
@@ -106,7 +106,7 @@ def own_atlas(
         found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         raise NotEnoughData(
             f"too few kernels ran there ({found}); "
-            f"at least {LEAST} of a kind are needed, {2 * LEAST} are better"
+            f"at least {MIN_OPERATIONS} of a kind are needed, {2 * MIN_OPERATIONS} are better"
         )
     return Atlas(tuple(_with_overheads(groups).values()))
 
@@ -152,7 +152,7 @@ def _fit_group(
     fit = OperationTimes.fit(operations, seconds, noise)
     source = "the store"
     if prior is not None:
-        fit = fit.or_like(prior.predictor(), operations, seconds, noise)
+        fit = fit.select_better(prior.predictor(), operations, seconds, noise)
         source = f"the store, next to {prior.description}"
     return TimingGroup(
         source=source,

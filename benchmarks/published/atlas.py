@@ -31,7 +31,7 @@ from analysis.atlas.kernels import (
 )
 from analysis.lazy import np, pd, special
 from paradnn.core.errors import DataError
-from paradnn.forecast.operation_times import LEAST, OperationTimes
+from paradnn.forecast.operation_times import MIN_OPERATIONS, OperationTimes
 
 #: Timings that are kept of a table, that errors are measured on, and that both are chosen from.
 _KEPT = 300
@@ -61,7 +61,7 @@ def build_atlas(sources: dict[str, Path], out: Path) -> list[TimingGroup]:
     for name, folder in sources.items():
         count = len(groups)
         for table in readers[name](folder):
-            if len(table.timings) >= 4 * LEAST:
+            if len(table.timings) >= 4 * MIN_OPERATIONS:
                 groups.append(_chosen(replace(table, number=len(groups))))
                 print(groups[-1].description)
         if len(groups) == count:
@@ -102,9 +102,9 @@ def _chosen(group: TimingGroup) -> TimingGroup:
     weights = rows["weight"].to_numpy()
     seconds = rows["seconds"].to_numpy()
     apart = rest[~np.isin(weights[rest], weights[fitted])]
-    tested = (apart if len(apart) >= 4 * LEAST else rest)[:_TESTED]
+    tested = (apart if len(apart) >= 4 * MIN_OPERATIONS else rest)[:_TESTED]
     times = OperationTimes.fit(operations_from_rows(rows.iloc[fitted], group.kind), seconds[fitted])
-    if len(tested) >= 4 * LEAST:
+    if len(tested) >= 4 * MIN_OPERATIONS:
         found = times.predict(operations_from_rows(rows.iloc[tested], group.kind))
         error = np.log(seconds[tested]) - found.mean
         spread = found.spread

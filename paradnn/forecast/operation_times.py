@@ -1,16 +1,15 @@
-"""How long an operation takes on a platform, from kernels that were timed there.
+"""A model of the time of operations on a platform, fitted to kernels that were timed there.
 
-The same process as of whole steps (`paradnn.forecast.process`), about a roofline made for
-operations:
+It is the process of whole steps (`paradnn.forecast.process`) with a roofline for operations:
 
     t = dispatch + calls x step + ((arithmetic)^p + (traffic)^p)^(1/p)
 
-Dispatch is a term of its own, since small kernels are nothing else. A library cuts a product into
-tiles and takes those that suit the product: arithmetic is the least over several tiles of what it
-would take with them, padding included. How fast it is with each tile, how fast memory is, how the
-two overlap (p) and how long dispatch takes is learnt; peaks to begin with are the greatest rates
-that any of the operations reached. What the line leaves is smooth in the logarithms of sizes, or a
-shape's own.
+Dispatch is a separate term, since it dominates small kernels. A library cuts a matrix product into
+tiles and selects a tile size that suits the product. Arithmetic is therefore a smooth minimum over
+several tile sizes, with the padding included. The fit learns the speed of each tile size, the speed
+of memory, the overlap of the two (p) and the duration of dispatch. It begins with the highest rates
+that any of the operations reached. The deviations from the roofline are a smooth function of the
+logarithms of the sizes, plus a nugget for each shape.
 """
 
 from __future__ import annotations
@@ -24,12 +23,18 @@ from numpy.typing import NDArray
 
 from paradnn.families.operations import Operation
 from paradnn.forecast.predict import Line, fit_line, replicate_noise
-from paradnn.forecast.process import Coordinates, Inputs, LeaveOneOutErrors, Process, number_groups
+from paradnn.forecast.process import (
+    Coordinates,
+    Inputs,
+    LeaveOneOutErrors,
+    Process,
+    number_groups,
+)
 from paradnn.statistics.robust_regression import Array, Prediction
 
-#: Operations without which nothing is fitted.
-LEAST = 5
-#: Tiles of a product's result; a product as it is, without padding, is one of 1 x 1.
+#: The smallest number of operations that a fit accepts.
+MIN_OPERATIONS = 5
+#: Tile sizes (rows, columns) of the result of a product. The tile of 1 x 1 has no padding.
 _TILES = (
     (1, 1),
     (16, 16),
@@ -42,25 +47,31 @@ _TILES = (
     (64, 128),
     (128, 128),
 )
-#: Kinds that are one product, and all whose arithmetic is products; queries that a kernel of
-#: attention takes at once.
+#: Kinds that are a single product.
 _PRODUCTS = ("gemm", "bmm", "linear")
+#: Kinds whose arithmetic consists of products.
 _TILED = (*_PRODUCTS, "conv2d", "rnn_kernel", "fc")
-_QUERIES = (64, 128, 256)
-#: Rows of a product that suit all loads of memory are a multiple of this.
+#: Numbers of queries that an attention kernel processes at once.
+_QUERY_TILES = (64, 128, 256)
+#: Numbers of tokens of one expert that a kernel processes at once.
+_TOKEN_TILES = (16, 32, 64, 128)
+#: A number of rows that is a multiple of this is aligned for all memory loads.
 _ALIGNED = 16
-#: Steps of a sum that a tile's beginning and end are worth.
-_ENDS = 24
-#: Seconds of dispatch of a call, and of each of several operations in one.
+#: The start and the end of a tile take as long as this number of terms of its sums.
+_TILE_OVERHEAD = 24
+#: Seconds of dispatch of a call.
 _DISPATCH = 1e-5
+#: Seconds of each of several operations in one call.
 _STEP = 3e-6
-#: How sharply the best tile is chosen, and how far arithmetic and traffic overlap before data.
-_CHOICE = 8.0
+#: Exponent of the smooth minimum over tile sizes.
+_TILE_SHARPNESS = 8.0
+#: Prior of the exponent p.
 _POWER = 3.0
+#: Prior of the size of the cache, in bytes.
 _CACHE = 5e7
-_EDGE = 4.0
-#: Standard deviations of the logarithms of all these before data; of a tile's speed beside the
-#: others', and of a variant's beside other variants'.
+#: Steepness of the transition from cache to memory, per unit of the logarithm of the size.
+_CACHE_STEEPNESS = 4.0
+#: Prior standard deviations of the logarithms of all learned quantities.
 _PRIORS: dict[Hashable, float] = {
     "arithmetic": 0.4,
     "traffic": 0.7,
@@ -69,22 +80,31 @@ _PRIORS: dict[Hashable, float] = {
     "step": 1.5,
 }
 _CACHE_PRIORS: dict[Hashable, float] = {"cached": 0.7, "cache": 0.7}
+#: Prior standard deviation of the speed of one tile size relative to the others.
 _TILE_PRIOR = 0.35
+#: Prior standard deviation of the speed of one variant relative to the others.
 _VARIANT_PRIOR = 0.25
-#: The distance at which operations have little in common but the line: most of a decade of a size,
-#: another variant.
-_REACH = 0.7
-#: How much of another device's deviations from its line is expected here: one less this, and as
-#: much more or less.
-_LIKE = 0.5
+#: Length scale of the smooth part, in decades of a size. Two variants are at distance 1.
+_LENGTH_SCALE = 0.7
+#: The expected coefficient of a similar device's deviations from its roofline is 1 minus this. Its
+#: prior standard deviation is this.
+_SIMILARITY_SPREAD = 0.5
 _SIZES = ("m", "n", "k", "batch", "calls", "images", "window", "stride", "bytes")
+#: Smallest duration of arithmetic and of traffic, in seconds. It keeps logarithms finite.
+_MIN_SECONDS = 1e-12
 
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """A fit of operations of one kind. peak, bandwidth: FLOP/s and B/s at most. like: of another
-    device, from which the `line` differs by what it says, and whose deviations from its own line
-    are expected here too.
+    """A fit of the times of operations of one kind.
+
+    Attributes:
+        kind: The kind of the operations.
+        peak: Highest FLOP/s, to which the coefficients are relative.
+        bandwidth: Highest B/s, to which the coefficients are relative.
+        line: Coefficients of the roofline. With `like`, they are differences from that device's.
+        process: The Gaussian process of the deviations from the roofline.
+        like: The fit of a similar device. Its deviations from its roofline are expected here too.
     """
 
     kind: str
@@ -102,56 +122,71 @@ class OperationTimes:
         stated: Array | None = None,
         like: OperationTimes | None = None,
     ) -> OperationTimes:
-        """From operations (n) of one kind, at least `LEAST`, with their seconds; `stated` (n,) is
-        the standard deviation of each one's logarithm where that is known, NaN elsewhere. `like` is
-        what is known before these: a fit of a similar device, for a few timings of one's own.
-        """
-        logs, (kind,) = np.log(seconds), {operation.kind for operation in operations}
-        peak, bandwidth = (_greatest(operations, what, seconds) for what in ("flops", "bytes"))
-        if like:  # its own greatest rates, as much greater or less as the same operations are here
-            there = np.exp(like.predict(operations).mean)
-            peak *= like.peak / _greatest(operations, "flops", there)
-            bandwidth *= like.bandwidth / _greatest(operations, "bytes", there)
-        line, inputs = fit_line(_inputs(operations, peak, bandwidth, like), logs)
-        noise = replicate_noise(
-            logs,
-            number_groups(inputs.steps),
-            np.full(len(logs), np.nan) if stated is None else stated,
-        )
-        run = float(np.sqrt(np.median(noise**2)))
-        return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, run), like)
+        """Fit the times of n operations of one kind, at least `MIN_OPERATIONS`.
 
-    def or_like(
+        Args:
+            operations: The operations.
+            seconds: Their durations (n,).
+            stated: Standard deviations (n,) of the logarithms of the durations, NaN where unknown.
+            like: A fit of a similar device as prior knowledge, for devices with few timings.
+        """
+        logs = np.log(seconds)
+        (kind,) = {operation.kind for operation in operations}
+        peak = _highest_rate(operations, "flops", seconds)
+        bandwidth = _highest_rate(operations, "bytes", seconds)
+        if like:
+            # Scale the similar device's highest rates by the ratio of the rates of the same
+            # operations.
+            seconds_there = np.exp(like.predict(operations).mean)
+            peak *= like.peak / _highest_rate(operations, "flops", seconds_there)
+            bandwidth *= like.bandwidth / _highest_rate(operations, "bytes", seconds_there)
+        line, inputs = fit_line(_linearize(operations, peak, bandwidth, like), logs)
+        if stated is None:
+            stated = np.full(len(logs), np.nan)
+        noise = replicate_noise(logs, number_groups(inputs.steps), stated)
+        run_noise = float(np.sqrt(np.median(noise**2)))
+        process = Process.fit(inputs, logs, noise, run_noise)
+        return cls(kind=kind, peak=peak, bandwidth=bandwidth, line=line, process=process, like=like)
+
+    def select_better(
         self,
         like: OperationTimes,
         operations: Sequence[Operation],
         seconds: Array,
         stated: Array | None = None,
     ) -> OperationTimes:
-        """This fit, or that of the operations beside a similar device: what predicts each from the
-        others better.
+        """Return this fit or one based on a similar device, by their leave-one-out scores.
+
+        The arguments are those of `fit`, with the operations that this fit used.
         """
-        beside = OperationTimes.fit(operations, seconds, stated, like)
-        return max(self, beside, key=lambda fit: fit.leave_one_out.score)
+        based = OperationTimes.fit(operations, seconds, stated, like)
+        return max(self, based, key=lambda fit: fit.leave_one_out.score)
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
-        """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
+        """Return the joint distribution of the logarithms of the operations' seconds.
+
+        Each operation is a separate kernel. All must be of the kind of the fit.
+        """
         return self.process.predict(self._inputs(operations))
 
-    def predict_uncalled(self, operations: Sequence[Operation]) -> Prediction:
-        """As `predict`, without the time of the call: the share that the line gives to the rest. To
-        subtract the call would leave the noise of calls, which is more than a small operation
-        takes.
+    def predict_without_dispatch(self, operations: Sequence[Operation]) -> Prediction:
+        """Return what `predict` returns, minus the time of the call.
+
+        The result is the prediction times the share that the roofline assigns to everything except
+        dispatch. A subtraction would keep the noise of dispatch, which is longer than a small
+        operation.
         """
         inputs = self._inputs(operations)
-        found, (called, _) = self.process.predict(inputs), inputs.columns["dispatch"]
-        return replace(found, mean=found.mean + np.log1p(-np.minimum(called, 1 - 1e-9)))
+        prediction = self.process.predict(inputs)
+        dispatch_share, _ = inputs.columns["dispatch"]
+        remaining = np.log1p(-np.minimum(dispatch_share, 1 - 1e-9))
+        return replace(prediction, mean=prediction.mean + remaining)
 
     def _inputs(self, operations: Sequence[Operation]) -> Inputs:
-        return _inputs(operations, self.peak, self.bandwidth, self.like)(self.line)
+        return _linearize(operations, self.peak, self.bandwidth, self.like)(self.line)
 
     def line_at(self, operations: Sequence[Operation]) -> Array:
-        """(n,) logarithms of seconds that the line alone gives."""
+        """Return the logarithms (n,) of the seconds of the roofline alone."""
         inputs = self._inputs(operations)
         return inputs.base + sum(
             column * self.line.get(name, 0.0) for name, (column, _) in inputs.columns.items()
@@ -159,157 +194,202 @@ class OperationTimes:
 
     @property
     def coefficients(self) -> Line:
-        """Of the line, with those of the device that it is like."""
-        before = self.like.coefficients if self.like else {}
+        """The coefficients of the roofline, including those of the similar device."""
+        inherited = self.like.coefficients if self.like else {}
         return {
-            name: self.line.get(name, 0.0) + before.get(name, 0.0)
-            for name in {**before, **self.line}
+            name: self.line.get(name, 0.0) + inherited.get(name, 0.0)
+            for name in {**inherited, **self.line}
         }
 
     @property
     def leave_one_out(self) -> LeaveOneOutErrors:
-        """Every operation that was timed, predicted from the others."""
+        """The error of every timed operation when it is predicted from the others."""
         return self.process.leave_one_out
 
     @property
     def dispatch(self) -> float:
-        """Seconds of a call that does nothing."""
+        """Seconds of a call without work."""
         return _DISPATCH * float(np.exp(self.coefficients.get("dispatch", 0.0)))
 
     @property
     def step(self) -> float:
-        """Seconds that an operation takes within a call, however little it does."""
+        """Smallest duration in seconds of one operation in a call of several."""
         return _STEP * float(np.exp(self.coefficients.get("step", 0.0)))
 
 
-def _greatest(operations: Sequence[Operation], what: str, seconds: Array) -> float:
-    """The greatest rate of FLOPs or bytes that any of the operations reached."""
-    return float(np.max(np.array([getattr(one, what) for one in operations]) / seconds))
+def _highest_rate(operations: Sequence[Operation], metric: str, seconds: Array) -> float:
+    """Return the highest rate of `metric` ("flops" or "bytes") that any operation reached."""
+    amounts = np.array([getattr(operation, metric) for operation in operations])
+    return float(np.max(amounts / seconds))
+
+
+def _round_up(sizes: Array, multiple: int) -> Array:
+    """Return the sizes, rounded up to a multiple."""
+    return np.asarray(np.ceil(sizes / multiple) * multiple)
 
 
 def _padding(operations: Sequence[Operation]) -> Array:
-    """(tiles, n) how many times more arithmetic it is in whole tiles, with what each takes to begin
-    and end.
+    """Return the factors (tiles, n) by which arithmetic grows when it is done in whole tiles.
+
+    The factors include the start and the end of a tile. The first row is the arithmetic without
+    padding.
     """
     kind = operations[0].kind if operations else ""
     if kind.endswith("attention") or kind == "decode":
-        m = np.array([one.m for one in operations], dtype=float)
-        return np.array([np.ones(len(m)), *(np.ceil(m / rows) * rows / m for rows in _QUERIES)])
-    if kind == "experts":  # each expert's tokens are a product of their own
-        own = np.array([one.m / one.batch for one in operations])
-        return np.array(
-            [np.ones(len(own)), *(np.ceil(own / rows) * rows / own for rows in (16, 32, 64, 128))]
-        )
+        queries = np.array([operation.m for operation in operations], dtype=float)
+        padded = (_round_up(queries, rows) / queries for rows in _QUERY_TILES)
+        return np.array([np.ones(len(queries)), *padded])
+    if kind == "experts":  # the tokens of each expert form a separate product
+        tokens = np.array([operation.m / operation.batch for operation in operations])
+        padded = (_round_up(tokens, rows) / tokens for rows in _TOKEN_TILES)
+        return np.array([np.ones(len(tokens)), *padded])
     if kind not in _TILED:
         return np.ones((1, len(operations)))
-    m, n, k, _ = np.array([one.product for one in operations], dtype=float).T
-    ends = 1 + _ENDS / k
-    whole = [
-        np.ceil(m / rows) * rows * np.ceil(n / columns) * columns / (m * n)
-        for rows, columns in _TILES
-    ]
-    return np.array(
-        [ends * one if tile != (1, 1) else one for tile, one in zip(_TILES, whole, strict=True)]
-    )
+    m, n, k, _ = np.array([operation.product for operation in operations], dtype=float).T
+    overhead = 1 + _TILE_OVERHEAD / k
+    factors = []
+    for rows, columns in _TILES:
+        factor = np.ceil(m / rows) * rows * np.ceil(n / columns) * columns / (m * n)
+        if (rows, columns) != (1, 1):
+            factor = overhead * factor
+        factors.append(factor)
+    return np.array(factors)
 
 
 def _coordinates(operations: Sequence[Operation]) -> Coordinates:
-    """Of a product also the power of two that holds its rows, by which libraries choose a kernel,
-    and how well its rows are aligned: where they are not, some kernels are preceded by one that
-    pads.
+    """Return the coordinates of the smooth part.
+
+    A product has two more coordinates. Libraries choose a kernel by the power of two that holds its
+    rows ("bucket"). If the rows are not aligned, a kernel that pads them may come first
+    ("aligned").
     """
-    sizes = {
-        name: np.array([getattr(one, name) for one in operations], dtype=float) for name in _SIZES
-    }
-    logs: dict[Hashable, Array] = {
-        name: np.log10(np.maximum(values, 1.0)) for name, values in sizes.items()
-    }
+    logs: dict[Hashable, Array] = {}
+    for name in _SIZES:
+        sizes = np.array([getattr(operation, name) for operation in operations], dtype=float)
+        logs[name] = np.log10(np.maximum(sizes, 1.0))
     logs["padding"] = np.log10(np.min(_padding(operations)[1:], axis=0, initial=1e9))
     if operations and operations[0].kind in _PRODUCTS:
-        rows = np.array([one.m for one in operations])
+        rows = np.array([operation.m for operation in operations])
         logs["bucket"] = np.log10(2.0) * np.ceil(np.log2(rows))
         logs["aligned"] = np.log2(np.gcd(rows, _ALIGNED)) / np.log2(_ALIGNED)
-    return {**logs, "variant": np.array([one.variant for one in operations], dtype=str)}
+    variants = np.array([operation.variant for operation in operations], dtype=str)
+    return {**logs, "variant": variants}
 
 
-def _inputs(
+@dataclass(frozen=True)
+class _Roofline:
+    """The roofline of n operations of one kind as a function of its coefficients.
+
+    Attributes:
+        arithmetic: Logarithms (tiles, n) of the seconds of arithmetic at the peak, by tile size.
+        traffic: Logarithms (n,) of the seconds of memory traffic at the full bandwidth.
+        size: Logarithms (n,) of the bytes.
+        several: Logarithms (n,) of the number of operations in a call; a large negative number for
+            a single operation.
+        variants: The indicator (n,) of each variant.
+        inherited: Coefficients of a similar device, which are added.
+    """
+
+    arithmetic: Array
+    traffic: Array
+    size: Array
+    several: Array
+    variants: Mapping[str, Array]
+    inherited: Line
+
+    def logs_at(self, change: Mapping[Hashable, complex]) -> NDArray[Any]:
+        """Return the logarithms (n,) of t at some coefficients, which may be complex."""
+        line = {name: value + self.inherited.get(name, 0.0) for name, value in change.items()}
+        own = sum(
+            (indicator * line[("variant", name)] for name, indicator in self.variants.items()),
+            start=np.zeros(len(self.traffic)),
+        )
+        tiles = range(len(self.arithmetic))
+        speeds = np.array([line.get(("tile", index), 0.0) for index in tiles])[:, None]
+        by_tile = self.arithmetic + speeds + line["arithmetic"] + own
+        fastest = -_log_sum(-_TILE_SHARPNESS * by_tile) / _TILE_SHARPNESS
+        power = _POWER * np.exp(line["power"])
+        beyond_cache = self.size - np.log(_CACHE) - line.get("cache", 0.0)
+        cached = 1 / (1 + np.exp(_CACHE_STEEPNESS * beyond_cache))
+        fetched = self.traffic + line["traffic"] + own - line.get("cached", 0.0) * cached
+        work = _log_sum(power * np.stack([fastest, fetched])) / power
+        dispatch = np.log(_DISPATCH) + line["dispatch"] + 0 * work
+        step = np.log(_STEP) + line["step"] + self.several
+        return _log_sum(np.stack([work, dispatch, step]))
+
+
+def _make_roofline(
+    operations: Sequence[Operation], peak: float, bandwidth: float, inherited: Line
+) -> _Roofline:
+    arithmetic = _padding(operations) * [operation.flops / peak for operation in operations]
+    traffic = [operation.bytes / bandwidth for operation in operations]
+    if operations and operations[0].kind == "decode":
+        batches = np.array([operation.batch for operation in operations], dtype=float)
+        several = np.log(1e-2 * batches)
+    else:
+        calls = np.array([operation.product[-1] for operation in operations], dtype=float)
+        several = np.log(np.where(calls > 1, calls, 1e-12))
+    variants = {}
+    for name in sorted({operation.variant for operation in operations}):
+        indicator = [operation.variant == name for operation in operations]
+        variants[name] = np.array(indicator, dtype=float)
+    return _Roofline(
+        arithmetic=np.log(np.maximum(arithmetic, _MIN_SECONDS)),
+        traffic=np.log(np.maximum(traffic, _MIN_SECONDS)),
+        size=np.log([max(operation.bytes, 1.0) for operation in operations]),
+        several=several,
+        variants=variants,
+        inherited=inherited,
+    )
+
+
+def _linearize(
     operations: Sequence[Operation],
     peak: float,
     bandwidth: float,
     like: OperationTimes | None = None,
 ) -> Callable[[Line], Inputs]:
-    """For a line the logarithm of t and its derivatives by the logarithms of what is learnt, taken
-    there.
-    """
-    before = like.coefficients if like else {}
+    """Return a function from coefficients to inputs with the roofline linearized at them."""
+    inherited = like.coefficients if like else {}
     if like:
         deviation = like.predict(operations).mean - like.line_at(operations)
     else:
         deviation = np.zeros(len(operations))
-    arithmetic = np.log(
-        np.maximum(_padding(operations) * [one.flops / peak for one in operations], 1e-12)
-    )
-    traffic = np.log(np.maximum([one.bytes / bandwidth for one in operations], 1e-12))
-    size = np.log([max(one.bytes, 1.0) for one in operations])
-    calls = np.array([one.product[-1] for one in operations], dtype=float)
+    roofline = _make_roofline(operations, peak, bandwidth, inherited)
     coordinates = _coordinates(operations)
-    several = np.log(np.where(calls > 1, calls, 1e-12))
-    is_decode = bool(operations) and operations[0].kind == "decode"
-    if is_decode:
-        several = np.log(1e-2 * np.array([one.batch for one in operations], dtype=float))
-    variants = {name: np.array([one.variant == name for one in operations], dtype=float)
-                for name in sorted({one.variant for one in operations})}  # fmt: skip
-    priors: dict[Hashable, float] = {
-        **_PRIORS,
-        **{("variant", name): _VARIANT_PRIOR for name in variants},
-    }
-    priors |= _CACHE_PRIORS if is_decode else {}
-    priors |= {
-        ("tile", index): _TILE_PRIOR for index in range(len(arithmetic)) if len(arithmetic) > 1
-    }
-
-    def logs_at(change: Mapping[Hashable, complex]) -> NDArray[Any]:
-        line = {name: value + before.get(name, 0.0) for name, value in change.items()}
-        own = sum(
-            (on * line[("variant", name)] for name, on in variants.items()),
-            start=np.zeros(len(calls)),
-        )
-        speeds = np.array([line.get(("tile", index), 0.0) for index in range(len(arithmetic))])[
-            :, None
-        ]
-        tiles = -_log_sum(-_CHOICE * (arithmetic + speeds + line["arithmetic"] + own)) / _CHOICE
-        power = _POWER * np.exp(line["power"])
-        cached = 1 / (1 + np.exp(_EDGE * (size - np.log(_CACHE) - line.get("cache", 0.0))))
-        fetched = traffic + line["traffic"] + own - line.get("cached", 0.0) * cached
-        work = _log_sum(power * np.stack([tiles, fetched])) / power
-        dispatch = np.log(_DISPATCH) + line["dispatch"] + 0 * work
-        step = np.log(_STEP) + line["step"] + several
-        return _log_sum(np.stack([work, dispatch, step]))
+    priors = dict(_PRIORS)
+    priors |= {("variant", name): _VARIANT_PRIOR for name in roofline.variants}
+    if operations and operations[0].kind == "decode":
+        priors |= _CACHE_PRIORS
+    if len(roofline.arithmetic) > 1:
+        priors |= {("tile", index): _TILE_PRIOR for index in range(len(roofline.arithmetic))}
 
     def inputs_at(line: Line) -> Inputs:
         at = {name: line.get(name, 0.0) for name in priors}
         # Derivatives by a complex step, exact to rounding (Squire and Trapp 1998).
         slopes = {
-            name: logs_at({**at, name: value + 1e-20j}).imag / 1e-20 for name, value in at.items()
+            name: roofline.logs_at({**at, name: value + 1e-20j}).imag / 1e-20
+            for name, value in at.items()
         }
-        known = sum(
-            (slope * at[name] for name, slope in slopes.items()), start=np.zeros(len(calls))
+        linear = sum(
+            (slope * at[name] for name, slope in slopes.items()),
+            start=np.zeros(len(operations)),
         )
         columns = {name: (slope, priors[name]) for name, slope in slopes.items()}
         if like:
-            columns["like"] = (deviation, _LIKE)
+            columns["like"] = (deviation, _SIMILARITY_SPREAD)
         return Inputs(
-            logs_at(at).real + (1 - _LIKE) * deviation - known,
-            columns,
-            coordinates,
-            operations,
-            _REACH,
+            base=roofline.logs_at(at).real + (1 - _SIMILARITY_SPREAD) * deviation - linear,
+            columns=columns,
+            coordinates=coordinates,
+            steps=operations,
+            reach=_LENGTH_SCALE,
         )
 
     return inputs_at
 
 
 def _log_sum(logs: NDArray[Any]) -> NDArray[Any]:
-    """The logarithm of a sum over the first axis, of numbers that may be complex."""
-    most = logs.real.max(axis=0)
-    return np.asarray(most + np.log(np.exp(logs - most).sum(axis=0)))
+    """Return the logarithm of the sum over the first axis; the numbers may be complex."""
+    largest = logs.real.max(axis=0)
+    return np.asarray(largest + np.log(np.exp(logs - largest).sum(axis=0)))
