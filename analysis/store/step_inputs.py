@@ -17,7 +17,7 @@ from analysis.store.frame import typed
 from paradnn.config.point import Optimizer
 from paradnn.core.errors import ParadnnError
 from paradnn.families import Model
-from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
+from paradnn.forecast.table import NOISE_METRICS, Table, call_with_model, stated_noise
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import ADDED_PARAMS
 
@@ -67,7 +67,7 @@ def analytic_costs(points: pd.DataFrame) -> pd.DataFrame:
     costs = []
     for row in _stored_texts(points, names):
         items = tuple(item for item in row.items() if item[1] != "null")
-        costs.append(of_model(items, _work, unknown))
+        costs.append(call_with_model(items, _work, unknown))
     return pd.DataFrame(costs, columns=list(WORK_METRICS), index=points.index, dtype="float64")
 
 
@@ -234,7 +234,7 @@ def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
     from paradnn.config.paths import CONFIG
     from paradnn.config.reading import read_point
     from paradnn.config.space import expand
-    from paradnn.forecast.table import row_of
+    from paradnn.forecast.table import point_params
 
     OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
     check_arguments(words)
@@ -248,4 +248,4 @@ def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
     with initialize_config_dir(str(CONFIG), version_base="1.3"):
         master = compose("config", overrides=fixed, return_hydra_config=True)
         plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
-        return [row_of(read_point(config)) for config in plan.configs()]
+        return [point_params(read_point(config)) for config in plan.configs()]

@@ -36,7 +36,7 @@ from paradnn.forecast.history import CompletedRun, History, open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.status import rates_of, sweep_status
-from paradnn.forecast.table import RunHistory, row_of, table_of_points
+from paradnn.forecast.table import RunHistory, make_table, point_params
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
 from paradnn.statistics.robust_regression import Array, Prediction, one_thread
 from paradnn.store.files import read_json
@@ -107,7 +107,7 @@ class DesignKnowledge:
             status.identities[index]: candidate for candidate, index in enumerate(indices)
         }
         self._rates = rates_of(status)
-        table = table_of_points(self.points, environment_ids, self._devices, self._rates)
+        table = make_table(self.points, environment_ids, self._devices, self._rates)
         self.table = replace(table, sessions=[_SESSION] * len(table))
         self.bounds = status.costs["memory_lower_bound_bytes"][indices]
         self.limits = status.limits[indices]
@@ -220,7 +220,7 @@ class DesignKnowledge:
             self._measured_here.add(index)
             self.ended[index] = Finished(row.run_id, {"outcome": row.outcome})
             if row.outcome == "ok":
-                params = row_of(self.points[index])
+                params = point_params(self.points[index])
                 tags = {**tags, "outcome": row.outcome}
                 self.past[index] = CompletedRun(row.run_id, time.time(), params, row.metrics, tags)
 
@@ -231,7 +231,7 @@ class DesignKnowledge:
 
     def runs(self) -> RunHistory:
         """Return the measured candidates as one session."""
-        runs = RunHistory.of(list(self.past.values()), self._rates)
+        runs = RunHistory.from_runs(list(self.past.values()), self._rates)
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
 
     def too_large(self) -> dict[int, str]:

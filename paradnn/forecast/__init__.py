@@ -1,3 +1,3 @@
-"""How long a sweep will take: from past runs like it, and from the cost model where there are none."""
+"""Forecast of the duration of a sweep from similar past runs and from the cost model."""
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What measuring a plan will take: each point's time, the time before the first, and the whole on
-several hosts; in the terminal, and as a CSV file with a row a point.
+"""Forecast of the time that the measurement of a plan takes.
+
+The forecast contains the time of each point, the time before the first point, and the wall time on
+several hosts. It is printed in the terminal and written as a CSV file with one row per point.
 """
 
 import csv
@@ -19,26 +21,30 @@ from paradnn.forecast.history import History
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.status import SweepStatus, rates_of
-from paradnn.forecast.table import RunHistory, row_of, table_of_points
+from paradnn.forecast.table import RunHistory, make_table, point_params
 from paradnn.session.record import run_name
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.files import whole_file
 
-#: Past runs that a prediction looks at: the newest.
+#: A prediction uses the newest past runs, up to this number.
 MOST_RUNS = 4000
-#: Points that are predicted: of more, so many drawn at random. Draws of all of them together.
+#: Up to this number of points, each point is predicted. Of a larger plan, a random sample of this
+#: size is predicted.
 _MOST_POINTS = 5000
+#: Number of random draws of all points together.
 _DRAWS = 1_000_000
-#: The share of draws in which the limit ends a point from which that is expected.
+#: A point is expected to time out if it does so in more than this share of draws.
 _LIKELY = 0.5
-#: Seconds from a command's start to its first point (interpreter, configuration, store, the
-#: framework's import), and of measuring ceilings, once for an environment: typical values, and the
-#: standard deviations of their logarithms.
+#: Seconds from the start of a command to its first point (interpreter, configuration, store, import
+#: of the framework): a typical value, and the standard deviation of its logarithm.
 _START = (6.5, 0.3)
+#: The same for the measurement of the ceilings, once per environment.
 _CEILINGS = (35.0, 0.25)
-#: The ends of a 95% interval, and the middle.
+#: Quantiles of the draws: the ends of a 95% interval, and the median.
 _ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
-#: States that the counts of a family are shown of.
+#: Phases with a smaller share of the time are not printed.
+_MIN_SHOWN_SHARE = 0.03
+#: The table of families has a column for each of these states.
 _STATES = ("done", "oom_predicted", "missing")
 _COSTS = (
     "parameters",
@@ -51,14 +57,19 @@ _COSTS = (
 
 @dataclass(frozen=True)
 class Forecast:
-    """Draws of what is to come, for the points of `status` in their order.
+    """Random draws of the time of a plan.
 
-    where: (m,) the points to run that were predicted, all of them or some drawn at random, each of
-    which stands for `weight` points. seconds: (m, draws). late: how many are likely to time out.
-    phases: name -> (draws,) seconds of all measured points. start: (draws,) seconds before the
-    first point. ceilings: (draws,) seconds of measuring them. runs: past runs behind the prediction
-    by family; those of other environments under "". times_of: what is predicted of the points with
-    these indices.
+    Attributes:
+        status: The points of the plan and their status.
+        where: Indices (m,) of the predicted points: all points to run, or a random sample.
+        weight: The number of points that each predicted point represents.
+        seconds: Seconds (m, draws) of each predicted point.
+        late: The number of points that are likely to time out.
+        phases: Seconds (draws,) by phase, of all points to run together.
+        start: Seconds (draws,) before the first point.
+        ceilings: Seconds (draws,) of the measurement of the ceilings.
+        runs: The number of past runs by family. Runs in other environments are under "".
+        times_of: Predicts the points with some indices.
     """
 
     status: SweepStatus
@@ -73,8 +84,9 @@ class Forecast:
     times_of: Callable[[Sequence[int]], PointTimes]
 
     def wall(self, hosts: int) -> Array:
-        """(draws,) seconds on `hosts` hosts with a driver each, which share the sweep point by
-        point.
+        """Return the seconds (draws,) on several hosts.
+
+        Each host has one driver. The drivers take points from the same sweep, one at a time.
         """
         workers = {self.status.workers[index] for index in self.where}
         start = len(workers) * self.start
@@ -84,14 +96,14 @@ class Forecast:
 
 
 def forecast(status: SweepStatus, settings: Settings, history: History) -> Forecast:
-    """Predict what measuring the points of `status` will take."""
+    """Predict how long the measurement of the points of `status` takes."""
     where = np.flatnonzero(status.to_run)
     total = len(where)
     if total > _MOST_POINTS:
         where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
     rates = rates_of(status)
     environments = {id(place): place for place in status.environments}.values()
-    runs = RunHistory.of(
+    runs = RunHistory.from_runs(
         history.past({environment.device for environment in environments}, MOST_RUNS), rates
     )
     draws = int(np.clip(_DRAWS // max(len(where), 1), 100, 1000))
@@ -101,9 +113,9 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         places = [status.environments[index] for index in indices]
         ids = [place.environment_id for place in places]
         devices = [place.device for place in places]
-        points = table_of_points([status.points[index] for index in indices], ids, devices, rates)
+        points = make_table([status.points[index] for index in indices], ids, devices, rates)
         times = point_times(runs, points, draws, model.predict(points))
-        # A point that is out of memory by arithmetic is scheduled and recorded, no more.
+        # A point that is predicted to run out of memory is only scheduled and recorded.
         is_measured = (status.status[[*indices]] == "missing")[:, None]
         brief = times.phases["schedule"] + times.phases["record"]
         phases = {name: np.where(is_measured, values, 0.0) for name, values in times.phases.items()}
@@ -136,11 +148,16 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
 
 
 def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
-    """(draws,) until the last of `hosts` drivers is done with `tasks` (tasks, draws); each begins
-    after `start`.
+    """Return the seconds (draws,) until all tasks are done.
 
-    At least the mean load, and the longest task; at most 2 - 1/hosts times the best schedule
-    (Graham 1966).
+    Each driver takes the next task as soon as it is idle. The result is at least the mean load of
+    the hosts and at least the longest task. It is at most 2 - 1/hosts times the time of the best
+    schedule (Graham 1966).
+
+    Args:
+        tasks: Seconds (tasks, draws) of each task.
+        hosts: The number of hosts, each with one driver.
+        start: Seconds before the first task of each driver: (draws,), or one number.
     """
     needed = max(1, min(hosts, len(tasks)))
     every = np.arange(tasks.shape[1])
@@ -153,7 +170,11 @@ def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
 def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int]) -> None:
     """Print counts, expected times by family, and the wall time for each number of hosts.
 
-    `name` is the sweep's; a single point has its own.
+    Args:
+        forecast: The forecast to print.
+        name: The name of the sweep. None for a single point, which has a name.
+        where: The address of the store.
+        hosts: Numbers of hosts.
     """
     console = standard_output()
     status = forecast.status
@@ -183,13 +204,20 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
     )
     medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
     total = max(sum(medians.values()), 1e-9)
-    shares = [f"{name} {medians[name] / total:.0%}" for name in sorted(medians, key=lambda name: -medians[name])
-              if medians[name] > 0.03 * total]  # fmt: skip
+    by_duration = sorted(medians, key=lambda name: -medians[name])
+    shares = [
+        f"{name} {medians[name] / total:.0%}"
+        for name in by_duration
+        if medians[name] > _MIN_SHOWN_SHARE * total
+    ]
     if shares:
         console.print(f"  goes to      {', '.join(shares)}", soft_wrap=True, markup=False)
     if np.any(forecast.ceilings):
         seconds, spread = _quantiles(forecast.ceilings[None])
-        line = f"  ceilings     {seconds} (95%: {spread}), once: the store has none for this environment"
+        line = (
+            f"  ceilings     {seconds} (95%: {spread}), once: "
+            "the store has none for this environment"
+        )
         console.print(line, soft_wrap=True, markup=False)
     console.print()
     table = _table("hosts", "wall time", "95%", "times faster")
@@ -207,11 +235,15 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     counts = Counter(forecast.status.status.tolist())
     yield f"{name or run_name(status.points[0])}; the store is {where}"
     known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
-    base = [f"{known} in this environment"] if known else []
-    base += (
-        [f"{others:,} in others on this machine"] if (others := forecast.runs.get("", 0)) else []
-    )
-    yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
+    others = forecast.runs.get("", 0)
+    sources = []
+    if known:
+        sources.append(f"{known} in this environment")
+    if others:
+        sources.append(f"{others:,} in others on this machine")
+    if not sources:
+        sources.append("none on this machine: the cost model alone")
+    yield f"  past runs    {' and '.join(sources)}"
     ends = Counter(np.array(status.outcomes)[status.status == "done"].tolist())
     done = ", ".join(f"{count:,} {outcome}" for outcome, count in ends.most_common())
     yield f"  done         {counts['done']:,}" + (f" ({done})" if done else "")
@@ -220,20 +252,29 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     limits = " and ".join(
         f"{limit / 2**30:.1f} GiB" for limit in np.unique(status.limits[np.isfinite(status.limits)])
     )
-    yield f"  too large    {counts['oom_predicted']:,} by arithmetic; a point may take {limits or 'all memory'} now"
+    yield (
+        f"  too large    {counts['oom_predicted']:,} by arithmetic; "
+        f"a point may take {limits or 'all memory'} now"
+    )
     if forecast.late:
         late = f", of which {forecast.late:,} are likely to time out: raise measure.timeout"
     else:
         late = ""
     yield f"  to measure   {counts['missing']:,}{late}"
     if forecast.weight > 1:
-        yield f"  predicted    {len(forecast.where):,} of these, drawn at random; times are scaled to all"
+        yield (
+            f"  predicted    {len(forecast.where):,} of these, drawn at random; "
+            "times are scaled to all"
+        )
     for stack in status.unmade:
-        yield f"  The software stack {stack} is not made yet: its points have no past runs, and making it takes time."
+        yield (
+            f"  The software stack {stack} is not made yet: its points have no past runs, "
+            "and making it takes time."
+        )
 
 
 def _table(*headings: str) -> Table:
-    """A table without lines, whose first column stands to the left and the others to the right."""
+    """Return a table without lines. The first column is left-aligned, the others right-aligned."""
     columns = (
         Column(text, justify="right" if place else "left", no_wrap=True)
         for place, text in enumerate(headings)
@@ -242,17 +283,21 @@ def _table(*headings: str) -> Table:
 
 
 def _quantiles(draws: Array) -> tuple[str, str]:
-    """Median and 95% interval of a sum of durations (n, draws)."""
+    """Format the median and the 95% interval of the sum of some durations (n, draws)."""
     low, middle, high = map(_duration, np.quantile(draws.sum(axis=0), [*_ENDS.values()]))
     return middle, f"{low} .. {high}"
 
 
 def _duration(seconds: float) -> str:
-    """A duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
+    """Format a duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    units = (6000, 1, 60, "min", "s"), (172_800, 60, 60, "h", "min"), (np.inf, 3600, 24, "d", "h")
-    _, unit, ratio, large, small = next(each for each in units if seconds < each[0])
+    if seconds < 6000:
+        unit, ratio, large, small = 1, 60, "min", "s"
+    elif seconds < 172_800:
+        unit, ratio, large, small = 60, 60, "h", "min"
+    else:
+        unit, ratio, large, small = 3600, 24, "d", "h"
     whole, rest = divmod(round(seconds / unit), ratio)
     if rest:
         return f"{whole:,} {large} {rest} {small}"
@@ -260,14 +305,18 @@ def _duration(seconds: float) -> str:
 
 
 def write_points(forecast: Forecast, path: Path) -> None:
-    """Write a row a point: its keys, costs, status, expected times; raises ConfigError where it
-    cannot.
+    """Write a CSV file with one row per point: its keys, costs, status and expected times.
+
+    Raises:
+        ConfigError: The file cannot be written.
     """
     points = forecast.status.points
     shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in points}
     ends = [f"{name}_{unit}" for unit in ("seconds", "step_ms") for name in _ENDS]
     names = ["name", "family", "status", "outcome", *ends, *_COSTS]
-    columns = dict.fromkeys([*names, *(key for point in shapes.values() for key in row_of(point))])
+    columns = dict.fromkeys(
+        [*names, *(key for point in shapes.values() for key in point_params(point))]
+    )
     with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(columns), restval="")
         writer.writeheader()
@@ -297,5 +346,5 @@ def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, A
             **{f"{name}_seconds": seconds for name, (seconds, _) in zip(_ENDS, shown, strict=True)},
             **{f"{name}_step_ms": step for name, (_, step) in zip(_ENDS, shown, strict=True)},
             **{name: int(status.costs[name][index]) for name in _COSTS},
-            **row_of(point),
+            **point_params(point),
         }

@@ -1,5 +1,6 @@
-"""What a tracking store holds, for reading alone: nothing is made, claimed or closed, and MLflow is
-not imported.
+"""Read-only access to the runs of a tracking store.
+
+The module creates, claims and closes nothing, and it does not import MLflow.
 """
 
 import functools
@@ -19,7 +20,7 @@ from paradnn.store.metrics import PHASES
 from paradnn.store.reader import Reader, Way, open_reader
 from paradnn.store.runs import Finished, Query, Values
 
-#: Tags that say whether a run is like a planned one.
+#: Tags that decide whether a run is comparable to a planned point.
 _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "source")
 _METRICS = (
     *(f"phase_{name}_seconds" for name in PHASES),
@@ -37,8 +38,14 @@ _METRICS = (
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run that has ended: `start` in Unix seconds, params as they are stored, metrics, some of
-    its tags.
+    """A run that has ended.
+
+    Attributes:
+        run_id: The id of the run.
+        start: Its start in Unix seconds.
+        params: Its params as they are stored.
+        metrics: Some of its metrics.
+        tags: Some of its tags.
     """
 
     run_id: str
@@ -50,9 +57,14 @@ class CompletedRun:
 
 @dataclass(frozen=True)
 class History:
-    """A store, with its address as it may be shown; one that is not there yet holds nothing.
-    `points` reads the newest measured points on some devices, at most so many. Methods raise
-    StoreError when it does not answer.
+    """The history in a store. A store that does not exist yet has no runs.
+
+    Methods raise StoreError if the store does not answer.
+
+    Attributes:
+        where: The address of the store without credentials.
+        index: The index of its runs; None if the store does not exist.
+        points: Reads the newest measured points on some devices, up to a number.
     """
 
     where: str
@@ -62,33 +74,36 @@ class History:
     def finished(
         self, environment_ids: Collection[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Every run with an outcome in these environments; of a sweep, in whichever."""
+        """Return the runs with an outcome in these environments, or of a sweep in any of them."""
         if self.index:
             return self.index.finished(environment_ids, sweep_id)
         return {}
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Runs of one measurement that have an outcome, in all experiments of the store."""
+        """Return the runs of one measurement with an outcome, in all experiments of the store."""
         return self.index.finished_anywhere(identity) if self.index else []
 
     def claimed(self) -> set[Identity]:
-        """The points that a living driver is measuring now."""
+        """Return the points that a running driver is measuring now."""
         return self.index.claimed() if self.index else set()
 
     def past(self, devices: Collection[str], most: int) -> list[CompletedRun]:
-        """The newest measured points on these devices, at most so many, in the order of their
-        start.
+        """Return the newest measured points on some devices in the order of their starts.
+
+        Args:
+            devices: Names of the devices.
+            most: The largest number of points to return.
         """
         return sorted(self.points(devices, most), key=lambda run: run.start)[-most:]
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        """The metrics of a run that is there."""
+        """Return the metrics of an existing run."""
         assert self.index
         return self.index.fetch(run_id)[0]
 
 
 def open_history(settings: Tracking, way: Way = "auto") -> History:
-    """The store that the configuration names; one that is not there yet holds nothing."""
+    """Return the history in the configured store, empty if the store does not exist yet."""
     if settings.name == "offline":
         folder = folder_of(settings)
         if folder.is_dir():
@@ -124,7 +139,7 @@ def _in_files(folder: Path, devices: Collection[str], most: int) -> list[Complet
 
 @functools.cache
 def _in_file(path: Path) -> CompletedRun | None:
-    """A measured point; a file is written once, and read once."""
+    """Read a measured point from a file. The result is cached, since a file never changes."""
     try:
         document = read_record(path)
     except DataError:

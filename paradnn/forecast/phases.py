@@ -1,10 +1,11 @@
-"""From step times to the time of whole points, phase by phase.
+"""Forecast of the time of whole points from their step times, phase by phase.
 
-Warm-up, measurement, latency and the profiled stretch follow from the step by arithmetic: by the
-rules of `paradnn.worker.measure`, `paradnn.worker.point` and `paradnn.worker.profile.run`, for
-steps that all last the same. What a point takes beside its steps (building, compiling, reading a
-profile, scheduling, recording) has a regression for each phase, about a typical time that grows
-with layers and parameters; so have the blocks until a point is steady.
+The durations of warm-up, measurement, latency and the profiled steps follow from the step time.
+They are computed by the rules of `paradnn.worker.measure`, `paradnn.worker.point` and
+`paradnn.worker.profile.run`, under the assumption that all steps have the same duration. Other
+phases (build, compile, reading a profile, schedule, record) have one regression each. It starts
+from a typical duration that grows with layers and parameters. The number of blocks until a point is
+steady is learned from past runs too.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,13 @@ from numpy.typing import NDArray
 from paradnn.core.results import ResultDescription
 from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.predict import overhead_columns
-from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, RunHistory, Table
+from paradnn.forecast.table import (
+    IMPORT_SECONDS,
+    MEASURE_KEYS,
+    PHASES_PER_PROCESS,
+    RunHistory,
+    Table,
+)
 from paradnn.forecast.workload import PhaseForecast
 from paradnn.statistics.robust_regression import (
     Array,
@@ -27,24 +34,26 @@ from paradnn.statistics.robust_regression import (
 )
 from paradnn.worker.measure import MAX_STEPS, WINDOW
 
-#: The `measure` settings of some points, (points, 1) each: seconds, or counts of blocks.
+#: The `measure` settings of points, (points, 1) each: seconds, or counts of blocks.
 _Settings = Mapping[str, Array]
 
 #: Blocks before the first verdict on steadiness.
 FIRST_VERDICT = 2 * WINDOW
-#: `paradnn.worker.point`: synchronised steps of the latency quantiles.
+#: As in `paradnn.worker.point`: the number of synchronized steps for the latency quantiles, and the
+#: limit of their total seconds.
 _LATENCY_STEPS = 200
 _LATENCY_SECONDS = 10.0
-#: `paradnn.worker.profile.run`: the profiled stretch.
+#: As in `paradnn.worker.profile.run`: the seconds and the numbers of profiled steps.
 _PROFILE_SECONDS = 0.25
 _FEWEST = 3
 _MOST = 60
 _LONG_STEP = 5.0
 _SLOWDOWN = 2.0
 
-#: What lies between two points and is in no phase: the child's end, figures of the record.
+#: The time between two points that is in no phase: the end of the child process, and figures of the
+#: record.
 _BETWEEN = "between"
-#: Phases that a point's time limit does not see.
+#: Phases that do not count toward a point's time limit.
 _OUTSIDE = ("schedule", "record", _BETWEEN)
 #: Phases that follow from the step time alone.
 _ARITHMETIC = (
@@ -53,8 +62,8 @@ _ARITHMETIC = (
     "latency",
     *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).phases),
 )
-#: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is
-#: profiled (drawing the figure); compile and profile beyond their steps.
+#: Typical seconds of a phase without data: the minimum, per layer, per parameter, and for a profiled
+#: point (to draw the figure). For compile and profile, their steps come on top.
 _TYPICAL = {
     "build": (0.08, 0.012, 1e-8, 0.0),
     "compile": (0.2, 0.045, 1e-8, 0.0),
@@ -64,19 +73,25 @@ _TYPICAL = {
     "record": (0.015, 0.0, 0.0, 0.0),
     _BETWEEN: (0.05, 0.002, 0.0, 0.4),
 }
-#: How much longer compiling takes, by compile mode; and by torch.compile, whose C++ compiler makes
-#: every kernel.
+#: Factor of the compile time by compile mode.
 _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
+#: Factor of the compile time of torch.compile, which compiles every kernel with a C++ compiler.
 _TORCH_COMPILE = 30.0
-#: Verdicts "steady" and the blocks that they took, where nothing is known; and the most blocks that
-#: past runs may add, since the next session's machine may be more or less at rest.
+#: Prior of the steady state: the number of "steady" verdicts, and the number of blocks until them.
+#: Past runs add at most the third number of blocks, since the load of the machine may change between
+#: sessions.
 _STEADY = (1.8, 12.0, 60.0)
 
 
 @dataclass(frozen=True)
 class PointTimes:
-    """Draws, (points, draws): seconds of step, each phase in all processes and point; whether its
-    limit ends it.
+    """Random draws of the times of points. Every array is (points, draws).
+
+    Attributes:
+        step: Seconds of a step.
+        phases: Seconds by phase, in all processes of the point.
+        seconds: Seconds of the point.
+        timed_out: Whether the point reaches its time limit.
     """
 
     step: Array
@@ -87,7 +102,14 @@ class PointTimes:
 
 @one_thread()
 def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) -> PointTimes:
-    """The time of every planned point, from past runs; `steps` is what they say of its step."""
+    """Draw the times of planned points.
+
+    Args:
+        runs: Past runs.
+        points: The planned points.
+        draws: The number of draws.
+        steps: The predicted logarithms of the seconds of the points' steps.
+    """
     random = np.random.default_rng(0)
     step = np.exp(steps.draws(draws, random))
     known = overhead_columns(runs.table)
@@ -99,17 +121,19 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
             phases[name] = np.exp(logs) * _typical(name, points)[:, None]
     _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
     limit = points.number("measure.timeout")[:, None]
-    # Summed one by one: of thousands of points each phase takes ten megabytes.
+    # `sum` adds the phases one at a time: with thousands of points, each takes ten megabytes.
     inside = sum(values for name, values in phases.items() if name not in _OUTSIDE)
-    # What the profile alone would exceed costs the profile, not the point.
+    # If only the profile would exceed the limit, the profile is skipped and the point succeeds.
     timed_out = np.asarray(inside - phases.get("profile", 0.0) > limit)
-    # A point that its limit ends has one process.
+    # A point that times out has no further processes.
     further = np.where(timed_out, 0.0, points.number("measure.processes")[:, None] - 1)
     again = sum(
-        values for name, values in phases.items() if name in EACH_PROCESS and name not in _OUTSIDE
+        values
+        for name, values in phases.items()
+        if name in PHASES_PER_PROCESS and name not in _OUTSIDE
     )
     phases = {
-        name: values * (1 + further) if name in EACH_PROCESS else values
+        name: values * (1 + further) if name in PHASES_PER_PROCESS else values
         for name, values in phases.items()
     }
     outside = sum(phases[name] for name in _OUTSIDE)
@@ -119,8 +143,9 @@ def point_times(runs: RunHistory, points: Table, draws: int, steps: Prediction) 
 
 
 def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
-    """Whether planned points have the phase: the common ones always, another where past runs mostly
-    had it.
+    """Whether planned points have a phase.
+
+    They have all common phases, and a phase that most past runs had.
     """
     if name == "profile":
         return bool(points.profiled.any())
@@ -130,24 +155,29 @@ def _has_phase(name: str, runs: RunHistory, points: Table) -> bool:
 def _overhead(
     name: str, runs: RunHistory, points: Table, known: Columns, planned: Columns
 ) -> Prediction:
-    """The logarithm of a phase's seconds beyond what arithmetic says of it, over the typical ones."""
+    """Predict the logarithm of the seconds of a phase apart from its steps.
+
+    The seconds are relative to the typical ones (`_typical`).
+    """
     seconds, weight = _observed(name, runs)
     typical = _typical(name, runs.table)
     use = np.isfinite(seconds) & np.isfinite(weight)
-    # Shorter than a tenth of the usual, and than a millisecond, is noise.
+    # Durations below a tenth of the typical one, or below a millisecond, are noise.
     logs = np.log(np.maximum(seconds, np.maximum(1e-3, 0.1 * typical)) / typical)
     chosen = {key: (column[use], prior) for key, (column, prior) in known.items()}
     return RobustRegression(chosen, logs[use], weight[use]).predict(planned, len(points))
 
 
 def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
-    """(runs,) of what a phase took beside its steps, NaN where that is unknown; and how far it is
-    to be trusted.
+    """Return the observed durations of a phase apart from its steps.
+
+    Returns:
+        Seconds (runs,), NaN where unknown, and the weights (runs,) of the observations in 0..1.
     """
     full = np.ones(len(runs))
     if name == _BETWEEN:
-        # A gap holds the next point's schedule and not this one's; over many points they are the
-        # same.
+        # A gap contains the schedule phase of the next point instead of this one's. Over many
+        # points, the two are equal.
         seconds = runs.gaps - np.sum(
             [np.nan_to_num(values) for values in runs.phases.values()], axis=0
         )
@@ -155,7 +185,7 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
         was_pause = seconds > 10 * usual + 1.0
         return np.where((seconds < 0) | was_pause, np.nan, seconds), full
     seconds = runs.phases[name]
-    if name == "start":  # the import is counted apart
+    if name == "start":  # the import is counted separately
         return np.where(seconds > IMPORT_SECONDS, np.nan, seconds), full
     if name not in ("compile", "profile"):
         return seconds, full
@@ -165,12 +195,12 @@ def _observed(name: str, runs: RunHistory) -> tuple[Array, Array]:
         steps = profile_seconds(runs.step, np.array(np.inf))
     if name == "profile":
         seconds = np.where(runs.table.profiled, seconds, np.nan)
-    # Where the steps are most of it, what is left is their noise.
+    # If the steps take most of the phase, the rest is mainly their noise.
     return seconds - steps, np.clip(1 - steps / seconds, 0.0, 1.0) ** 2
 
 
 def _typical(name: str, table: Table) -> Array:
-    """(points,) seconds of a phase where nothing is known."""
+    """Return the typical seconds (points,) of a phase without data."""
     least, layer, parameter, profiled = _TYPICAL.get(name, (0.05, 0.0, 0.0, 0.0))
     seconds = (
         least + layer * table.layers + parameter * table.costs[:, 2] + profiled * table.profiled
@@ -187,7 +217,10 @@ def _settings(table: Table) -> _Settings:
 
 
 def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
-    """What the steps themselves take, by arithmetic; `extra` blocks pass before a point is steady."""
+    """Add the phases that follow from the step time.
+
+    `extra` blocks pass between the first possible verdict and the steady state.
+    """
     settings = _settings(points)
     blocks = calibrate(step, settings)
     phases["compile"] = phases["compile"] + step
@@ -208,12 +241,13 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
 
 
 def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """(points, draws) of blocks after the first that could have ended the warm-up, before its cap
-    is looked at.
+    """Draw the numbers of warm-up blocks (points, draws) after the first possible verdict.
+
+    The limit of the warm-up is not applied yet.
     """
     blocks = calibrate(runs.step[:, None], _settings(runs.table))
     extra = extra_blocks(runs.warmup_blocks[:, None], blocks)[:, 0]
-    # A warm-up that met its cap before any verdict was possible says nothing.
+    # A warm-up that reached its limit before the first possible verdict has no information.
     judged = np.isfinite(runs.steady) & (
         runs.warmup_blocks + 1 - blocks.trials[:, 0] >= FIRST_VERDICT
     )
@@ -227,8 +261,13 @@ def _extra_blocks(runs: RunHistory, shape: tuple[int, ...], random: np.random.Ge
 
 @dataclass(frozen=True)
 class Blocks:
-    """What calibration finds: steps of a block and its seconds, the number of trials and their
-    seconds.
+    """The result of the calibration.
+
+    Attributes:
+        steps: Steps of a block.
+        seconds: Seconds of a block.
+        trials: The number of trial blocks.
+        spent: Seconds of all trials.
     """
 
     steps: Array
@@ -238,8 +277,10 @@ class Blocks:
 
 
 def calibrate(step: Array, settings: _Settings) -> Blocks:
-    """The block of a step that lasts `step` seconds: trials are ten times longer each until a tenth
-    more than a block is known to be enough, which is tried twice.
+    """Return the block of steps that last `step` seconds each.
+
+    Each trial has ten times the steps of the previous one, until the number for 1.1 times the
+    block's seconds is known. That number is tried twice.
     """
     block = settings["block_seconds"]
     steps = np.where(step >= block, 1.0, np.minimum(MAX_STEPS, np.ceil(1.1 * block / step)))
@@ -248,10 +289,10 @@ def calibrate(step: Array, settings: _Settings) -> Blocks:
 
 
 def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
-    """Seconds of calibration and warm-up where the verdict comes `extra` blocks after the first it
-    can.
+    """Return the seconds of calibration and warm-up.
 
-    The cap is looked at before every block, so the last one may end after it.
+    The verdict comes `extra` blocks after the first possible one. The limit is checked before every
+    block, so the last block may end after it.
     """
     allowed = np.maximum(0.0, np.ceil((settings["warmup_seconds"] - blocks.spent) / blocks.seconds))
     return np.asarray(
@@ -260,17 +301,18 @@ def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
 
 
 def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
-    """From the recorded number of blocks before the measured ones, how many came after the first
-    possible verdict.
+    """Return how many of the recorded warm-up blocks came after the first possible verdict.
 
-    Blocks that were not steady and were measured again are among them.
+    They include blocks that were not steady and were measured again.
     """
     return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - FIRST_VERDICT)
 
 
 def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
-    """Seconds of the measured blocks, steady at once and without `measure.relative_interval`: else
-    it takes longer.
+    """Return the seconds of the measured blocks.
+
+    The blocks are assumed to be steady. With `measure.relative_interval`, the measurement takes
+    longer.
     """
     enough = np.maximum(np.ceil(settings["min_seconds"] / blocks.seconds), settings["min_blocks"])
     longest = np.ceil(settings["max_seconds"] / blocks.seconds)
@@ -278,13 +320,13 @@ def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
 
 
 def profile_seconds(step: Array, seconds_left: Array) -> Array:
-    """Seconds of the steps under the profiler at full speed; 0 where the time that is left lets it
-    be skipped.
+    """Return the seconds of the profiled steps at full speed.
 
-    Starting the profiler and reading its trace come on top.
+    The result is 0 if the profile would be skipped because too little time is left. It excludes the
+    start of the profiler and the reading of its trace.
     """
     fewest = np.where(step < _LONG_STEP, _FEWEST, 1)
     steps = np.minimum(_MOST, np.maximum(fewest, np.ceil(_PROFILE_SECONDS / step)))
-    # Before the stretch comes one step that pays for the profiler's start.
+    # One more step comes first. It absorbs the start of the profiler.
     skipped = _SLOWDOWN * (steps + 1) * step > seconds_left
     return np.asarray(np.where(skipped, 0.0, (steps + 1) * step))

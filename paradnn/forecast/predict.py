@@ -224,12 +224,12 @@ def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
     environments, sessions, and the load of the host.
     """
     settings: Sequence[Sequence[Hashable]] = [
-        [pair if pair in row else None for row in table.words]
-        for pair in sorted(set().union(*table.words))
+        [pair if pair in row else None for row in table.settings]
+        for pair in sorted(set().union(*table.settings))
     ]
     variants = [
         (family, row) if row else None
-        for family, row in zip(table.families, table.words, strict=True)
+        for family, row in zip(table.families, table.settings, strict=True)
     ]
     # The ratio of runnable threads to cores on the host, 1 where it is unknown.
     crowding = np.log(np.fmax(1.0, table.load / (_LOAD_OF_SWEEP * table.peaks[:, 2])))

@@ -1,6 +1,4 @@
-"""The points of a sweep against a store, before any prediction: what is done, what is out of memory
-by arithmetic.
-"""
+"""The status of the points of a sweep in a store: done, repeated, too large, or missing."""
 
 import functools
 import math
@@ -25,19 +23,27 @@ from paradnn.session.workers import WorkerKey
 from paradnn.statistics.robust_regression import Array
 from paradnn.store.runs import Finished, ResumePolicy, outcome_of
 
-#: FLOP/s and B/s where nothing is known: of a CPU's core, of another device.
+#: FLOP/s and B/s of a device without specification or measurement: of one core of a CPU, or of
+#: another device.
 _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Points in the order of the sweep, with an entry each in the columns.
+    """The points of a sweep in their order. Every column has one entry per point.
 
-    identities: of which measurement each is, where it would be measured. status: done, repeated,
-    oom_predicted or missing. outcomes: the stored one, or the one that arithmetic expects. costs:
-    of every field of `Costs`, (points,). limits: (points,) bytes that arithmetic leaves to a point,
-    infinite where it excludes none. unmade: software stacks that would be made first. ceilings: the
-    measured ones of every environment with points below them, None where there are none.
+    Attributes:
+        points: The points.
+        identities: The measurement of each point in the environment that would measure it.
+        status: "done", "repeated", "oom_predicted" or "missing".
+        outcomes: The stored outcome, or the outcome that the memory estimate predicts.
+        costs: Every field of `Costs`, (points,) each.
+        limits: Bytes of memory (points,) that a point may use; infinite without a memory check.
+        environments: The environments that would measure the points.
+        workers: The keys of the workers that would measure the points.
+        unmade: Software stacks that would be made first.
+        ceilings: The measured ceilings of every environment that has points below ceilings. None
+            if the store has none.
     """
 
     points: Sequence[Point]
@@ -53,25 +59,25 @@ class SweepStatus:
 
     @cached_property
     def to_run(self) -> NDArray[np.bool_]:
-        """(points,) which are still to be run, if only to be recorded as out of memory."""
+        """Mask (points,) of the points to run, including those only recorded as too large."""
         return np.isin(self.status, ("missing", "oom_predicted"))
 
 
 def sweep_status(points: Sequence[Point], settings: Settings, history: History) -> SweepStatus:
-    """How `points` stand, by the rules of a session that would measure them now.
+    """Return the status of the points by the rules of a session that would measure them now.
 
-    Raises ParadnnError as the session would before its first point.
+    Raises:
+        ParadnnError: The session would raise it before its first point.
     """
     points = list(points)
-    # Of thousands of points few differ in what decides where they are measured: these share its
-    # objects.
+    # Most points share the objects that decide where they are measured.
     parts = ((id(p.software), id(p.framework), id(p.platform)) for p in points)
     numbers = dict[Any, int]()
     kinds = [numbers.setdefault(part, len(numbers)) for part in parts]
     samples = dict(zip(kinds, points, strict=True))
     workers_of = {kind: WorkerKey.of(point) for kind, point in samples.items()}
     made = current_environments(samples.values())
-    # A stack that is not made: this machine, with software that no run has.
+    # A stack that is not made is described as this machine with software that no run has.
     places = {
         key: environment or describe_environment(key.platform, {"stack": f"not made: {key.python}"})
         for key, environment in made.items()
@@ -89,7 +95,7 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     states = [
         *_states(points, identities, known, policy, costs["memory_lower_bound_bytes"] > limits)
     ]
-    # What only sends is below no ceilings.
+    # Points that only communicate have no ceilings.
     columns = zip(points, kinds, costs["flops_per_step"].tolist(), strict=True)
     below = {
         (kind, point.devices): point
@@ -118,10 +124,11 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
 
 
 def _limits(points: Sequence[Point]) -> Array:
-    """(points,) bytes beyond which `paradnn.platform.environment.exceeds_memory`, infinite where it
-    does not look.
+    """Return the memory limits (points,) in bytes, infinite for points without a memory check.
+
+    `paradnn.platform.environment.exceeds_memory` applies the same limits.
     """
-    # One look at the free memory for all that take what is free.
+    # All points with the same setting get the same reading of the free memory.
     free = {
         limit: memory_limit(point)
         for limit, point in {p.measure.memory_limit: p for p in points}.items()
@@ -140,7 +147,7 @@ def _states(
     policy: ResumePolicy,
     too_large: NDArray[np.bool_],
 ) -> Iterator[tuple[str, str]]:
-    """Status and outcome of each point."""
+    """Yield the status and the outcome of each point."""
     seen = set[Identity]()
     for point, identity, is_too_large in zip(points, identities, too_large.tolist(), strict=True):
         runs = known.get(identity, ()) if policy.looks else ()
@@ -155,15 +162,16 @@ def _states(
 
 
 def _ceilings(runs: Sequence[Finished], history: History) -> Ceilings | None:
-    run = next((run for run in runs if outcome_of(run.tags) == "ok"), None)
-    if run:
-        return Ceilings.of(run.run_id, history.metrics(run.run_id))
+    for run in runs:
+        if outcome_of(run.tags) == "ok":
+            return Ceilings.of(run.run_id, history.metrics(run.run_id))
     return None
 
 
 def rates_of(status: SweepStatus) -> Rates:
-    """What devices can do at most, those of past runs too: measured ceilings, else the
-    specification, else a guess.
+    """Return a function that states the highest rates of devices, including those of past runs.
+
+    It prefers measured ceilings to the specification, and the specification to a guess.
     """
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}

@@ -1,4 +1,4 @@
-"""Planned points and past runs side by side, as columns: what a prediction is made from."""
+"""Planned points and past runs as columns: the inputs of a prediction."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from paradnn.store.files import read_json
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import ADDED_PARAMS
 
-#: FLOP/s and B/s that one of these devices can do at most, and cores of its host: of a device,
-#: framework and precision.
+#: Returns the highest FLOP/s and B/s of one device, and the number of cores of its host. The
+#: arguments are the device, the framework and the precision.
 Rates = Callable[[str, str, str], tuple[float, float, float]]
-#: The session that is to come.
-PLANNED = "planned"
+#: The session id of planned points.
+PLANNED_SESSION = "planned"
 _COSTS = ("flops_per_step", "bytes_per_step", "parameters")
-#: Keys that may change a step's time beside the model's and the batch.
-_WORDS = (
+#: Keys that may change a step's time, apart from the model's keys and the batch size.
+_SETTINGS = (
     "mode",
     "precision",
     "compile",
@@ -41,11 +41,12 @@ _WORDS = (
     "hosts",
     "data.name",
 )
-_WORD_GROUPS = ("framework.", "platform.")
-#: Groups of keys that do not change what a step is.
-_ASIDE = ("measure", "software", "replicate", "seed", "scenario", "task")
+#: Prefixes of further such keys.
+_SETTING_GROUPS = ("framework.", "platform.")
+#: Groups of keys that do not change a step.
+_IGNORED_GROUPS = ("measure", "software", "replicate", "seed", "scenario", "task")
 
-#: What the time of a point depends on, of the group `measure`: seconds, or counts of blocks.
+#: Keys of the group `measure` that the time of a point depends on: seconds, or counts of blocks.
 MEASURE_KEYS = (
     "min_seconds",
     "min_blocks",
@@ -54,27 +55,34 @@ MEASURE_KEYS = (
     "warmup_seconds",
     "timeout",
 )
-#: Phases that each process of a point has; a profile has the first alone, and all are recorded at
-#: once.
-EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
-#: A worker's first start is longer than this: it waits for the framework's import, which is counted
-#: apart. What it is followed by in the further processes of its point is shorter than the second,
-#: each.
+#: Phases that each process of a point has. Only the first process has a profile, and all processes
+#: are recorded at once.
+PHASES_PER_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
+#: The first start of a worker takes longer than this, since it imports the framework. The forecast
+#: counts that import separately.
 IMPORT_SECONDS = 0.5
-_FURTHER = 0.1
-#: What `stated_noise` takes, as metrics of runs.
+#: The start of each further process of a point takes less than this.
+_FURTHER_START_SECONDS = 0.1
+#: The metrics of runs that `stated_noise` takes.
 NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes", "blocks", "step_time_error")
-#: Blocks of a single process where a run does not say.
-_USUAL_BLOCKS = 20.0
+#: Blocks of a single process if the run does not state them.
+_DEFAULT_BLOCKS = 20.0
+#: Layers, and numbers of an example's input and target, of a model that this version does not know.
+_UNKNOWN_LAYERS = 10
+_UNKNOWN_SIZES = (1000, 10)
 
 
 @dataclass(frozen=True)
 class Table:
-    """n points or runs, an entry each in every column.
+    """n points or runs. Every column has one entry per row.
 
-    rows: keys as the store keeps them. sessions: the sweep that measured it, or is to. costs: (n,
-    3) FLOPs and bytes of a step, parameters. peaks: (n, 3) FLOP/s and B/s of one device, cores of
-    the host. load: runnable threads of the host beside it, NaN where unknown.
+    Attributes:
+        rows: Params by key, as the store keeps them.
+        environments: Ids of the environments.
+        sessions: The sweep that measured the run, or `PLANNED_SESSION`.
+        costs: FLOPs per step, bytes per step and parameters (n, 3).
+        peaks: FLOP/s and B/s of one device, and cores of the host (n, 3).
+        load: Runnable threads on the host during the run (n,), NaN where unknown.
     """
 
     rows: Sequence[Mapping[str, str]]
@@ -88,26 +96,25 @@ class Table:
         return len(self.rows)
 
     def text(self, key: str) -> NDArray[np.str_]:
-        """(n,) values of one key as text, "null" where a row lacks it."""
+        """Return the values (n,) of a key as text, "null" where a row lacks it."""
         return np.array([row.get(key, "null") for row in self.rows], dtype=str)
 
     def number(self, key: str) -> Array:
-        """(n,) values of one key as numbers, NaN where they are none."""
-        values = (_value(row.get(key, "null")) for row in self.rows)
+        """Return the values (n,) of a key as numbers, NaN where they are not numbers."""
+        values = [_parse_value(row.get(key, "null")) for row in self.rows]
         return np.array(
             [value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float
         )
 
     def count(self, key: str) -> Array:
-        """(n,) values of one key that counts from one, which what says nothing is taken for."""
+        """Return the values (n,) of a key as numbers of at least 1, and 1 where there is none."""
         return np.asarray(np.fmax(self.number(key), 1.0))
 
     @cached_property
     def model_keys(self) -> list[str]:
-        """The keys of models that any row has, but for the name."""
-        return sorted(
-            {key for row in self.rows for key in row if key.startswith("model.")} - {"model.name"}
-        )
+        """The keys of model options that any row has, without the name."""
+        keys = {key for row in self.rows for key in row if key.startswith("model.")}
+        return sorted(keys - {"model.name"})
 
     @cached_property
     def families(self) -> list[str]:
@@ -116,91 +123,106 @@ class Table:
 
     @cached_property
     def layers(self) -> Array:
-        """(n,) layers; ten for a model that this version does not know."""
-        return np.array(self._of_models(Model.layer_count, 10), dtype=float)
+        """Numbers of layers (n,); 10 for a model that this version does not know."""
+        return np.array(self._for_models(Model.layer_count, _UNKNOWN_LAYERS), dtype=float)
 
     @cached_property
     def examples(self) -> Array:
-        """(n, 2) numbers of an example's input and of its target, a one for each class; of a model
-        that this version does not know a thousand and ten.
-        """
-        return np.array(self._of_models(Model.example_sizes, (1000, 10)), dtype=float).reshape(
-            -1, 2
-        )
+        """Sizes of an example's input and of its target (n, 2).
 
-    def _of_models(self, figure: Callable[[Model], Any], unknown: Any) -> list[Any]:
-        models = (
-            tuple(item for item in row.items() if item[0].startswith("model.")) for row in self.rows
-        )
-        return [of_model(items, figure, unknown) for items in models]
+        A class counts as one number. A model that this version does not know counts as 1000 and 10.
+        """
+        sizes = self._for_models(Model.example_sizes, _UNKNOWN_SIZES)
+        return np.array(sizes, dtype=float).reshape(-1, 2)
+
+    def _for_models(self, function: Callable[[Model], Any], default: Any) -> list[Any]:
+        """Call a function with the model of each row."""
+        results = []
+        for row in self.rows:
+            items = tuple(item for item in row.items() if item[0].startswith("model."))
+            results.append(call_with_model(items, function, default))
+        return results
 
     @cached_property
-    def words(self) -> list[frozenset[tuple[str, str]]]:
-        """What may change a step's time and is not at its default, as (key, value)."""
+    def settings(self) -> list[frozenset[tuple[str, str]]]:
+        """The settings of each row that may change a step's time, without those at their default.
+
+        A setting is a pair of key and value.
+        """
         point = as_params(point_request(Point(model=None)))  # type: ignore[arg-type]
-        usual = {
-            **ADDED_PARAMS,
-            **{key: value for key, value in point.items() if key != "model"},
-        }.items()
+        point.pop("model", None)
+        defaults = {**ADDED_PARAMS, **point}.items()
         return [
             frozenset(
-                item
-                for item in row.items() - usual
-                if item[0] in _WORDS or item[0].startswith(_WORD_GROUPS)
+                (key, value)
+                for key, value in row.items() - defaults
+                if key in _SETTINGS or key.startswith(_SETTING_GROUPS)
             )
             for row in self.rows
         ]
 
     @cached_property
     def steps(self) -> list[str]:
-        """What distinguishes one step from another."""
-        items = (
-            ((key, value) for key, value in sorted(row.items()) if value != "null")
-            for row in self.rows
-        )
-        aside = {*_ASIDE, *(work.group for work in WORKLOADS.values() if work.step_ignores_keys)}
-        return [
-            "|".join(f"{key}={value}" for key, value in row if key.split(".")[0] not in aside)
-            for row in items
-        ]
+        """A text for each row that is the same for rows with the same step."""
+        ignored = {*_IGNORED_GROUPS}
+        ignored |= {work.group for work in WORKLOADS.values() if work.step_ignores_keys}
+        steps = []
+        for row in self.rows:
+            items = [
+                f"{key}={value}"
+                for key, value in sorted(row.items())
+                if value != "null" and key.split(".")[0] not in ignored
+            ]
+            steps.append("|".join(items))
+        return steps
 
     @property
     def profiled(self) -> NDArray[np.bool_]:
-        """(n,) whether its steps are profiled after they are timed."""
-        return np.asarray(
-            (self.text("measure.profile") == "true") | (self.text("measure.keep_trace") == "true")
-        )
+        """Whether the steps of each row are profiled after they are timed (n,)."""
+        has_profile = self.text("measure.profile") == "true"
+        keeps_trace = self.text("measure.keep_trace") == "true"
+        return np.asarray(has_profile | keeps_trace)
 
 
-def _known(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
-    """(n, 3) costs of 1 at least, by which they are divided; of 1 where they are known once the row
-    was measured.
+def _at_least_one(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
+    """Return the costs (n, 3), at least 1 each, because the model takes their logarithms.
+
+    The costs of a family that counts them during a measurement are replaced by 1.
     """
-    names = {name for name, family in FAMILIES.items() if family.options.is_counted}
-    counted = np.array([[row.get("model.name") in names] for row in rows], dtype=bool).reshape(
-        -1, 1
-    )
-    return np.asarray(np.where(counted, 1.0, np.maximum(costs, 1.0)))
+    counted = {name for name, family in FAMILIES.items() if family.options.is_counted}
+    is_counted = np.array([[row.get("model.name") in counted] for row in rows], dtype=bool)
+    return np.asarray(np.where(is_counted.reshape(-1, 1), 1.0, np.maximum(costs, 1.0)))
 
 
 @functools.lru_cache(maxsize=65536)
-def of_model(items: tuple[tuple[str, str], ...], figure: Callable[..., Any], unknown: Any) -> Any:
-    """`figure` of the model that items of a row say as the store keeps them, and of the row's other
-    keys by name; `unknown` of a model that this version does not know.
+def call_with_model(
+    items: tuple[tuple[str, str], ...], function: Callable[..., Any], default: Any
+) -> Any:
+    """Call a function with the model of a row.
+
+    Args:
+        items: Keys and values of the row, as the store keeps them.
+        function: Its arguments are the model, and the keys of `items` that are not the model's.
+        default: The result for a model that this version does not know or cannot use.
     """
-    row = {key: _value(text) for key, text in items}
-    model = {key.removeprefix("model."): row.pop(key) for key in [*row] if key.startswith("model.")}
+    row = {key: _parse_value(text) for key, text in items}
+    options = {}
+    for key in list(row):
+        if key.startswith("model."):
+            options[key.removeprefix("model.")] = row.pop(key)
     try:
-        return figure(make_model(model), **row)
+        return function(make_model(options), **row)
     except (KeyError, TypeError, ValueError, ArithmeticError, ConfigError):
-        return unknown
+        return default
 
 
-_LARGEST_SIZE = 10**18  # a number in a store that is larger is no size of anything
+#: A larger number in a store is not a size.
+_LARGEST_SIZE = 10**18
 
 
 @functools.lru_cache(maxsize=65536)
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
+    """Return the value of a param, or its text if it is not valid JSON or too large."""
     try:
         value = read_json(text)
     except ValueError:
@@ -211,46 +233,67 @@ def _value(text: str) -> Any:
 
 
 def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
-    """Every field of the points' `Costs`, (n,) each."""
-    found = np.empty((len(points), len(fields(Costs))))
+    """Return every field of the points' `Costs` as a column (n,)."""
+    names = [entry.name for entry in fields(Costs)]
+    costs = np.empty((len(points), len(names)))
     for index, point in enumerate(points):
-        found[index] = tuple(vars(step_costs(point)).values())
-    return dict(zip((entry.name for entry in fields(Costs)), found.T, strict=True))
+        costs[index] = tuple(vars(step_costs(point)).values())
+    return dict(zip(names, costs.T, strict=True))
 
 
-def row_of(point: Point) -> dict[str, str]:
-    """The keys of `point` as the store keeps them."""
+def point_params(point: Point) -> dict[str, str]:
+    """Return the keys and values of a point as the store keeps them."""
     return as_params(point_request(point))
 
 
-def table_of_points(
+def make_table(
     points: Sequence[Point], environments: Sequence[str], devices: Sequence[str], rates: Rates
 ) -> Table:
-    """The table of planned points, from the ids and devices of their environments."""
+    """Return the table of planned points.
+
+    Args:
+        points: The n points.
+        environments: The ids of their environments.
+        devices: The names of the devices of these environments.
+        rates: What the devices can do at most.
+    """
     columns = cost_columns(points)
     costs = np.stack([columns[name] for name in _COSTS], axis=1)
-    load = np.full(len(points), np.nan)
-    # As past runs have them, with keys that points no longer have: else nothing planned is like
-    # anything measured.
-    rows = [{**ADDED_PARAMS, **row_of(point)} for point in points]
-    peaks = _peaks(rows, devices, rates)
-    return Table(rows, environments, [PLANNED] * len(points), _known(costs, rows), peaks, load)
+    # Past runs have keys that points no longer have. Planned points get them too, so that they
+    # match past runs.
+    rows = [{**ADDED_PARAMS, **point_params(point)} for point in points]
+    return Table(
+        rows=rows,
+        environments=environments,
+        sessions=[PLANNED_SESSION] * len(points),
+        costs=_at_least_one(costs, rows),
+        peaks=_peaks(rows, devices, rates),
+        load=np.full(len(points), np.nan),
+    )
 
 
 def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rates) -> Array:
-    names = ((row.get("framework.name", ""), row.get("precision", "")) for row in rows)
-    peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
+    """Return the peaks (n, 3) of the devices of some rows."""
+    peaks = [
+        rates(device, row.get("framework.name", ""), row.get("precision", ""))
+        for device, row in zip(devices, rows, strict=True)
+    ]
     return np.array(peaks, dtype=float).reshape(-1, 3)
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """Measured runs, an entry each in every column; NaN where a run has none.
+    """n measured runs. Every column has one entry per run, NaN where a run has no value.
 
-    step: seconds. phases: name -> seconds; those in `EACH_PROCESS` of one process. warmup_blocks:
-    of one process before the measured ones, calibration included. steady: 1 or 0. gaps: seconds
-    until the session's next point began, unless the processes of several points took turns. noise:
-    standard deviation of the logarithm of `step`, from its interval.
+    Attributes:
+        table: The runs as rows.
+        step: Seconds (n,) of a step.
+        phases: Seconds (n,) by phase. The phases in `PHASES_PER_PROCESS` are per process.
+        warmup_blocks: Blocks (n,) of one process before the measured blocks, with calibration.
+        steady: 1 if the run reached a steady state, else 0 (n,).
+        gaps: Seconds (n,) between the starts of the run and of the next point in its session. NaN
+            if the processes of several points took turns.
+        noise: Standard deviations (n,) of the logarithm of `step`, from the intervals of the runs.
     """
 
     table: Table
@@ -265,9 +308,10 @@ class RunHistory:
         return len(self.step)
 
     @classmethod
-    def of(cls, runs: Sequence[CompletedRun], rates: Rates) -> RunHistory:
-        """What measured runs say; those without a step time, or of another version's making, say
-        nothing.
+    def from_runs(cls, runs: Sequence[CompletedRun], rates: Rates) -> RunHistory:
+        """Return the history of the runs that a prediction can use.
+
+        Runs without a step time, and runs of a version with other metrics, are skipped.
         """
         ordered = sorted(runs, key=lambda run: run.start)
         gaps = _gaps(ordered)
@@ -276,93 +320,111 @@ class RunHistory:
         def metric(name: str) -> Array:
             return np.array([run.metrics.get(name, np.nan) for run in usable], dtype=float)
 
-        # A key that came later than a run counts as what it had.
+        # A run that is older than a key counts as having the key's former behavior.
         rows = [{**ADDED_PARAMS, **run.params} for run in usable]
+        costs = np.stack([metric(name) for name in _COSTS], axis=1)
         table = Table(
-            rows,
+            rows=rows,
             environments=[run.tags.get("environment_id", "") for run in usable],
             sessions=[run.tags.get("sweep_id", run.run_id) for run in usable],
-            costs=_known(np.stack([metric(name) for name in _COSTS], axis=1), rows),
+            costs=_at_least_one(costs, rows),
             peaks=_peaks(rows, [run.tags.get("device", "") for run in usable], rates),
             load=metric("load_average"),
         )
         processes = np.nan_to_num(metric("processes"), nan=1.0)
         phases = {name: metric(f"phase_{name}_seconds") for name in PHASES}
         # The mean over several processes would hide an import.
-        imported = (processes > 1) & (phases["start"] > IMPORT_SECONDS + _FURTHER * (processes - 1))
-        phases["start"] = np.where(imported, np.nan, phases["start"])
+        longest_start = IMPORT_SECONDS + _FURTHER_START_SECONDS * (processes - 1)
+        has_import = (processes > 1) & (phases["start"] > longest_start)
+        phases["start"] = np.where(has_import, np.nan, phases["start"])
+        for name in PHASES_PER_PROCESS:
+            phases[name] = phases[name] / processes
+        steady_values = {"true": 1.0, "false": 0.0}
         return cls(
             table=table,
             step=metric("step_time_ms") / 1e3,
-            phases={
-                name: seconds / processes if name in EACH_PROCESS else seconds
-                for name, seconds in phases.items()
-            },
+            phases=phases,
             warmup_blocks=metric("warmup_blocks") / processes,
             steady=np.array(
-                [
-                    {"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan)
-                    for run in usable
-                ]
+                [steady_values.get(run.tags.get("steady", ""), np.nan) for run in usable]
             ),
             gaps=np.array([gaps.get(run.run_id, np.nan) for run in usable]),
-            noise=stated_noise(*map(metric, NOISE_METRICS)),
+            noise=stated_noise(*(metric(name) for name in NOISE_METRICS)),
         )
 
 
 def _is_usable(run: CompletedRun) -> bool:
-    numbers = [
-        run.metrics.get(name, np.nan)
-        for name in ("step_time_ms", "flops_per_step", "bytes_per_step")
-    ]
+    """Whether a run succeeded and has the numbers that a prediction needs."""
+    if run.tags.get("outcome") != "ok":
+        return False
+    for name in ("step_time_ms", "flops_per_step", "bytes_per_step"):
+        value = run.metrics.get(name, np.nan)
+        if not np.isfinite(value) or value <= 0:
+            return False
+    if not run.metrics.get("parameters", np.nan) >= 0:  # a kernel has 0
+        return False
     settings = [run.params.get(f"measure.{name}", "") for name in MEASURE_KEYS]
-    return (
-        run.tags.get("outcome") == "ok"
-        and all(np.isfinite(value) and value > 0 for value in numbers)
-        and run.metrics.get("parameters", np.nan) >= 0  # a kernel has none
-        and all(text.replace(".", "", 1).replace("e-", "", 1).isdigit() for text in settings)
-    )
+    return all(text.replace(".", "", 1).replace("e-", "", 1).isdigit() for text in settings)
 
 
 def _gaps(runs: Sequence[CompletedRun]) -> dict[str, float]:
-    """By run, in the order of their start, the seconds until the next of its session, both of one
-    process.
+    """Return the seconds from the start of each run to the start of the next one in its session.
+
+    Only pairs in which each point has one process count.
+
+    Args:
+        runs: Runs in the order of their starts.
     """
     gaps: dict[str, float] = {}
-    latest: dict[str, CompletedRun] = {}  # the last run of each session
+    latest: dict[str, CompletedRun] = {}  # the last run of each session so far
     for run in runs:
         session = run.tags.get("sweep_id")
-        if session:
-            before = latest.get(session)
-            if before and all(one.metrics.get("processes", 1) == 1 for one in (before, run)):
-                gaps[before.run_id] = run.start - before.start
-            latest[session] = run
+        if not session:
+            continue
+        previous = latest.get(session)
+        latest[session] = run
+        if previous is None:
+            continue
+        if previous.metrics.get("processes", 1) == 1 and run.metrics.get("processes", 1) == 1:
+            gaps[previous.run_id] = run.start - previous.start
     return gaps
 
 
 def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error: Array) -> Array:
-    """Standard deviations of the logarithms of step times (n,): their `error`, of a single process
-    as if the interval that follows from it were Student's of `stated_freedom`; where a run has
-    none, from its 95% interval.
+    """Return the standard deviations (n,) of the logarithms of step times, as the runs state them.
+
+    A run of several processes states its standard error. For a single process, the standard error
+    gives an interval. That interval is read as one of Student's t with `stated_freedom` degrees of
+    freedom. If a run has no standard error, its 95% interval is read in the same way.
+
+    Args:
+        low: Lower ends (n,) of the 95% intervals.
+        high: Upper ends (n,) of the 95% intervals.
+        processes: Numbers (n,) of processes.
+        blocks: Numbers (n,) of blocks, NaN where unknown.
+        error: Standard errors (n,) of the logarithms, NaN where unknown.
     """
+    has_error = np.isfinite(error)
     with np.errstate(invalid="ignore", divide="ignore"):
-        halves = np.where(
-            np.isfinite(error) & (processes <= 1),
+        half_widths = np.where(
+            has_error & (processes <= 1),
             stdtrit(np.inf, 0.975) * error,
             np.log(high / low) / 2,
         )
-    known = np.where(np.isfinite(halves) & (halves > 0), halves, np.nan)
+    is_known = np.isfinite(half_widths) & (half_widths > 0)
+    known = np.where(is_known, half_widths, np.nan)
     noise = known / stdtrit(stated_freedom(processes, blocks), 0.975)
-    return np.asarray(np.where(np.isfinite(error) & (processes > 1), error, noise))
+    return np.asarray(np.where(has_error & (processes > 1), error, noise))
 
 
 def stated_freedom(processes: Array, blocks: Array) -> Array:
-    """(n,) degrees of freedom of runs' intervals: processes less one; of a single process a quarter
-    of its blocks.
+    """Return the degrees of freedom (n,) of the intervals of runs.
 
-    The interval of one process is over its blocks, which are correlated in time. A quarter was
-    found by simulation: the figure of merit of 12 points of 6 to 40 blocks each, AR(1) with a
-    coefficient of 0 .. 0.7, is covered by 92 to 100%.
+    They are the number of processes minus one. For a single process, they are a quarter of its
+    blocks, because the interval is over blocks, which are correlated in time. The quarter comes
+    from a simulation of the figure of merit of 12 points. With 6 to 40 blocks each and AR(1)
+    coefficients of 0 to 0.7, its intervals covered the truth in 92% to 100% of the cases.
     """
-    of_blocks = np.maximum(np.where(np.isfinite(blocks), blocks, _USUAL_BLOCKS) / 4, 2.0)
+    known_blocks = np.where(np.isfinite(blocks), blocks, _DEFAULT_BLOCKS)
+    of_blocks = np.maximum(known_blocks / 4, 2.0)
     return np.asarray(np.where(processes > 1, processes - 1, of_blocks))

@@ -28,7 +28,7 @@ from analysis.store.load import (
 from paradnn.core.errors import ConfigError, DataError, ParadnnError
 from paradnn.designs.adaptive import _number
 from paradnn.families import Model
-from paradnn.forecast.table import of_model
+from paradnn.forecast.table import call_with_model
 from paradnn.store.bundle import FORMAT
 from paradnn.store.files import inside, unpack, whole_file
 from paradnn.store.runs import OWNER
@@ -310,7 +310,7 @@ def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
     for packed in (deep.encode() * 20, b"[]", b'{"a": {"base64": 1}}'):
         with pytest.raises(DataError, match=r"files\.json is damaged"):
             unpack(packed)
-    assert of_model((("model.name", "fc"), ("model.nodes", deep)), Model.layer_count, 7) == 7
+    assert call_with_model((("model.name", "fc"), ("model.nodes", deep)), Model.layer_count, 7) == 7
     run = RUN | {"params": {"model.name": "fc", "model.nodes": deep, "batch_size": "4"}}
     store = str(
         crafted(tmp_path / "b.zip", {"artifacts/r1/environment.json": deep.encode() * 20}, run)

@@ -14,7 +14,7 @@ from paradnn.config.settings import Settings, Sweep, Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.families.fc import FullyConnected
-from paradnn.forecast.table import row_of
+from paradnn.forecast.table import point_params
 from paradnn.session.design import DesignPoint, RecordedPoint, SweepDesign
 from paradnn.session.environments import current_environments
 from paradnn.session.record import point_tags
@@ -126,6 +126,6 @@ class World:
         metrics = measured if outcome == "ok" else {}
         now = int(time.time() * 1000)
         record = Record(
-            "a point", outcome, visit.excluded, row_of(point), metrics, tags, {}, now, now
+            "a point", outcome, visit.excluded, point_params(point), metrics, tags, {}, now, now
         )
         return RecordedPoint.of_record(tracker.record(claim, record, dict), record)

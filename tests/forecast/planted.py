@@ -13,7 +13,7 @@ from paradnn.families.rnn import Recurrent
 from paradnn.forecast.history import CompletedRun
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.table import RunHistory, Table, row_of, table_of_points
+from paradnn.forecast.table import RunHistory, Table, make_table, point_params
 
 DEVICE = "a planted machine"
 HOME = "home"
@@ -115,7 +115,9 @@ class Machine:
             "steady": "true",
         }
         tags |= {"kind": "point", "source": "measured"}
-        return CompletedRun(f"{self.name}-{number}", 5.0 * number, row_of(point), metrics, tags)
+        return CompletedRun(
+            f"{self.name}-{number}", 5.0 * number, point_params(point), metrics, tags
+        )
 
     def session(self, name: str, points: list[Point]) -> list[CompletedRun]:
         """The runs of one session."""
@@ -131,14 +133,14 @@ def rates(device: str, framework: str, precision: str) -> tuple[float, float, fl
 def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
     """Points that are to be measured on the planted machine."""
     count = len(points)
-    return table_of_points(points, [environment] * count, [DEVICE] * count, rates)
+    return make_table(points, [environment] * count, [DEVICE] * count, rates)
 
 
 def expected_times(
     runs: Sequence[CompletedRun], points: Sequence[Point], environment: str = HOME
 ) -> PointTimes:
     """What is predicted of points from past runs."""
-    past = RunHistory.of(runs, rates)
+    past = RunHistory.from_runs(runs, rates)
     planned = planned_table(points, environment)
     return point_times(
         past, planned, 300, StepTimeModel.fit(past.table, past.step, past.noise).predict(planned)

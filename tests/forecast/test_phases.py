@@ -224,7 +224,7 @@ def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
     runs[10] = replace(runs[10], tags={**runs[10].tags, **lost}, metrics={})
     expected = expected_times(runs, [fc(2, 128, 256)])
     assert np.median(expected.phases["between"]) < 2.0
-    assert len(RunHistory.of(runs, rates)) == 39
+    assert len(RunHistory.from_runs(runs, rates)) == 39
 
 
 def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
@@ -235,6 +235,6 @@ def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
         replace(run, metrics={**run.metrics, "processes": 5.0, "phase_start_seconds": seconds})
         for run, seconds in zip(runs, (1.28, 0.1), strict=True)
     ]
-    start = RunHistory.of(several, rates).phases["start"]
+    start = RunHistory.from_runs(several, rates).phases["start"]
     assert np.isnan(start[0])
     assert start[1] == pytest.approx(0.02)

@@ -10,7 +10,7 @@ import pytest
 from paradnn.config.point import Point
 from paradnn.families.kernels import Gemm
 from paradnn.forecast.predict import StepTimeModel, _groups
-from paradnn.forecast.table import RunHistory, row_of
+from paradnn.forecast.table import RunHistory, point_params
 from tests.conftest import depth
 from tests.forecast.planted import (
     QUICK,
@@ -82,7 +82,7 @@ def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
         replace(run, metrics={**run.metrics, "step_time_ms": 1.5e3 * machine.law(odd)})
         for run in (machine.run(again(odd, number), 100 + number) for number in range(1, 4))
     ]
-    runs = [run for run in runs if run.params != row_of(odd)] + slow
+    runs = [run for run in runs if run.params != point_params(odd)] + slow
     expected = expected_times(runs, [again(odd, 9), again(points[8], 9)])
     ratio = np.median(expected.step, axis=1) / [machine.law(odd), machine.law(points[8])]
     assert ratio[0] > 1.2
@@ -95,7 +95,7 @@ def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
     """
     random = np.random.default_rng(8)
     machine = Machine(random)
-    runs = RunHistory.of(machine.session("first", grid(random, 30)), rates)
+    runs = RunHistory.from_runs(machine.session("first", grid(random, 30)), rates)
     points = [fc(4, 512, 256), again(fc(4, 512, 256), 1), fc(4, 1024, 256), lstm(100, 64)]
     times = StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(planned_table(points))
     certain = replace(times, freedom=1e9)  # without the tails of few observations
@@ -126,7 +126,7 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:
         replace(runs[2], params=broken),
         *runs[3:],
     ]
-    assert len(RunHistory.of(runs, rates)) == 19
+    assert len(RunHistory.from_runs(runs, rates)) == 19
     assert np.isfinite(expected_times(runs, [fc(2, 128, 256)]).seconds).all()
 
 
@@ -156,7 +156,7 @@ def test_a_prediction_does_not_hang_on_the_order_of_a_set() -> None:
     table = planned_table(
         [fc(4, 64, 32), fc(4, 64, 32, precision="bfloat16", compile="xla", devices=2)]
     )
-    words = {pair for row in table.words for pair in row}
+    words = {pair for row in table.settings for pair in row}
     assert len(words) >= 3
     columns = [pair for name in _groups(table) for pair in words if name == ("group", pair)]
     assert columns == sorted(words), "the same in every process, whatever its hashes"

@@ -197,7 +197,7 @@ def test_a_fit_takes_one_thread_and_leaves_them_as_they_were() -> None:
         with one_thread():
             assert threads() == {1}
         assert one_thread()(threads)() == {1}
-        runs = RunHistory.of(Machine(random).session("one", points), rates)
+        runs = RunHistory.from_runs(Machine(random).session("one", points), rates)
         model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
         model.predict(planned_table(points))
         assert threads() == {3}
