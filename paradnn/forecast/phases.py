@@ -62,8 +62,8 @@ _ARITHMETIC = (
     "latency",
     *(name for work in WORKLOADS.values() for name in work.role(ResultDescription).phases),
 )
-#: Typical seconds of a phase without data: the minimum, per layer, per parameter, and for a profiled
-#: point (to draw the figure). For compile and profile, their steps come on top.
+#: Typical seconds of a phase without data: the minimum, per layer, per parameter, and for a
+#: profiled point (to draw the figure). For compile and profile, their steps come on top.
 _TYPICAL = {
     "build": (0.08, 0.012, 1e-8, 0.0),
     "compile": (0.2, 0.045, 1e-8, 0.0),
@@ -78,8 +78,8 @@ _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
 #: Factor of the compile time of torch.compile, which compiles every kernel with a C++ compiler.
 _TORCH_COMPILE = 30.0
 #: Prior of the steady state: the number of "steady" verdicts, and the number of blocks until them.
-#: Past runs add at most the third number of blocks, since the load of the machine may change between
-#: sessions.
+#: Past runs add at most the third number of blocks, since the load of the machine may change
+#: between sessions.
 _STEADY = (1.8, 12.0, 60.0)
 
 
