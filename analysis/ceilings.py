@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from analysis.lazy import np, pd
 from paradnn.core.errors import ParadnnError
@@ -85,7 +86,7 @@ def remeasure_command(rows: pd.DataFrame) -> str:
             return str(commands[0])
     words = []
     for option, column in (("platform", "platform.name"), ("framework", "framework.name")):
-        values = rows[column].dropna().unique() if column in rows else ()
+        values = list(rows[column].dropna().unique()) if column in rows else []
         if len(values) == 1:
             words.append(f"{option}={values[0]}")
     return shlex.join(["python", "-m", "paradnn.ceilings", *words])
@@ -112,6 +113,7 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
         return frame
     known = _read_ceilings(frame[is_low], store)
     improved = frame.copy()
+    index: Any
     for index, run in frame[is_low].iterrows():
         own = known[known["run_id"].eq(run[_CEILINGS_RUN])]
         if own.empty:

@@ -210,8 +210,8 @@ def settings(frame: pd.DataFrame) -> list[str]:
 
     They may change the speed of a run.
     """
-    names = [name for name in frame if str(name).startswith(_SETTING_PREFIXES) and name != PRICE]
-    return [name for name in names if frame[name].nunique(dropna=False) > 1]
+    names = [name for name in map(str, frame) if name.startswith(_SETTING_PREFIXES)]
+    return [name for name in names if name != PRICE and frame[name].nunique(dropna=False) > 1]
 
 
 def split_by_settings(
@@ -239,7 +239,7 @@ def split_by_settings(
     return parts
 
 
-def _format_setting(name: str, value: object) -> str:
+def _format_setting(name: str, value: Any) -> str:
     if pd.isna(value):
         return not_recorded(name)
     if name in _SELF_EXPLANATORY:

@@ -152,7 +152,7 @@ def make_heat_maps(
     x_axis, x_positions = _make_axis(placed, columns[0])
     y_axis, y_positions = _make_axis(placed, columns[1])
     placed = placed.assign(i=x_positions, j=y_positions)
-    parts = []
+    parts: list[pd.DataFrame] = []
     notes = {}
     run_ids: list[str] = []
     for group in family_groups(placed):

@@ -1,9 +1,9 @@
-"""`speedup --operations`: A over B operation by operation against their arithmetic intensity (the
-paper's Figure 6).
+"""Speedup of A over B by type of operation, and what limits the operations (`speedup
+--operations`).
 
-An operation left of the ridge is limited by memory: what it gains from B to A is what the memory
-gained. Starts from operation tables (`analysis.store.load.load_types`), paired by point and type of
-operation.
+This is the paper's Figure 6: speedups over arithmetic intensity. An operation left of the ridge is
+limited by memory, so its speedup is that of the memory bandwidth. The input are the tables of
+`analysis.store.load.load_types`, paired by point and type of operation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPE = "operation_type"
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it,
 # output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
-#: What a run is of and when it was measured, beside what identifies its point.
+#: Columns that state what a run measures and when, in addition to those that identify its point.
 _SESSION = ("start_time", "sweep_id", "session_id", "sweep_order", "host")
 _RUN = ("run_id", "family", "device", "outcome", *_SESSION, "source")
 
@@ -54,13 +54,18 @@ class Level(StrEnum):
 
 
 class OperationSpeedup(NamedTuple):
-    """`operations`: a row for each type of operation in each pair of points, with the columns of
-    `pairing.pair` (a, b in FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric
-    mean of both sides), `share` of the time on the side where it is greater, `bandwidth_gain` and
-    `level` (a value of Level). `levels`: a row for each level, with operations, points, geometric
-    mean and interval of the speedup, and where memory limits the mean `bandwidth_gain`. `gain`:
-    (mean, low, high) of the bandwidth gain, from the level `gain_from`; NaN and None without
-    memory-bound operations. `small`: operations left out for their share.
+    """Speedups of operation types.
+
+    Attributes:
+        operations: a row for each type of operation in each pair of points, with the columns of
+            `pairing.pair` (a and b in FLOP/s); `operation_type`; `arithmetic_intensity` (FLOP/B,
+            the geometric mean of both sides); `share` of the time on the side with the larger one;
+            `bandwidth_gain`; and `level`, a value of `Level`.
+        levels: a row for each level: operations, points, geometric mean of the speedup with its
+            interval, and for memory-bound levels the mean `bandwidth_gain`.
+        gain: the bandwidth gain with its interval; NaN without memory-bound operations.
+        gain_from: the level that the gain is taken from; None without memory-bound operations.
+        small: number of operations that are omitted because of their share.
     """
 
     operations: pd.DataFrame
@@ -71,11 +76,13 @@ class OperationSpeedup(NamedTuple):
 
 
 def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
-    """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be
-    paired.
+    """Compare the operations of A's profiled runs with those of B's.
 
-    The ridge points (FLOP/B) are those of the sides' roofs; none where one of these is unknown:
-    half a knowledge would call operations memory-bound that are so on one side alone.
+    The ridge points (FLOP/B) are those of both sides' roofs. If one of them is unknown, none is
+    used: operations could be called memory-bound that are so on one side only.
+
+    Raises:
+        NotEnoughData: no operations can be paired.
     """
     from analysis.store.load import load_types
 
@@ -103,8 +110,9 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
 def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> Iterator[str]:
     called = " over ".join(sides.display_names)
     yield (
-        f"{sides.explain_names()}Speedup of {called} in the FLOP rate of {len(of.operations)} operation types in paired "
-        f"points; {of.small} below 1% of the time are left out."
+        f"{sides.explain_names()}Speedup of {called} in the FLOP rate of "
+        f"{counted(len(of.operations), 'operation type')} in paired points; {of.small} below 1% of "
+        "the time are omitted."
     )
     for row in of.levels.to_dict("records"):
         mean = format_mean(
@@ -115,14 +123,17 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
         yield f"{row['level']}: {mean} over {operations} in {points}."
     if not ridges:
         yield (
-            "No ridge point is known, so memory-bound operations cannot be identified: measure the ceilings."
+            "No ridge point is known, so memory-bound operations cannot be identified. Measure the "
+            "ceilings: python -m paradnn.ceilings"
         )
     elif of.gain_from is None:
-        yield "No operation is memory-bound on both sides: nothing is said of the bandwidth."
+        yield "No operation is memory-bound on both sides, so the bandwidth gain is unknown."
     else:
         edges = ", ".join(f"{ridge:.3g}" for ridge in ridges)
-        gain = f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': {format_mean(*of.gain)}"
-        yield f"{gain}; ridge at {edges} FLOP/B."
+        yield (
+            f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': "
+            f"{format_mean(*of.gain)}; ridge at {edges} FLOP/B."
+        )
     yield from sides.describe_differences(of.operations, "operation type")
 
 
@@ -133,21 +144,32 @@ def operation_speedup(
     ridges: Sequence[float] = (),
     on: Sequence[str] | None = None,
 ) -> OperationSpeedup:
-    """Pair the operation types of two sides by point and type, and say what limits them.
+    """Pair the operation types of two sides by point and type, and find what limits them.
 
-    speedup = FLOP/s of A / FLOP/s of B while the operation runs. Only operations with FLOPs and a
-    rate on both sides, and with at least MINIMUM_SHARE of the time on one, as in the paper.
-    `ridges` are the ridge points of the sides (FLOP/B): an operation is memory-bound left of them
-    all, compute-bound right of them all.
+    speedup = FLOP/s of A / FLOP/s of B while the operation runs. As in the paper, only operations
+    count that have FLOPs and a rate on both sides, and at least `MINIMUM_SHARE` of the time on one.
 
-    Bandwidth gain: FLOP/s = intensity x B/s, so it is speedup x intensity on B / intensity on A,
-    over operations that memory limits on both sides. That takes out what a larger batch brings to
+    The bandwidth gain is speedup x intensity on B / intensity on A, since FLOP/s = intensity x B/s,
+    over operations that memory limits on both sides. It excludes the gain of a larger batch in
     matrix products, as the paper reasons (section 4.5: 3x at twice the batch is 1.5x of bandwidth).
-    It is taken from operations that are no products where there are any, since these may keep
-    operands on the chip. Exchanges between devices are a level of their own. Means are of points
-    (the geometric mean of a point's operations counts once), intervals over models and batch sizes.
-    Raises NotEnoughData naming what lacks, and as `pair` does.
+    It is taken from operations other than products if there are any, since products may keep
+    operands on the chip.
+
+    Exchanges between devices are a separate level. Means are over points: the geometric mean of a
+    point's operations counts once. Intervals are over models and batch sizes.
+
+    Args:
+        a: runs of A.
+        b: runs of B.
+        types: types of operation of these runs.
+        ridges: ridge points of the sides in FLOP/B. An operation is memory-bound left of all of
+            them, and compute-bound right of all of them.
+        on: columns that identify a point; None for those that both sides share.
+
+    Raises:
+        NotEnoughData: a side has no profiled operations, or nothing can be paired.
     """
+
     one = _rows("A", a, types)
     two = _rows("B", b, types)
     keys = join_columns(one, two)[0] if on is None else list(on)
@@ -178,7 +200,7 @@ def operation_speedup(
 
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
-    """The columns of runs that identify a point and its place, without the runs' own metrics."""
+    """Return the columns of runs that identify a point and its platform, without metrics."""
     return [
         name
         for name in map(str, runs)
@@ -203,11 +225,12 @@ def _by_level(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
-    """A side's operations with FLOPs and a rate, with what identifies their point."""
+    """Return a side's operations with FLOPs and a rate, with the columns of their point."""
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
         raise NotEnoughData(
-            f"none of the {len(side)} runs of {name} was profiled; measure them with a profile"
+            f"no profile in {counted(len(side), 'run')} of {name}; measure with "
+            "measure.profile=true"
         )
     works = (
         (rows["flops"] > 0) & (rows["flops_per_second"] > 0) & (rows["arithmetic_intensity"] > 0)
@@ -226,8 +249,9 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
 
 
 def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
-    """What limits each operation on both sides, from its intensity there."""
-    low, high = (min(ridges), max(ridges)) if len(ridges) else (-np.inf, np.inf)
+    """Return what limits each operation on both sides, from its intensity there."""
+    low = min(ridges, default=-np.inf)
+    high = max(ridges, default=np.inf)
     bound = np.where(types.str.contains(_PRODUCTS), Level.MATMUL.value, Level.OTHER.value)
     other = Level.ACROSS if len(ridges) else Level.UNKNOWN
     found = np.where(np.minimum(a, b) >= high, Level.COMPUTE.value, other.value)
@@ -236,7 +260,7 @@ def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float
 
 
 def _points(found: pd.DataFrame) -> pd.Series:
-    """A number for each pair of points, the same for all its operations."""
+    """Number the pairs of points; all operations of a pair have the same number."""
     made = (*RESULT_COLUMNS, TYPE, "arithmetic_intensity", "share", "bandwidth_gain", "level")
     return found.groupby(
         [name for name in found if name not in made], dropna=False, sort=False
@@ -244,7 +268,7 @@ def _points(found: pd.DataFrame) -> pd.Series:
 
 
 def _mean(rows: pd.DataFrame, column: str) -> Estimate:
-    """The geometric mean of a column over points and its interval."""
+    """Return the geometric mean of a column over points, with its interval."""
     if rows.empty:
         return Estimate(np.nan, np.nan, np.nan)
     points = _points(rows)
@@ -259,8 +283,10 @@ def _mean(rows: pd.DataFrame, column: str) -> Estimate:
 def draw_operations(
     found: OperationSpeedup, ridges: Sequence[float] = (), a: str = "A", b: str = "B"
 ) -> drawing.Figure:
-    """Speedup of each operation against its arithmetic intensity, a mark for each kind of limit,
-    the ridge points dashed and each kind's mean as a line over the intensities it covers.
+    """Draw the speedup of each operation over its arithmetic intensity.
+
+    Each level has its own mark, and its mean is a line over the intensities that it covers. Dashed
+    lines are ridge points.
     """
     drawn, (axes,) = drawing.panels(1, 8.0, 4.4)
     for row in found.levels.to_dict("records"):

@@ -219,7 +219,7 @@ def _aggregate_replicates(
     merged = groups[numbers].median().reset_index()
     replicates = first_ids.value_counts()
     merged["share"] = [
-        _median_with_zeros(shares.to_numpy(), int(replicates[run_id]))
+        _median_with_zeros(shares.to_numpy(), int(replicates[str(run_id)]))
         for (run_id, _), shares in groups["share"]
     ]
     return first, merged
@@ -293,6 +293,7 @@ def make_result(
         single_run: name of the run, if the operations are those of a single one.
         **attributes: further attributes of the result.
     """
+    findings: list[Paragraph | str]
     if single_run:
         table = operations[_COLUMNS].sort_values(
             "share", ascending=False, kind="stable", ignore_index=True

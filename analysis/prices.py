@@ -68,8 +68,9 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
             different currencies.
     """
     devices = sorted(frame["device"].dropna().unique())
-    hosts = frame["host"].dropna().unique() if "host" in frame else []
-    known = {*devices, *hosts}
+    known = {*devices}
+    if "host" in frame:
+        known |= {*frame["host"].dropna().unique()}
     prices: dict[str, float] = {}
     tables: dict[str, Prices] = {}
     for text in given:

@@ -369,9 +369,9 @@ def _descriptive_columns(rows: pd.DataFrame) -> list[str]:
     settings = [name for name in group_columns(rows) if name not in _PLACE]
     by_family = rows.groupby("family")
     sizes = [
-        str(name)
-        for name in rows
-        if str(name).startswith("model.")
+        name
+        for name in map(str, rows)
+        if name.startswith("model.")
         and name != "model.name"
         and (by_family[name].nunique() > 1).any()
     ]

@@ -116,12 +116,12 @@ def _sentences(
         profiled: those with a profile.
     """
     keys = ["family", "settings"]
-    for (family, group_settings), rows in shares.groupby(keys, sort=False):
-        row = rows.iloc[0]
+    for _, rows in shares.groupby(keys, sort=False):
+        row = rows.iloc[0].to_dict()
         head = f"{_group_name(row)}, {_sample_size(row, 'profiled point')}"
         text = f"{head}: {_format_shares(rows, _NAMED_CATEGORIES)}."
-        is_group = types["family"].eq(family) & types["settings"].eq(group_settings)
-        details = ()
+        is_group = types["family"].eq(row["family"]) & types["settings"].eq(row["settings"])
+        details: tuple[str, ...] = ()
         if is_group.any():
             details = (f"Leading types: {_format_shares(types[is_group], _NAMED_TYPES)}.",)
         yield Paragraph(text, details)
@@ -291,9 +291,10 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     groups = {}
     looks = {}
     for _, rows in table.groupby(["family", "settings"], sort=False):
-        group = _group_name(rows.iloc[0])
+        first = rows.iloc[0].to_dict()
+        group = _group_name(first)
         text, bars = _bars(rows)
-        legend = f"{group}: {_sample_size(rows.iloc[0], 'point')}, {text}"
+        legend = f"{group}: {_sample_size(first, 'point')}, {text}"
         bars = bars.assign(name=rows["name"], value=rows["median"])
         groups[legend] = bars[bars["name"].isin(named)].set_index("name")
         looks[legend] = drawing.look(group, known_names)

@@ -5,7 +5,7 @@ Each transport and pattern is fitted separately, in pieces where a protocol chan
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from analysis.format import format_number
@@ -179,10 +179,10 @@ def _split_variants(group: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFra
         yield [], group
         return
     for values, part in group.groupby(varying, sort=True, dropna=False):
-        yield _format_settings(varying, values), part
+        yield _format_settings(varying, list(values)), part
 
 
-def _format_settings(names: Sequence[str], values: Sequence[Hashable]) -> list[str]:
+def _format_settings(names: Sequence[str], values: Sequence[Any]) -> list[str]:
     texts = []
     for name, value in zip(names, values, strict=True):
         if isinstance(value, float) and not np.isnan(value):

@@ -164,7 +164,8 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
     """Return the positions of points that agree in some settings; a missing value is a value."""
     if not settings:
         return [np.arange(len(points))]
-    return list(points.groupby(list(settings), dropna=False).indices.values())
+    groups = points.groupby(list(settings), dropna=False).indices
+    return [np.asarray(positions) for positions in groups.values()]
 
 
 def _sentences(frontiers: Sequence[MemoryFrontier]) -> Iterator[Paragraph]:

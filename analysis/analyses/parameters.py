@@ -8,7 +8,7 @@ counts once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
@@ -162,9 +162,7 @@ def _draw(ranges: pd.DataFrame, models: _Models) -> drawing.Figure:
     return figure
 
 
-def _draw_range(
-    axes: drawing.Axes, row: dict[str, object], values: pd.Series, position: int
-) -> None:
+def _draw_range(axes: drawing.Axes, row: dict[Any, Any], values: pd.Series, position: int) -> None:
     """Draw the models of one family: range, ticks, median, and the ends as text."""
     look = drawing.look(str(row["family"]))
     color = look["color"]
