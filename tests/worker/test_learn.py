@@ -1,6 +1,4 @@
-"""Training to a target with a model of plain NumPy: its sets, what is left of warming up, and the
-file that it is kept in: whole or not there, and only as often as writing is cheap.
-"""
+"""Training to a target with a model of plain NumPy: its sets, its epochs and its checkpoints."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +24,7 @@ CLASSES = 4
 
 
 class Softmax:
-    """Softmax regression by gradient descent, as a step that learns."""
+    """Softmax regression by gradient descent, as a step."""
 
     def __init__(self, rate: float = 0.5) -> None:
         self.weights = np.zeros((FEATURES, CLASSES))
@@ -52,7 +50,7 @@ class Softmax:
         [self.weights] = values
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        assert len(inputs[0]) == 64, "whatever is left over, no shape but one is compiled"
+        assert len(inputs[0]) == 64, "the last batch is filled up to the shape of all"
         return inputs[0] @ self.weights
 
 
@@ -69,71 +67,84 @@ def examples(seed: int = 0) -> Arrays:
 
 
 def learner(step: Any, **settings: Any) -> Learner:
-    usual = {
+    defaults = {
         "metric": "accuracy",
         "target": 0.8,
         "epochs": 40,
         "epochs_after": 0,
         "evaluate_inside": False,
     }
-    point = {"batch_size": 32, "seed": 3, "learn": {**usual, **settings}}
-    drawn = np.random.default_rng(9).standard_normal((32, FEATURES)).astype("float32")
-    return Learner(step, examples(), point, ([drawn], [np.zeros(32, "int32")]))
+    point = {"batch_size": 32, "seed": 3, "learn": {**defaults, **settings}}
+    inputs = np.random.default_rng(9).standard_normal((32, FEATURES)).astype("float32")
+    synthetic = ([inputs], [np.zeros(32, "int32")])
+    return Learner(step, examples(), point, synthetic)
 
 
-def learnt(step: Any, **settings: Any) -> list[Epoch]:
-    told: list[Epoch] = []
-    learner(step, **settings).learn(EnergyMeter("none"), told.append)
-    assert [epoch.number for epoch in told] == list(range(1, len(told) + 1))
-    return told
+def train(learner: Learner) -> list[Epoch]:
+    """Train to the target and return the reported epochs."""
+    epochs: list[Epoch] = []
+    learner.learn(EnergyMeter("none"), epochs.append)
+    assert [epoch.number for epoch in epochs] == list(range(1, len(epochs) + 1))
+    return epochs
 
 
-def test_the_judge_agrees_with_scikit_learn() -> None:
+def test_scores_are_those_of_scikit_learn() -> None:
     random = np.random.default_rng(0)
     logits = random.standard_normal((300, 7))
     classes = random.integers(0, 7, 300)
-    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    known, losses = score(logits, classes)
-    assert known.mean() == accuracy_score(classes, logits.argmax(axis=1))
-    assert losses.mean() == pytest.approx(log_loss(classes, shares, labels=range(7)))
-    five, _ = score(logits, classes, 5)
-    assert five.mean() == top_k_accuracy_score(classes, logits, k=5, labels=range(7))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+    is_right, losses = score(logits, classes)
+    is_among_five, _ = score(logits, classes, likeliest=5)
+
+    assert is_right.mean() == accuracy_score(classes, logits.argmax(axis=1))
+    assert losses.mean() == pytest.approx(log_loss(classes, probabilities, labels=range(7)))
+    top_five = top_k_accuracy_score(classes, logits, k=5, labels=range(7))
+    assert is_among_five.mean() == top_five
 
 
-def test_an_epoch_takes_every_example_once_in_another_order_each_time() -> None:
+def test_each_epoch_takes_every_example_once_in_a_new_order() -> None:
     step = Softmax()
-    learnt(step, target=0.5, epochs_after=1)
-    whole = {row.tobytes() for row in examples()["training"]}
-    epochs = [np.concatenate(step.seen[start : start + 15]) for start in (0, 15)]
-    for epoch in epochs:
+
+    train(learner(step, target=0.5, epochs_after=1))
+
+    all_rows = {row.tobytes() for row in examples()["training"]}
+    first = np.concatenate(step.seen[:15])
+    second = np.concatenate(step.seen[15:30])
+    for epoch in (first, second):
         rows = [row.tobytes() for row in epoch]
         assert len(rows) == len(set(rows)) == 480
-        assert set(rows) <= whole
-    assert not np.array_equal(*epochs)
+        assert set(rows) <= all_rows
+    assert not np.array_equal(first, second)
 
 
-def test_what_it_saw_before_the_clock_leaves_nothing_behind() -> None:
+def test_compiling_leaves_no_trace_in_the_model() -> None:
     fresh = Softmax()
     warmed = Softmax()
-    first = learner(warmed)
-    first.run(5)
+    warmed_learner = learner(warmed)
+    warmed_learner.run(5)
     assert warmed.weights.any()
-    first.restart()
+
+    warmed_learner.restart()
     assert not warmed.weights.any()
-    told: list[Epoch] = []
-    first.learn(EnergyMeter("none"), told.append)
-    assert [e.accuracy for e in told] == [e.accuracy for e in learnt(fresh)]
+    warmed_epochs = train(warmed_learner)
+    fresh_epochs = train(learner(fresh))
+
+    accuracies = [epoch.accuracy for epoch in fresh_epochs]
+    assert [epoch.accuracy for epoch in warmed_epochs] == accuracies
     assert np.array_equal(fresh.weights, warmed.weights)
 
 
-def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:
-    told: list[Epoch] = []
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_epochs() -> None:
+    epochs: list[Epoch] = []
+
     with np.errstate(all="ignore"), pytest.raises(NotFinite, match="at the end of epoch 1"):
-        learner(Softmax(rate=1e6)).learn(EnergyMeter("none"), told.append)
-    assert len(told) == 1
+        learner(Softmax(rate=1e6)).learn(EnergyMeter("none"), epochs.append)
+
+    assert len(epochs) == 1
 
 
-def test_every_digit_is_trained_with_or_held_out() -> None:
+def test_every_fifth_digit_is_held_out() -> None:
     arrays = Digits().arrays()
     bunch = load_digits()
     assert [len(arrays[name]) for name in ("training", "heldout")] == list(Digits.sizes[:2])
@@ -143,13 +154,14 @@ def test_every_digit_is_trained_with_or_held_out() -> None:
 
 
 def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
-    colours = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32), np.uint8)
-    rows = colours.reshape(3, -1)
+    colors = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32), np.uint8)
+    rows = colors.reshape(3, -1)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         np.column_stack([np.array([7, 8, 9], np.uint8), rows]).tofile(tmp_path / f"{name}.bin")
-    ten = Cifar10(path=str(tmp_path)).arrays()
-    assert (len(ten["training"]), ten["heldout_classes"].tolist()) == (15, [7, 8, 9])
-    assert np.array_equal(ten["heldout"][2, 5, 6], colours[2, :, 5, 6])
+    cifar10 = Cifar10(path=str(tmp_path)).arrays()
+    assert len(cifar10["training"]) == 15
+    assert cifar10["heldout_classes"].tolist() == [7, 8, 9]
+    assert np.array_equal(cifar10["heldout"][2, 5, 6], colors[2, :, 5, 6])
     for name in ("train", "test"):
         np.column_stack([np.zeros(3, np.uint8), np.array([70, 80, 90], np.uint8), rows]).tofile(
             tmp_path / f"{name}.bin"
@@ -160,7 +172,7 @@ def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
         Cifar100(path=str(tmp_path)).arrays()
 
 
-def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
+def test_a_set_is_written_once_and_fitted_to_the_model(tmp_path: Path) -> None:
     path = set_file(Digits())
     assert set_file(Digits()) == path
     arrays = read_arrays(str(path))
@@ -168,7 +180,7 @@ def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
     pictures = fit_examples(arrays, (16, 16, 3))
     assert flat["training"].mean() == pytest.approx(0, abs=1e-5)
     assert flat["training"].std() == pytest.approx(1, abs=1e-5)
-    # Each pixel is repeated twice each way, in three equal colours.
+    # Each pixel is repeated twice in both directions, in three equal channels.
     first = flat["training"][0].reshape(8, 8)
     assert np.allclose(pictures["training"][0, ::2, 1::2, 2], first)
     with pytest.raises(UnavailableError, match="the set to learn from cannot be read"):
@@ -179,60 +191,81 @@ VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64"
 EPOCH = Epoch(1, 22, 1001.0, 2.0, 0.5, 0.2, 0.3, 0.5, None)
 
 
-def test_what_was_kept_comes_back_if_whole_and_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "new" / "training.npz"
-    Checkpoint(str(path)).save(
-        [EPOCH, replace(EPOCH, number=2, train_loss=float("nan"))], lambda: VALUES
-    )
-    kept = Checkpoint(str(path)).load(VALUES)
-    assert kept
-    assert [entry.number for entry in kept[0]] == [1, 2]
-    assert np.isnan(kept[0][1].train_loss)
-    assert all(np.array_equal(one, other) for one, other in zip(kept[1], VALUES, strict=True))
+    second = replace(EPOCH, number=2, train_loss=float("nan"))
+
+    Checkpoint(str(path)).save([EPOCH, second], lambda: VALUES)
+    loaded = Checkpoint(str(path)).load(VALUES)
+
+    assert loaded
+    epochs, values = loaded
+    assert [epoch.number for epoch in epochs] == [1, 2]
+    assert np.isnan(epochs[1].train_loss)
+    for value, expected in zip(values, VALUES, strict=True):
+        assert np.array_equal(value, expected)
     assert [entry.name for entry in path.parent.iterdir()] == ["training.npz"]
-    whole = path.read_bytes()
-    for other in ([VALUES[0].T, VALUES[1]], [*VALUES, VALUES[0]]):
-        assert Checkpoint(str(path)).load(other) is None
-    flipped = bytearray(whole)
-    flipped[whole.index(VALUES[0].tobytes()) + 5] ^= 1
-    for damaged in (*(whole[:length] for length in range(0, len(whole), 37)), flipped):
-        path.write_bytes(damaged)
-        assert Checkpoint(str(path)).load(VALUES) is None
-    assert "no checkpoint, or a damaged one" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_other_variables_or_without_a_file_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "training.npz"
+    Checkpoint(str(path)).save([EPOCH], lambda: VALUES)
+
+    assert Checkpoint(str(path)).load([VALUES[0].T, VALUES[1]]) is None
+    assert Checkpoint(str(path)).load([*VALUES, VALUES[0]]) is None
     assert Checkpoint(None).load(VALUES) is None
 
 
-def test_writing_takes_a_fiftieth_of_the_time_at_most(tmp_path: Path) -> None:
-    now = [0.0]
-    checkpoint = Checkpoint(str(tmp_path / "training.npz"), clock=lambda: now[0])
+def test_a_damaged_checkpoint_is_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "training.npz"
+    Checkpoint(str(path)).save([EPOCH], lambda: VALUES)
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(VALUES[0].tobytes()) + 5] ^= 1
+    cut = [whole[:length] for length in range(0, len(whole), 37)]
 
-    def written() -> bool:
-        before = now[0]
+    for damaged in (*cut, flipped):
+        path.write_bytes(damaged)
+        assert Checkpoint(str(path)).load(VALUES) is None
 
-        def slowly() -> list[np.ndarray]:
-            now[0] += 1.0
-            return VALUES
-
-        checkpoint.save([EPOCH], slowly)
-        return now[0] > before
-
-    assert written(), "the first epoch is kept however long it took"
-    found = []
-    for _ in range(4):
-        now[0] += 16.4  # an epoch
-        found.append(written())
-    assert found == [False, False, True, False]
-    now[0] += 49.1
-    assert written(), "an epoch of 49 writes is kept"
+    assert "no checkpoint, or a damaged one" in capsys.readouterr().err
 
 
-def test_a_disk_that_takes_nothing_ends_no_training(
+def test_writing_takes_at_most_a_fiftieth_of_the_time(tmp_path: Path) -> None:
+    now = 0.0
+    writes = 0
+
+    def values() -> list[np.ndarray]:
+        """Take a second to write."""
+        nonlocal now, writes
+        now += 1.0
+        writes += 1
+        return VALUES
+
+    checkpoint = Checkpoint(str(tmp_path / "training.npz"), clock=lambda: now)
+
+    def is_written_after(epoch_seconds: float) -> bool:
+        nonlocal now
+        now += epoch_seconds
+        before = writes
+        checkpoint.save([EPOCH], values)
+        return writes > before
+
+    assert is_written_after(0.0), "the first epoch is always written"
+    short_epochs = [is_written_after(16.4) for _ in range(4)]
+    assert short_epochs == [False, False, True, False]
+    assert is_written_after(49.1), "an epoch as long as 49 writes is written"
+
+
+def test_a_failed_write_does_not_end_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     checkpoint = Checkpoint(str(tmp_path / "file" / "training.npz"))
+
     for _ in range(2):
         checkpoint.save([EPOCH], lambda: VALUES)
+
     assert capsys.readouterr().err.count("no more checkpoints") == 1
