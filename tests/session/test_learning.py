@@ -1,6 +1,4 @@
-"""Training to an accuracy as a user does it: a real model, real digits, the run and the curve that
-come of them.
-"""
+"""Training to an accuracy from the command line: a real model on real digits, and its run."""
 
 import signal
 import time
@@ -32,14 +30,14 @@ def curve(store: Store, run_id: str, name: str) -> list[tuple[int, float]]:
     )
 
 
-def test_digits_are_learnt_and_every_epoch_is_a_step_of_its_metric(store: Store) -> None:
+def test_digits_are_learned_and_every_epoch_is_a_step_of_its_metric(store: Store) -> None:
     done = succeeded([*LEARN, "learn.epochs_after=2"], store)
     assert "learning     target reached in " in done.stdout
     [point] = store.runs()
     metrics = store.values("latest_metrics", point["run_id"])
     reached = int(metrics["epochs_to_target"])
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
-    # Told while it ran or when it was recorded, an epoch stands there once.
+    # An epoch is recorded once, whether it was reported during the run or at its end.
     assert [step for step, _ in accuracy] == list(range(1, reached + 3))
     assert [value >= 0.9 for _, value in accuracy[:reached]] == [False] * (reached - 1) + [True]
     assert metrics["steps_to_target"] == reached * (1438 // 64)
@@ -84,7 +82,7 @@ def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(
     assert kept >= 1
 
 
-def test_files_that_are_not_there_are_told(store: Store, tmp_path: Path) -> None:
+def test_missing_files_make_the_point_unavailable(store: Store, tmp_path: Path) -> None:
     done = run([*LEARN, "data=cifar10", "model.input_size=3072", f"data.path={tmp_path}"], store)
     assert "unavailable (" in done.stdout
     assert "data_batch_1.bin: cannot be read" in done.stdout
@@ -114,12 +112,11 @@ def test_a_training_whose_driver_is_killed_goes_on_to_the_same_curve(
     for name in ("heldout_accuracy", "heldout_loss", "train_loss"):
         assert curve(store, point["run_id"], name) == curve(store, whole["run_id"], name)
     seconds = [curve(store, entry["run_id"], "learning_seconds") for entry in (killed, point)]
-    told = min(
-        kept, len(seconds[0])
-    )  # the driver that was killed may not have told all that is kept
-    assert seconds[0][:told] == seconds[1][:told] != []
+    # The killed driver may not have recorded all epochs of the checkpoint.
+    recorded_epochs = min(kept, len(seconds[0]))
+    assert seconds[0][:recorded_epochs] == seconds[1][:recorded_epochs] != []
     assert len(seconds[1]) == 12
-    assert not [*tmp_path.glob("training-*")], "what has ended is not kept"
+    assert not [*tmp_path.glob("training-*")], "a finished training leaves no checkpoint"
 
 
 def test_schedules_and_precisions_learn(store: Store) -> None:
@@ -156,7 +153,7 @@ def epochs(joules: float | None = None) -> list[Epoch]:
     ]
 
 
-def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
+def test_the_first_epoch_at_the_target_counts_and_later_ones_are_kept() -> None:
     result = PointResult(
         "timeout", "too long", Answer("timeout", "too long", {}), news=epochs(joules=3.0)
     )
@@ -190,7 +187,7 @@ def test_a_target_reached_in_the_first_epoch_bounds_the_time() -> None:
     assert clauses[0] == "target reached in at most 2.000 s, within the first epoch of 22 steps"
 
 
-def test_what_was_cut_short_may_go_on() -> None:
+def test_an_interrupted_training_may_be_resumed() -> None:
     def ended(outcome: str, settings: Learn, count: int) -> bool:
         return settings.is_finished(PointResult(outcome, None, news=epochs()[:count]))
 

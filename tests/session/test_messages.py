@@ -1,6 +1,4 @@
-"""Messages on a real pipe: a worker that says nonsense, or speaks another version, is a fault with
-a reason.
-"""
+"""Messages on a real pipe: a worker that sends nonsense or another version fails with a reason."""
 
 import json
 import subprocess
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from paradnn.config.outcome import PointResult
 from paradnn.core import messages
@@ -49,42 +46,115 @@ def event(name: str, message: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "answer",
     [
-        ANSWER,
-        replace(ANSWER, profile=messages.NoProfile("no reason", True)),
-        messages.Answer("nan", "x", {}),
+        pytest.param(ANSWER, id="with-profile"),
+        pytest.param(
+            replace(ANSWER, profile=messages.NoProfile("no reason", True)), id="without-profile"
+        ),
+        pytest.param(messages.Answer("nan", "x", {}), id="failed"),
     ],
 )
-def test_an_answer_is_the_same_on_the_other_side(answer: messages.Answer) -> None:
-    line = encode(event("result", messages.PointAnswered(7, answer)))
+def test_an_answer_is_read_as_it_was_written(answer: messages.Answer) -> None:
+    answered = messages.PointAnswered(7, answer)
+    begun = messages.PhaseBegun("profile", answer)
+
+    line = encode(event("result", answered))
+
     assert line.count(b"\n") == 1
-    assert read_event(line) == messages.PointAnswered(7, answer)
-    assert read_event(
-        encode(event("phase", messages.PhaseBegun("profile", answer)))
-    ) == messages.PhaseBegun("profile", answer)
+    assert read_event(line) == answered
+    assert read_event(encode(event("phase", begun))) == begun
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The whole answer as a result, but for one field; a value of `...` leaves the field out."""
+    """Return a result with one changed field; a value of `...` removes the field."""
     content = event("result", messages.PointAnswered(1, ANSWER))
     *parents, last = path.split(".")
-    place: Any = content
+    parent: Any = content
     for key in parents:
-        place = place[int(key)] if key.isdigit() else place[key]
+        parent = parent[int(key)] if key.isdigit() else parent[key]
     if value is ...:
-        del place[last]
+        del parent[last]
     else:
-        place[last] = value
+        parent[last] = value
     return content
 
 
-TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
-FAULTS = [(changed(path, value), fault) for path, value, fault in TABLES["faults"]]
-FAULTS += [
-    (changed("id", ...), "result.id is missing"),
-    (changed("answer.phases.build", 10**400), "answer.phases.build=1000"),
-    ({"event": "other"}, 'event="other" is not one of ready, refused'),
+#: Malformed messages, with a part of the error.
+FAULTS = [
+    pytest.param(
+        changed("answer.measurement.timing.blocks", []),
+        "measurement.timing: there is no block of steps that took time",
+        id="no-block",
+    ),
+    pytest.param(
+        changed("answer.measurement.timing.blocks", [0.5, 1.0e-320]),
+        "measurement.timing: there is no block",
+        id="block-without-time",
+    ),
+    pytest.param(
+        changed("answer.measurement.timing.blocks", [0.5, "nan"]),
+        'measurement.timing.blocks[1]="nan" is not finite',
+        id="block-nan",
+    ),
+    pytest.param(
+        changed("answer.input.alone.0.examples", 0),
+        "input: there is no part of the pipeline alone that took time",
+        id="pipeline-without-examples",
+    ),
+    pytest.param(
+        changed("answer.input.free_step_seconds", []),
+        "input: there are no pairs of step times",
+        id="no-free-step",
+    ),
+    pytest.param(
+        changed("answer.input.fed_step_seconds", [0.0]),
+        "input: there are no pairs of step times",
+        id="fed-step-without-time",
+    ),
+    pytest.param(changed("extra", 3), "result.extra=3 is not known", id="unknown-field"),
+    pytest.param(
+        changed("answer.phases.build", "long"),
+        'result.answer.phases.build="long" is not a number',
+        id="text-for-number",
+    ),
+    pytest.param(
+        changed("answer.measurement", None),
+        "result.answer: the outcome is ok, but nothing was measured",
+        id="no-measurement",
+    ),
+    pytest.param(
+        changed("answer.measurement.parameters", 1.5),
+        "result.answer.measurement.parameters=1.5 is not an integer",
+        id="fraction-for-integer",
+    ),
+    pytest.param(
+        changed("answer.measurement.timing.steady", 1),
+        "result.answer.measurement.timing.steady=1 is not true or false",
+        id="integer-for-boolean",
+    ),
+    pytest.param(
+        changed("answer.measurement.timing.calibration.0.steps", True),
+        "calibration[0].steps=true is not an integer",
+        id="boolean-for-integer",
+    ),
+    pytest.param(
+        changed("answer.profile.operations.data", [[1]]),
+        "profile.operations: a row does not have the 2 columns",
+        id="short-row",
+    ),
+    pytest.param(
+        changed("answer.profile.product_types", ["x"]),
+        'profile.product_types=["x"] is not an object',
+        id="list-for-object",
+    ),
+    pytest.param(changed("id", ...), "result.id is missing", id="missing-field"),
+    pytest.param(
+        changed("answer.phases.build", 10**400), "answer.phases.build=1000", id="huge-number"
+    ),
+    pytest.param(
+        {"event": "other"}, 'event="other" is not one of ready, refused', id="unknown-event"
+    ),
 ]
-#: A worker that sends its command line's lines: before the request, and after it.
+#: A worker that prints lines before it reads the request, and lines after it.
 WORKER = """#!{python}
 import sys
 {first}
@@ -99,41 +169,64 @@ READY = {"event": "ready", "protocol": messages.PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
 UNCLEAR = "a message of the worker cannot be understood: "
 SPEAKS = f"this side speaks {messages.PROTOCOL_VERSION}"
-#: What a worker says first, and after a request; how the point ends, and words of the reason.
+#: The first message of a worker, its message after the request, the outcome of the point, and a part
+#: of the reason.
 ENDINGS = [
-    (READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing"),
-    (
+    pytest.param(
+        READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing", id="missing-field"
+    ),
+    pytest.param(
         READY,
         changed("answer.outcome", "great"),
         "crash",
         "result.answer.outcome='great' is no outcome",
+        id="unknown-outcome",
     ),
-    (
+    pytest.param(
         READY,
         {"event": "started", "id": 7, "pid": 1},
         "crash",
         f"{UNCLEAR}started.id=7: the request is 1",
+        id="other-request",
     ),
-    (READY, {"event": "refused", "reason": "why"}, "crash", "it refuses the request: why"),
-    *(
-        (READY, garbage, "crash", "is not JSON")
-        for garbage in ('{"event": "result", "id": 1', "[" * 100_000, "\\xff")
+    pytest.param(
+        READY,
+        {"event": "refused", "reason": "why"},
+        "crash",
+        "it refuses the request: why",
+        id="refused",
     ),
-    # Version 1 said more when it was ready; another may say less.
-    (
+    pytest.param(READY, '{"event": "result", "id": 1', "crash", "is not JSON", id="cut"),
+    pytest.param(READY, "[" * 100_000, "crash", "is not JSON", id="deeply-nested"),
+    pytest.param(READY, "\\xff", "crash", "is not JSON", id="no-json"),
+    # Version 1 said more when it was ready; another version may say less.
+    pytest.param(
         {**READY, "protocol": 1, "seconds": 3.0},
         EXITED,
         "unavailable",
         f"ready.protocol=1: {SPEAKS}",
+        id="version-1",
     ),
-    ({**READY, "protocol": messages.PROTOCOL_VERSION + 1}, EXITED, "unavailable", SPEAKS),
-    ({"event": "ready"}, EXITED, "unavailable", f"ready.protocol=null: {SPEAKS}"),
+    pytest.param(
+        {**READY, "protocol": messages.PROTOCOL_VERSION + 1},
+        EXITED,
+        "unavailable",
+        SPEAKS,
+        id="next-version",
+    ),
+    pytest.param(
+        {"event": "ready"},
+        EXITED,
+        "unavailable",
+        f"ready.protocol=null: {SPEAKS}",
+        id="no-version",
+    ),
 ]
 
 
 @pytest.fixture
 def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a point comes to whose worker sends these lines before and after the request."""
+    """Return a function that measures a point with a worker that sends given lines."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def measure(
@@ -157,17 +250,15 @@ def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return measure
 
 
-@pytest.mark.parametrize(("message", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
-def test_a_message_that_is_wrong_names_the_field(message: Any, fault: str) -> None:
+@pytest.mark.parametrize(("message", "fault"), FAULTS)
+def test_the_error_of_a_malformed_message_names_the_field(message: Any, fault: str) -> None:
     with pytest.raises(MessageError) as error:
         read_event(json.dumps(message).encode())
     assert fault in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("ready", "message", "outcome", "reason"), ENDINGS, ids=range(len(ENDINGS))
-)
-def test_nonsense_ends_it_with_a_reason(
+@pytest.mark.parametrize(("ready", "message", "outcome", "reason"), ENDINGS)
+def test_a_worker_that_sends_nonsense_ends_the_point_with_a_reason(
     answered: Any, ready: Any, message: Any, outcome: str, reason: str
 ) -> None:
     result = answered([ready], [message, EXITED])
@@ -175,8 +266,8 @@ def test_nonsense_ends_it_with_a_reason(
     assert reason in result.reason
 
 
-def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
-    """A line that is not JSON was cut when a child was killed; it hides nothing that comes after it."""
+def test_a_valid_answer_is_read_between_garbage(answered: Any) -> None:
+    """A killed child may leave half a line, which must not hide the lines after it."""
     result = answered(
         ["garbage", READY], ["{", event("result", messages.PointAnswered(1, ANSWER)), EXITED]
     )
@@ -184,12 +275,16 @@ def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: 
 
 
 @pytest.mark.parametrize(
-    "chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"]
+    "chunk",
+    [
+        pytest.param("'x' * 2**20", id="one-line"),
+        pytest.param("('x' * 1023 + chr(10)) * 2**10", id="many-lines"),
+    ],
 )
-def test_a_worker_that_says_too_much_is_ended(
+def test_a_worker_that_prints_without_end_is_stopped(
     answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str
 ) -> None:
-    """It never ends, where thirty MiB are the most."""
+    """The limit is lowered to 30 MiB."""
     monkeypatch.setattr("paradnn.session.workers._MOST_IN_LINE", 30 * 2**20)
     monkeypatch.setattr("paradnn.session.workers._MOST_IN_ALL", 30 * 2**20)
     result = answered([READY], [], then=f"while True: print({chunk}, end='')")
@@ -214,8 +309,8 @@ len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
     )
 
 
-def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
-    """By the real fork server, which then serves the next one."""
+def test_a_request_of_another_version_is_rejected(tmp_path: Path) -> None:
+    """The real fork server rejects malformed requests, then serves the next one."""
     worker = [sys.executable, str(Path(__file__).with_name("profile_worker.py"))]
     request = messages.Request(messages.PROTOCOL_VERSION, 2, {"profile": "ends", "peak": 1}, None)
     lines = [

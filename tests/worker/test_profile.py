@@ -118,7 +118,7 @@ def test_fields_are_those_of_the_public_formats() -> None:
 
 
 def test_time_is_divided_among_what_runs() -> None:
-    """Two threads for ten seconds: a loop around two operations, and one operation beside them."""
+    """Two threads for ten seconds: a loop around two operations, and operations on the other one."""
     events = [
         Event("one", "loop", "While", 0.0, 6.0),
         Event("one", "a", "MatMul", 1.0, 3.0),

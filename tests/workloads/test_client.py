@@ -341,7 +341,7 @@ def test_a_server_that_dies_is_gone_after_few_requests(
     assert client.is_gone
     answered = sum(not request.problem for request in requests)
     assert answered == GOOD_REQUESTS
-    assert len(requests) <= GOOD_REQUESTS + 1500 + 512, "as many failures as allowed, and in flight"
+    assert len(requests) <= GOOD_REQUESTS + 1500 + 512, "the allowed failures, and those in flight"
     if rate is None:
         assert len(requests) <= GOOD_REQUESTS + 5 * concurrency + 10
 

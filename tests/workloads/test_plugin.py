@@ -86,8 +86,8 @@ def test_a_family_and_a_kind_of_work_of_other_packages_are_in_everything(store: 
     ]
 
 
-def test_nothing_outside_its_folder_names_a_kind_of_work() -> None:
-    """Its module is imported nowhere else; nor is its object asked for."""
+def test_no_module_outside_workloads_names_a_kind_of_work() -> None:
+    """No other module imports a kind of work, or selects one by its name."""
     named = re.compile(
         r"paradnn\.workloads\.\w|WORKLOADS\['|WORKLOADS\[\"|\.workload\.name ==|isinstance\([\w.]*workload,"
     )
@@ -98,13 +98,23 @@ def test_nothing_outside_its_folder_names_a_kind_of_work() -> None:
             assert not (found := named.search(path.read_text())), (name, found)
 
 
-def test_every_kind_of_work_is_read_from_the_keys_that_it_stores() -> None:
+def test_every_kind_of_work_is_read_back_from_its_stored_keys() -> None:
     for name, work in WORKLOADS.items():
-        own = {"channel": "channel", "generate": "gpt", "endpoint": "endpoint", "judge": "timm"}
-        model = {"name": own.get(name, "fc")} | ({"input_size": 64} if name == "learn" else {})
-        sets: dict[str, Any] = {"data": {"name": "digits"}} if name in ("learn", "judge") else {}
-        sets |= {"framework": {"name": "torch"}} if name == "judge" else {}
-        common = {"model": model, "measure": {"timeout": 1800}, "batch_size": 1, **sets}
+        models = {"channel": "channel", "generate": "gpt", "endpoint": "endpoint", "judge": "timm"}
+        model: dict[str, Any] = {"name": models.get(name, "fc")}
+        common: dict[str, Any] = {
+            "model": model,
+            "measure": {"timeout": 1800},
+            "batch_size": 1,
+        }
+        if name in ("learn", "judge"):
+            common["data"] = {"name": "digits"}
+        if name == "learn":
+            model["input_size"] = 64
+        if name == "judge":
+            common["framework"] = {"name": "torch"}
+
         point = read_point({**common, **work.stored_keys()})
+
         assert type(point.workload) is type(work)
         assert read_point({**common, **point.workload.stored_keys()}) == point

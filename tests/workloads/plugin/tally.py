@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tallied(WorkloadMessage):
-    """How long it took to run so many steps one by one."""
+    """The time that it took to run a number of steps one by one."""
 
     wire_name: ClassVar[str] = "tallied"
 
