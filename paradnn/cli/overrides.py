@@ -233,12 +233,13 @@ def _check_options(override: Override) -> None:
     options = option_names(group)
     if not options or override.is_delete():
         return
-    values: list[object] = [override.value()]
-    if isinstance(override.value(), Glob):
+    value: object = override.value()
+    values: list[object] = [value]
+    if isinstance(value, Glob):
         # Hydra needs its configuration loader for this; the options are known here already.
-        values = [*override.value().filter(list(options))]
+        values = [*value.filter(list(options))]
         if not values:
-            pattern = override.input_line.partition("=")[2]
+            pattern = str(override.input_line).partition("=")[2]
             remedy = f"choose among {', '.join(options)}"
             raise ConfigError(group, pattern, "matches no option", remedy)
     elif override.is_sweep_override():

@@ -433,11 +433,10 @@ class PartialResults:
         holds no file of ours.
         """
         training = self.checkpoint(identity)
+        paths = [self._path("partial", identity, "json")]
         if ended:
-            checkpoints = (training, training.with_suffix(".part"))
-        else:
-            checkpoints = ()
-        for path in (self._path("partial", identity, "json"), *checkpoints):
+            paths += [training, training.with_suffix(".part")]
+        for path in paths:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 

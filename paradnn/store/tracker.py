@@ -1,9 +1,9 @@
-"""Where a session keeps its runs: one path for results, whether the store answers or not. What is
-measured goes first into a file of the journal, then into the store, at once where it answers. So a
-driver that is killed between the two loses nothing (the next one of the same store logs what it
-left), and neither does one whose store goes away: it waits for `tracking.patience`, then measures
-on without claims and looks from time to time. What another driver recorded meanwhile is not
-recorded twice.
+"""One path for the results of a session, whether the store answers or not.
+
+A result goes into a file of the journal first, then into the store. If a driver is killed between
+the two, the next driver of the same store uploads the file. If the store goes away, the driver
+waits for `tracking.patience` seconds. It then measures on without claims and tries the store from time to
+time. A result that another driver recorded in the meantime is not recorded twice.
 """
 
 import contextlib
@@ -42,14 +42,15 @@ from paradnn.store.runs import (
 
 T = TypeVar("T")
 
-# seconds between two looks at a store that is away: while it is waited for, and later
+# Seconds between two attempts to reach a store that is away: while the driver waits, and later.
 _SOON = 1.0
 _LATER = 30.0
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
-    """The command line that logs a folder into the store of these settings; credentials are left to
-    the environment.
+    """The command line that uploads a folder of results into the store of these settings.
+
+    It has no credentials, which belong into the environment.
     """
     words = ["python", "-m", "paradnn.sync", str(folder)]
     if settings.uri:
@@ -60,8 +61,14 @@ def sync_command(folder: Path, settings: Tracking) -> str:
 
 
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
-    """Where runs are kept as configured, or StoreError; `notify` gets a line when results cannot go
-    into the store.
+    """Open the configured store, or the folder of `tracking=offline`.
+
+    Args:
+        settings: Address, experiment and folder.
+        notify: Gets a line if results cannot go into the store.
+
+    Raises:
+        StoreError: The store or folder cannot be opened.
     """
     for line in _unused_variables():
         notify(line)
@@ -87,8 +94,9 @@ def _unused_variables() -> Iterator[str]:
 
 
 class Tracker(Journal):
-    """A journal before a store. Methods raise StoreError when neither store nor disk can do what is
-    asked.
+    """A journal in front of a store.
+
+    Methods raise StoreError if neither the store nor the disk accepts a result.
     """
 
     def __init__(
@@ -100,11 +108,11 @@ class Tracker(Journal):
         self._patience = settings.patience
         self._command = sync_command(self.folder, settings)
         self._kept: list[Path] = []  # files to upload
-        self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
+        self._held: set[str] = set()  # runs of claims that are neither recorded nor released
         self._unclosed = False  # whether the end of the sweep went into a file
-        self._away_since: float | None = None  # None while the store answers
-        self._next_look = 0.0
-        self._proven = False  # whether the store has taken a claim
+        self._away_since: float | None = None  # monotonic seconds; None while the store answers
+        self._next_look = 0.0  # monotonic seconds of the next attempt to reach the store
+        self._proven = False  # whether the store has accepted a claim
         self._loss = ""  # what happened to a store that was deleted, as text
 
     @property
@@ -137,7 +145,7 @@ class Tracker(Journal):
         return self._store.fetch(run_id)
 
     def close_abandoned(self) -> int:
-        """The same, once what dead drivers measured is in the store."""
+        """Upload what drivers that ended early left, then close their runs."""
         self._kept += self.left_behind()
         self._upload_kept("left by drivers that ended early")
         return self._store.close_abandoned()
@@ -178,7 +186,7 @@ class Tracker(Journal):
                 return answer
             except StoreError as error:
                 if isinstance(error, StoreRefusalError) and not self._proven:
-                    raise  # nothing was measured yet: the user can mend it now
+                    raise  # nothing is measured yet, so the user can fix it now
                 self._lost(error)
         try:
             return super().begin(identity, name, tags, timeout, accepts)
@@ -192,14 +200,12 @@ class Tracker(Journal):
         self._beside(claim, partial(self._store.tell, claim, moments))
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """The same, at once and whatever becomes of the store."""
+        """Record a point in the store, or keep it as a file if the store does not accept it."""
         begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
         document = self.document(claim, record, recording_metrics())
         path: Path | None = None
-        with contextlib.suppress(
-            StoreError
-        ):  # it goes into the store where the disk does not take it
+        with contextlib.suppress(StoreError):  # the store may accept what the disk does not
             path = self.keep(document)
         if self._away_since is None and begun:
             try:
@@ -227,13 +233,15 @@ class Tracker(Journal):
         self._held.discard(claim.run_id)
 
     def _no_room(self, lost: str = "") -> StoreError:
+        detail = f": {lost} is lost" if lost else ""
         return StoreError(
-            f"neither {self._store.where} nor {self.folder} takes results{f': {lost} not kept' if lost else ''}; "
-            f"{counted(len(self._kept), 'result')} in files. Free some space, and the same command goes on"
+            f"neither {self._store.where} nor {self.folder} accepts results{detail}; "
+            f"{counted(len(self._kept), 'result')} in files. "
+            "Free some space; the same command then continues"
         )
 
     def _beside(self, claim: Claim, act: Callable[[], None]) -> None:
-        """Do something for a claim that is held in the store; what is lost with the store can wait."""
+        """Call `act` for a claim in the store; nothing is lost if the store does not answer."""
         if self._away_since is None and claim.run_id in self._held:
             try:
                 act()
@@ -241,7 +249,7 @@ class Tracker(Journal):
                 self._lost(error)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """The answer, once the store gives one; raises StoreAwayError when it stays away."""
+        """Call the store until it answers; raises StoreAwayError if it stays away."""
         while self._is_there():
             try:
                 return ask()
@@ -250,8 +258,9 @@ class Tracker(Journal):
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
     def _lost(self, error: StoreError) -> None:
-        """Note that the store failed; whether it is worth waiting for is a matter of the error and
-        of time.
+        """Note that the store failed.
+
+        The driver waits only for a store that is away, and no longer than `tracking.patience`.
         """
         now = time.monotonic()
         if isinstance(error, StoreDeletedError):
@@ -266,8 +275,10 @@ class Tracker(Journal):
             return
         if self._away_since is None:
             self._away_since = now
-            what = f"the store does not answer ({error}). Results go to files until it does; should it stay away"
-            self._notify(f"{what}, upload them with:\n  {self._command}")
+            self._notify(
+                f"the store does not answer ({error}). Results go to files until it does. "
+                f"If it stays away, upload them with:\n  {self._command}"
+            )
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
             self._next_look = now + _LATER
 
@@ -279,8 +290,9 @@ class Tracker(Journal):
         return "Its runs are lost: this process could not read them any more"
 
     def _is_there(self) -> bool:
-        """Whether the store can be asked; waits for one that went away lately, and uploads what was
-        kept.
+        """Whether the store answers.
+
+        Waits for a store that went away recently, and uploads the kept files once it is back.
         """
         while self._away_since is not None:
             now = time.monotonic()
@@ -295,9 +307,7 @@ class Tracker(Journal):
         return True
 
     def _upload_kept(self, why: str) -> bool:
-        """Upload what was kept, and remove those files; False when the store went away again
-        meanwhile.
-        """
+        """Upload the kept files and remove them; False if the store goes away again."""
         count = 0
         while self._kept:
             try:
@@ -306,7 +316,7 @@ class Tracker(Journal):
                 self._lost(error)
                 return False
             except (StoreError, DataError) as error:  # the file stays, and `paradnn.sync` names it
-                self._notify(f"{self._kept[0]} was not logged: {error}")
+                self._notify(f"{self._kept[0]} was not uploaded: {error}")
             self._kept.pop(0)
         try:
             self._store.delete_orphaned_claims(self._held)
@@ -317,8 +327,9 @@ class Tracker(Journal):
         return True
 
     def _upload(self, path: Path) -> bool:
-        """Whether a result was uploaded now, or was known; another process may upload it at the
-        same time.
+        """Upload one file; whether the store holds its result now.
+
+        Another process may upload the same file at the same time.
         """
         with _alone_with(path) as alone:
             done = self._store.upload(read_record(path)) if alone else None
@@ -326,18 +337,20 @@ class Tracker(Journal):
                 path.unlink(missing_ok=True)
                 return True
         if done:
-            same = f"run {done.run_id} holds the same point, measured by another driver meanwhile"
-            remedy = f"{path} is kept, and {self._command} --repeats logs it too"
-            self._notify(f"{done.record.name} was not uploaded: {same}; {remedy}")
+            self._notify(
+                f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, "
+                f"which another driver measured in the meantime; {path} is kept, and "
+                f"{self._command} --repeats uploads it too"
+            )
         return False
 
 
 @contextlib.contextmanager
 def _alone_with(path: Path) -> Iterator[bool]:
-    """Whether a file is there, and no other process uploads it meanwhile."""
+    """Lock a file; whether it exists and no other process uploads it."""
     alone = False
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # which says too that another process holds it
+        with contextlib.suppress(OSError):  # it is gone, or another process holds the lock
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -348,9 +361,19 @@ def _alone_with(path: Path) -> Iterator[bool]:
 def sync(
     folder: Path, settings: Tracking, *, repeats: bool = False
 ) -> tuple[list[tuple[Path, Uploaded]], list[str]]:
-    """Log every result file below `folder`; with `repeats` also those of points that the store
-    holds already. What became of each file, and in words of those that are damaged, or that the
-    store does not accept.
+    """Upload every result file below a folder.
+
+    Args:
+        folder: The folder of a sweep with `tracking=offline`, or of results that no store took.
+        settings: The store and the experiment.
+        repeats: Upload also results of points that the store holds already.
+
+    Returns:
+        What became of each file; and one line per file that is damaged or that the store rejects.
+
+    Raises:
+        DataError: The folder does not exist.
+        StoreError: The store does not answer or rejects the credentials.
     """
     if not folder.is_dir():
         raise DataError(

@@ -295,7 +295,7 @@ def test_a_full_disk_is_said_in_one_line_and_nothing_is_lost(
         tracker = open_tracker(settings, said.append)
         with pytest.raises(
             StoreError,
-            match=r"neither sqlite.* nor .* takes results(: .* not kept)?; \d+ results? in",
+            match=r"neither sqlite.* nor .* accepts results(: .* is lost)?; \d+ results? in",
         ):
             record_until_full(tracker)
         assert len(said) <= 2
