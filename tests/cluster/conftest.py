@@ -1,4 +1,4 @@
-"""For `make test-cluster`: real servers on loopback, in folders of their own."""
+"""Fixtures of `make test-cluster`: real servers on loopback, in separate folders."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ import pytest
 
 from tests.cluster.postgres import Postgres, Server, postgres, server
 
-#: Seconds for a test, of which none should end by them.
+#: Time limit of a test in seconds; no test should reach it.
 LIMIT = 1500
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Servers and drivers start with each test: on a busy machine that is many minutes."""
+    """Raise the time limit: servers and drivers start with each test."""
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(LIMIT))
 

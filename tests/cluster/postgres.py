@@ -1,9 +1,9 @@
-"""A private PostgreSQL and a real `mlflow server` on it, both on loopback, started and stopped by
-the test.
+"""A private PostgreSQL with a real `mlflow server`, both on loopback, started and stopped by the
+test.
 
-Debian's package keeps the binaries out of the path. PostgreSQL refuses to run as root: it then runs
-as the package's own user. The password of the database goes through the environment, never through
-an argument that `ps` shows.
+Debian's package keeps the binaries out of the path. PostgreSQL refuses to run as root, so it then
+runs as the package's user. The password of the database goes through the environment, never
+through an argument that `ps` shows.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ START_SECONDS = 180.0
 
 
 def free_port() -> int:
-    """A free port below the ephemeral range, so that no outgoing connection takes it meanwhile."""
+    """Return a free port below the ephemeral range, so that no outgoing connection can take it."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def is_well(uri: str) -> bool:
-    """Whether MLflow's server answers there."""
+    """Return whether MLflow's server answers."""
     try:
         with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -52,7 +52,7 @@ def is_well(uri: str) -> bool:
 
 
 def binary(name: str) -> str:
-    """A program of PostgreSQL, the newest version that is installed."""
+    """Return a program of the newest installed PostgreSQL."""
     found = sorted(
         Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3])
     )
@@ -63,7 +63,7 @@ def binary(name: str) -> str:
 
 @dataclass
 class Postgres:
-    """One cluster with data folder, socket and port of its own."""
+    """One cluster with its own data folder, socket and port."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -80,7 +80,7 @@ class Postgres:
         return f"postgresql+psycopg://paradnn:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def create(self) -> None:
-        """Make the data folder; who connects needs the password, over the socket too."""
+        """Create the data folder; clients need the password, over the socket too."""
         given = self.folder / "password"
         given.write_text(self.password)
         if self.user:
@@ -106,7 +106,7 @@ class Postgres:
         assert wait_for(self.answers, START_SECONDS), "PostgreSQL does not start"
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT ends sessions and stops in order, SIGQUIT stops as a crash would."""
+        """Stop with SIGINT (orderly) or SIGQUIT (like a crash)."""
         if self.process:
             self.process.send_signal(how)
             self.process.wait(START_SECONDS)
@@ -120,7 +120,7 @@ class Postgres:
             return False
 
     def rows(self, database: str, sql: str, **values: object) -> list[tuple]:
-        """Plain SQL: an oracle that shares no code with the package."""
+        """Run plain SQL: an oracle that shares no code with the package."""
         engine = sa.create_engine(self.uri(database), poolclass=sa.pool.NullPool)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             answer = connection.execute(sa.text(sql), values)
@@ -132,7 +132,7 @@ class Postgres:
         return name
 
     def runs(self, database: str, kind: str = "point") -> list[dict[str, str]]:
-        """Status, artifact address and tags of every run of a kind that is not deleted."""
+        """Return status, artifact address and tags of every run of a kind that is not deleted."""
         found: dict[str, dict[str, str]] = {}
         rows = self.rows(
             database,
@@ -148,9 +148,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A running PostgreSQL; its folder is short, as the path of a socket must be, and gone
-    afterwards.
-    """
+    """A running PostgreSQL in a temporary folder whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="pg-") as name:
         cluster = Postgres(Path(name))
         cluster.create()
@@ -163,7 +161,7 @@ def postgres() -> Iterator[Postgres]:
 
 @dataclass
 class Server:
-    """`mlflow server` with its artifacts proxied."""
+    """`mlflow server` with proxied artifacts."""
 
     backend: str
     files: Path
@@ -191,7 +189,7 @@ class Server:
         assert wait_for(lambda: is_well(self.uri), START_SECONDS), self.log.read_text()[-3000:]
 
     def kill(self) -> None:
-        """SIGKILL to the server and all its workers at once."""
+        """Kill the server and all its workers at once."""
         if self.process:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()

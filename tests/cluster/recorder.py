@@ -1,8 +1,8 @@
-"""python -m tests.cluster.recorder URI EXPERIMENT POINTS: a driver that claims and records, and
-measures nothing.
+"""A driver that claims and records points but measures nothing: python -m tests.cluster.recorder
+URI EXPERIMENT POINTS.
 
-Several of them, started at the same instant on the same points in the same order, collide far more
-often than sweeps do. Says that it is ready, begins at a line on its input, and prints how many
+Several recorders that start at the same instant on the same points collide far more often than
+sweeps do. A recorder reports that it is ready, starts at a line on its input, and prints how many
 points it recorded.
 """
 
@@ -47,7 +47,7 @@ def record_of(claim: Claim) -> Record:
 
 
 def claimed(tracker: Journal | MlflowStore, number: int) -> Claim:
-    """A point that nobody else holds or has measured."""
+    """Return a point that no other driver has claimed or measured."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     claim = tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
     assert isinstance(claim, Claim)

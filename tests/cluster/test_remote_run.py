@@ -1,9 +1,8 @@
-"""`mlflow run` of this project from a git address on a machine that has nothing: an empty home, an
-empty environment.
+"""`mlflow run` of this project from a git address on a clean machine: an empty home and
+environment.
 
-MLflow's own manager makes the environment from python_env.yaml, so this downloads what `pip install
-paradnn` would. The host's certificates and package indexes are machine-wide settings, not the
-environment's; everything else is gone.
+MLflow's manager creates the environment from python_env.yaml, so this downloads what `pip install
+paradnn` would. The host's certificates and package indexes are machine-wide settings and stay.
 """
 
 import os
@@ -28,8 +27,8 @@ OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ce
 def mlflow_run(
     home: Path, one: Server, address: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """`mlflow run` as typed on a clean machine: MLflow and uv are there, the project's environment
-    is not.
+    """Run `mlflow run` as on a clean machine, with MLflow and uv but without the project's
+    environment.
     """
     programs = home / "bin"
     programs.mkdir(exist_ok=True)
@@ -66,7 +65,7 @@ def mlflow_run(
 
 @contextmanager
 def served_by_git(folder: Path) -> Iterator[str]:
-    """This checkout in a repository that `git daemon` serves on loopback."""
+    """A repository with this checkout, served by `git daemon` on loopback."""
     served = folder / "served"
     port = free_port()
     clone = [

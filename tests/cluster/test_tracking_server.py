@@ -1,8 +1,7 @@
-"""Several drivers on one `mlflow server` on PostgreSQL; servers and databases that are killed under
-them; a server that asks for a password: a sweep with it, one line without it, and the password
-nowhere.
+"""Several drivers on one `mlflow server` on PostgreSQL, with killed servers and databases, and
+with passwords.
 
-What counts is read with plain SQL from the database and over plain HTTP from the server.
+Results are read with plain SQL from the database and over plain HTTP from the server.
 """
 
 import base64
@@ -31,9 +30,7 @@ AXES = [entry for entry in TINY if "nodes" not in entry]
 
 
 def as_host(number: int) -> list[str]:
-    """What makes a command believe that it runs on a host of its own: a host name and process
-    numbers of its own.
-    """
+    """Return what makes a command act as a separate host: a host name and a process namespace."""
     command = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
     script = f'hostname node{number} && exec "$@"'
     whole = [*command, "sh", "-c", script, "sh"]
@@ -45,7 +42,7 @@ def as_host(number: int) -> list[str]:
 
 @contextmanager
 def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running driver on a host of its own; killed with all it started when the test is done."""
+    """A running driver on a separate host; killed with its children after the test."""
     command = [*as_host(number), sys.executable, "-m", "paradnn.train", *arguments]
     with (
         log.open("wb") as out,
@@ -55,7 +52,7 @@ def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen
 
 
 def recorded_together(commands: list[list[str]]) -> list[int]:
-    """What each of several recorders recorded, which begin together once the last is ready."""
+    """Return what several recorders recorded that started together."""
     options = {
         "cwd": ROOT,
         "env": environment(),
@@ -74,7 +71,7 @@ def recorded_together(commands: list[list[str]]) -> list[int]:
 
 
 def artifact(one: Server, run: dict[str, str], name: str) -> bytes:
-    """A file of a run over plain HTTP."""
+    """Return a file of a run over plain HTTP."""
     path = run["place"].removeprefix("mlflow-artifacts:/")
     with urllib.request.urlopen(
         f"{one.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}", timeout=60
@@ -109,9 +106,7 @@ def test_four_drivers_racing_for_points_record_each_once(
 def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
     victim: str, tmp_path: Path
 ) -> None:
-    """Four hosts sweep the same points; the server, or its database, dies under them and comes
-    back.
-    """
+    """Four hosts sweep the same points while the server, or its database, dies and returns."""
     with postgres() as database, ExitStack() as stack:
         name = database.new_database()
         one = stack.enter_context(server(database.uri(name), tmp_path))
@@ -131,7 +126,7 @@ def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(
         ]
         assert wait_for(lambda: sum("outcome" in entry for entry in database.runs(name)) >= 3, 240)
         one.kill() if victim == "server" else database.stop(signal.SIGQUIT)
-        # Away for longer than MLflow's client tries again by itself.
+        # Gone for longer than MLflow's client retries.
         assert wait_for(lambda: any("the store does not answer" in log.read_text() for log in logs))
         one.start() if victim == "server" else database.start()
         codes = [process.wait(400) for process in drivers]
@@ -177,7 +172,7 @@ class Guarded:
     passwords: dict[str, str]
 
     def add(self, user: str) -> None:
-        """Make a user, as docs/how-to/tracking-server.md says."""
+        """Create a user as docs/how-to/tracking-server.md describes."""
         self.passwords[user] = secrets.token_hex(12)
         body = json.dumps({"username": user, "password": self.passwords[user]}).encode()
         word = base64.b64encode(f"admin:{self.admin}".encode()).decode()
@@ -191,7 +186,7 @@ class Guarded:
     def train(
         self, user: str | None, password: str | None, *arguments: str
     ) -> subprocess.CompletedProcess[str]:
-        """`paradnn.train` with credentials in the environment."""
+        """Run `paradnn.train` with credentials in the environment."""
         given = {"MLFLOW_TRACKING_URI": self.server.uri}
         if user and password:
             given |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
@@ -284,7 +279,7 @@ def test_a_user_who_may_only_read_is_told_so(guarded: Guarded, tmp_path: Path) -
 
 
 def stored(guarded: Guarded) -> list[str]:
-    """Every row of every table of the tracking database, as text."""
+    """Return every row of every table of the tracking database as text."""
     tables = guarded.database.rows(
         guarded.name,
         "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'",

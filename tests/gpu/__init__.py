@@ -1,3 +1,1 @@
-"""What a GPU machine should be asked first: `make test-gpu`, or `python3 -m tests.gpu` where there
-is no make.
-"""
+"""Checks of a GPU machine: `make test-gpu`, or `python3 -m tests.gpu` without make."""

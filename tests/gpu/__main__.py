@@ -1,10 +1,9 @@
-"""`python3 -m tests.gpu [--platform cpu]`: everything a first GPU machine should be asked, in under
-eight minutes.
+"""`python3 -m tests.gpu [--platform cpu]`: check a new GPU machine in under eight minutes.
 
-Begins in the machine's own interpreter, makes an environment beside it (`tests.gpu.environment`)
-and runs pytest on `tests.gpu.questions` there. Further options are pytest's: `-k ceilings` asks
-only questions whose name holds that. All answers with their details are in the file of results,
-after Ctrl-C those until then; the exit code is 1 where an answer was wrong.
+Starts in the machine's interpreter, creates an environment on top of it
+(`tests.gpu.environment`), and runs pytest on `tests.gpu.questions` there. Further options are
+pytest's: `-k ceilings` selects checks by name. The result file holds all results with details,
+after Ctrl-C those so far. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations

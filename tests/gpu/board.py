@@ -1,5 +1,5 @@
-"""What `nvidia-smi` says of the board: an oracle that shares no code with the package, which asks
-NVML.
+"""The board as `nvidia-smi` reports it: an oracle that shares no code with the package, which
+uses NVML.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
-#: What is asked, with the name that older drivers know it by.
+#: Queried fields, with their names in older drivers.
 FIELDS = {
     "name": ("name",),
     "driver": ("driver_version",),
@@ -26,7 +26,7 @@ FIELDS = {
     "ecc": ("ecc.mode.current",),
     "throttle_bits": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
 }
-#: Bits of the reasons for a lower clock; idle (1) and clocks that an application set (2) are none.
+#: Bits of the reasons for a lower clock, without idle (1) and clocks set by an application (2).
 REASONS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -37,8 +37,8 @@ REASONS = {
 
 
 def read_board() -> dict[str, str]:
-    """Every field that the driver knows of the first board that programs see; empty where there is
-    no `nvidia-smi`.
+    """Return every field that the driver knows of the first visible board; empty without
+    `nvidia-smi`.
     """
     found = dict(zip(FIELDS, _query([names[0] for names in FIELDS.values()]), strict=False))
     if not found:
@@ -50,16 +50,14 @@ def read_board() -> dict[str, str]:
 
 
 def throttled(bits: str) -> list[str]:
-    """The reasons in a mask such as 0x0000000000000004 for which clocks are lower than they could
-    be.
-    """
+    """Return the reasons for lower clocks in a mask such as 0x0000000000000004."""
     mask = int(bits, 16)
     return [reason for bit, reason in REASONS.items() if mask & bit]
 
 
 @contextlib.contextmanager
 def sampled_power(seconds: float = 0.2) -> Iterator[list[float]]:
-    """The board's power in watts, sampled meanwhile."""
+    """Sample the board's power in watts while the context is open."""
     samples: list[float] = []
     end = threading.Event()
 
@@ -77,14 +75,14 @@ def sampled_power(seconds: float = 0.2) -> Iterator[list[float]]:
 
 
 def above_idle(samples: list[float], idle: float) -> list[float]:
-    """Watts of the busier half of the time, none of them idle."""
+    """Return the median power in watts of the busier half of the samples."""
     busy = sorted(watts for watts in samples if watts > idle)
     return busy[len(busy) // 2 :]
 
 
 def _query(names: list[str]) -> list[str | None]:
-    """The value of every field, None where the board has none; nothing at all where the driver
-    refuses to answer.
+    """Return the value of every field, None if the board lacks it; empty if the driver rejects
+    the query.
     """
     # nvidia-smi sees every board of the host: a queue lends one of them by its number or UUID.
     own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"

@@ -1,4 +1,4 @@
-"""The project's commands as a user runs them, recording into files, and what they recorded."""
+"""The project's commands as a user runs them, recording into files, and their recorded runs."""
 
 import json
 import os
@@ -31,17 +31,17 @@ class Run:
 
     @property
     def family(self) -> str:
-        """Its model family; empty for ceilings."""
+        """The model family; empty for ceilings."""
         return self.params.get("model.name", "")
 
     @property
     def operations(self) -> list[list[Any]]:
-        """Rows of its operation table; none where it has no profile."""
+        """Rows of the operation table; empty without a profile."""
         return list(self.artifacts.get("operations.json", {}).get("data", []))
 
 
 class Command:
-    """A command of the project while it runs."""
+    """A running command of the project."""
 
     def __init__(self, arguments: Sequence[str], log: Path, folder: Path) -> None:
         self._log = log
@@ -59,8 +59,8 @@ class Command:
             )
 
     def wait(self, seconds: float) -> int:
-        """Its exit code; it is interrupted after so many seconds, and what it recorded until then
-        stays.
+        """Return the exit code; interrupt the command after the given seconds and keep its
+        results.
         """
         for signal_number, patience in ((signal.SIGINT, seconds), (signal.SIGKILL, 20.0)):
             try:
@@ -70,7 +70,7 @@ class Command:
         return self._process.wait()
 
     def end(self) -> None:
-        """Interrupt it where it still runs: workers, in sessions of their own, end with their
+        """Interrupt the command if it still runs; workers in separate sessions end with their
         driver.
         """
         try:
@@ -81,15 +81,15 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What it printed."""
+        """The printed output."""
         return self._log.read_text(errors="replace")
 
     def last_line(self) -> str:
-        """The last line that it printed, where it says why it ended."""
+        """The last printed line, which says why the command ended."""
         return (self.output.strip().splitlines() or ["no output"])[-1][:300]
 
     def runs(self) -> list[Run]:
-        """What it recorded."""
+        """The recorded runs."""
         found = []
         for file in sorted(self.folder.glob("*.json")):
             body = json.loads(json.loads(file.read_text())["body"])
@@ -100,7 +100,7 @@ class Command:
 
 
 class Session:
-    """The machine that is asked: its platform, its frameworks, a folder, and how long there is."""
+    """The machine under test: its platform, frameworks, a folder, and the remaining time."""
 
     def __init__(
         self, platform: str, frameworks: Sequence[str], folder: Path, seconds: float
@@ -122,42 +122,42 @@ class Session:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Remaining seconds."""
         return self._end - time.monotonic()
 
     def gpu_only(self) -> None:
-        """Skip where there is no GPU."""
+        """Skip without a GPU."""
         if self.platform != "gpu":
             pytest.skip("needs a GPU")
 
     def need(self, framework: str) -> None:
-        """Skip where the framework is not installed, or sees no device."""
+        """Skip if the framework is not installed or sees no device."""
         if framework not in self.frameworks:
             pytest.skip(f"{framework} is not installed")
         if framework in self.blind:
             pytest.skip(f"{framework} sees no {self.platform.upper()}")
 
     def framework(self) -> str:
-        """The one for what need be asked of one alone; skip where none sees a device."""
+        """The framework for checks that need only one; skip if none sees a device."""
         for name in self.frameworks:
             if name not in self.blind:
                 return name
         pytest.skip(f"no framework sees a {self.platform.upper()}")
 
     def train(self, *arguments: str) -> Command:
-        """A sweep that begins now."""
+        """Start a sweep."""
         return self._start(
             ["paradnn.train", "-m", "resume=false", "ceilings=false", *arguments], *_OFFLINE
         )
 
     def ceilings(self, framework: str) -> Command:
-        """The ceilings of one framework."""
+        """Start measuring the ceilings of one framework."""
         return self._start(
             ["paradnn.ceilings", f"framework={framework}", f"platform={self.platform}"], *_OFFLINE
         )
 
     def fidelity(self, framework: str, families: Sequence[str]) -> Command:
-        """The worker's step beside plain loops: a short look."""
+        """Start a short comparison of the worker's step with plain loops."""
         what = [
             "--frameworks",
             framework,
@@ -170,7 +170,7 @@ class Session:
         return self._start(["benchmarks.fidelity", *what, *sizes], "--out={}")
 
     def measured(self, seconds: float, *arguments: str) -> list[Run]:
-        """The runs of a sweep, ended after `seconds`; skip when the time is up."""
+        """Return the runs of a sweep that is ended after `seconds`; skip if the time is up."""
         command = self.train(*arguments, f"platform={self.platform}")
         self.ended(command, seconds)
         runs = command.runs()
@@ -178,7 +178,7 @@ class Session:
         return runs
 
     def ended(self, command: Command, seconds: float) -> None:
-        """Wait for a command, for so many seconds; skip where the time was up before."""
+        """Wait for a command for at most the given seconds; skip if the time was up before."""
         if command.wait(max(1.0, min(seconds, self.left))) and self.left <= 0:
             pytest.skip(f"the time was up: {command.last_line()}")
 

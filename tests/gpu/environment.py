@@ -1,5 +1,5 @@
-"""A virtual environment beside the machine's own packages, from a folder of wheels: no network is
-needed.
+"""A virtual environment on top of the machine's packages, from a folder of wheels, without a
+network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: What a sweep into files needs beside PyTorch or JAX, which are the machine's own.
+#: Requirements of a sweep into files, in addition to the machine's PyTorch or JAX.
 REQUIREMENTS = (
     "hydra-core>=1.3.8,<1.4",
     "keras>=3.12,<4",
@@ -26,12 +26,14 @@ REQUIREMENTS = (
 
 
 def make_environment(folder: Path, wheels: Path) -> Path:
-    """The interpreter of an environment in `folder` that sees this interpreter's packages too; made
-    once for it.
+    """Return the interpreter of an environment in `folder` that also sees this interpreter's
+    packages.
 
-    An environment with system packages made from within another would see those of neither: the
-    folders are named to it instead. Raises SystemExit where it cannot be made: with pip's message
-    where a package is neither there nor among the `wheels`.
+    It is created once. An environment with system packages that is made from within another one
+    would see neither's packages, so the folders are added explicitly.
+
+    Raises:
+        SystemExit: With pip's message if a package is neither installed nor among the `wheels`.
     """
     python = folder / "bin" / "python"
     done = folder / "complete"
@@ -84,7 +86,7 @@ def make_environment(folder: Path, wheels: Path) -> Path:
 
 
 def _run(command: list[str], problem: str) -> str:
-    """What a command prints. Raises SystemExit with its own message and ours."""
+    """Return the output of a command. Raises SystemExit with its message and ours."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{(done.stderr or done.stdout).strip()}\n{problem}")

@@ -1,6 +1,4 @@
-"""What the questions are given: the machine, a way to tell an answer, and no more time than there
-is.
-"""
+"""Fixtures of the checks: the machine, a reporter of results, and the time limit."""
 
 import importlib.util
 import json
@@ -27,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Session]:
-    """The session on this machine; all that it started has ended afterwards."""
+    """The session on this machine; everything that it started has ended afterwards."""
     frameworks = [name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name)]
     if not frameworks:
         pytest.exit("there is no JAX, PyTorch or TensorFlow here", returncode=2)
@@ -50,7 +48,7 @@ def _enough_time(request: pytest.FixtureRequest, machine: Session) -> None:
 def tell(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[..., None]:
-    """`tell(line, details)` shows an answer and keeps it with what it rests on."""
+    """`tell(line, details)` prints a result and stores it with its details."""
 
     def tell(line: str, details: Any = None) -> None:
         record_property("answer", line)

@@ -1,7 +1,7 @@
-"""The questions, the most telling first: each tells a line with details, fails, or is skipped and
-says why.
+"""The checks, the most informative first: each reports a line with details, fails, or is skipped
+with a reason.
 
-`python3 -m tests.gpu` asks them.
+`python3 -m tests.gpu` runs them.
 """
 
 import csv
@@ -44,14 +44,14 @@ SHORT = ("measure=quick", "measure.processes=1", *BRIEF)
 
 
 def grids(*families: str) -> str:
-    """The override that sweeps a small point of each family."""
+    """Return the override that sweeps a small point of each family."""
     return (
         f"sweep.grids=[{','.join(f'{{model: {family}, {SIZES[family]}}}' for family in families)}]"
     )
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """What is kept of a run."""
+    """Return the stored summary of a run."""
     metrics = (
         "step_time_ms",
         "compile_seconds",
@@ -69,7 +69,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def test_frameworks_see_the_device(machine: Session, tell: Tell) -> None:
-    """Each of them, and with which version of Keras."""
+    """Every framework sees the device; reports the version of Keras."""
     found = {}
     for name in machine.frameworks:
         code = f"import json, {name}, keras; print(json.dumps([{name}.__version__, keras.__version__, {SEEN[name]}]))"
@@ -98,7 +98,7 @@ def test_frameworks_see_the_device(machine: Session, tell: Tell) -> None:
 
 
 def test_the_board_at_rest(machine: Session, tell: Tell) -> None:
-    """Clocks, power, modes, and whether anything holds the clocks down."""
+    """Reports clocks, power, modes, and reasons for low clocks."""
     found = _board(machine)
     reasons = throttled(found.get("throttle_bits", "0x0"))
     line = (
@@ -106,7 +106,7 @@ def test_the_board_at_rest(machine: Session, tell: Tell) -> None:
         f"{found.get('temperature_c')} C, {found.get('power_w')} of {found.get('power_limit_w')} W, "
         f"{found.get('memory_used_mib')} of {found.get('memory_total_mib')} MiB in use"
     )
-    tell(f"{line}{', held down: ' + ', '.join(reasons) if reasons else ''}", found)
+    tell(f"{line}{', limited by: ' + ', '.join(reasons) if reasons else ''}", found)
 
 
 def asked(framework: str, compile: str, families: tuple[str, ...], seconds: int) -> Any:
@@ -136,7 +136,7 @@ MORE_SWEEPS = [
 def test_a_sweep(
     machine: Session, tell: Tell, framework: str, compile: str, families: tuple[str, ...]
 ) -> None:
-    """A point of each family, profiled."""
+    """A point of each family is measured and profiled."""
     machine.need(framework)
     chosen = (f"framework={framework}", f"compile={compile}", "measure.timeout=100")
     runs = machine.measured(120.0, grids(*families), *chosen, *SHORT)
@@ -157,7 +157,7 @@ def test_a_sweep(
 
 @pytest.mark.seconds(25)
 def test_command_buffers_of_xla_leave_tables_of_operations(machine: Session, tell: Tell) -> None:
-    """Kernels have no names of their own in them."""
+    """Kernels inside command buffers have no separate names."""
     machine.gpu_only()
     machine.need("jax")
     rows = {}
@@ -177,7 +177,7 @@ def test_command_buffers_of_xla_leave_tables_of_operations(machine: Session, tel
 @pytest.mark.seconds(20)
 @pytest.mark.parametrize("framework", ["jax", "torch", "tensorflow"])
 def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: str) -> None:
-    """A point that takes several times the device's memory ends as oom_device, and the next point
+    """A point that needs several times the device's memory ends as oom_device, and the next one
     is measured.
     """
     machine.need(framework)
@@ -186,7 +186,7 @@ def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: st
         wanted = "oom_device"
         memory = _memory(_board(machine))
     else:
-        # The host's limit stands in for the device's.
+        # The host's limit replaces the device's.
         wanted = "oom_host"
         memory = 3 * 2.0**30
         limits += ("measure.memory_limit=3GiB",)
@@ -213,7 +213,7 @@ def test_out_of_memory_is_an_outcome(machine: Session, tell: Tell, framework: st
 def test_ceilings_are_a_share_of_the_data_sheet(
     machine: Session, tell: Tell, framework: str
 ) -> None:
-    """Products and memory at their fastest."""
+    """Compares products and memory bandwidth with the data sheet."""
     machine.need(framework)
     command = machine.ceilings(framework)
     machine.ended(command, 120.0)
@@ -231,21 +231,21 @@ def test_ceilings_are_a_share_of_the_data_sheet(
     if sheet:
         shares = {key: peaks[key] / peak for key, peak in sheet.peak_flops.items() if key in peaks}
         shares |= {"memory": bandwidth / sheet.bandwidth} if sheet.bandwidth else {}
-    told = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+    ratios = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
     tell(
-        f"{line}; of the data sheet: {told}"
+        f"{line}; of the data sheet: {ratios}"
         if sheet
         else f"{line}; no data sheet is known of {device}",
         metrics,
     )
-    # Float32 is left out: JAX and TensorFlow multiply in TF32, which is faster than the sheet's
+    # float32 is omitted: JAX and TensorFlow multiply in TF32, which is faster than the sheet's
     # float32.
-    assert all(0.5 <= share <= 1.05 for key, share in shares.items() if key != "float32"), told
+    assert all(0.5 <= share <= 1.05 for key, share in shares.items() if key != "float32"), ratios
 
 
 @pytest.mark.seconds(20)
 def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> None:
-    """And what held the clocks down under load."""
+    """Also reports what limited the clocks under load."""
     before = _board(machine)
     if "power_w" not in before:
         pytest.skip("nvidia-smi shows no power")
@@ -265,7 +265,7 @@ def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> 
     seen = statistics.median(above_idle(power, 1.2 * idle) or [float("nan")])
     line = f"{watts:.0f} W by the counter, {seen:.0f} W by nvidia-smi, {idle:.0f} W before; after: "
     line += f"{after.get('sm_mhz')} MHz, {after.get('temperature_c')} C, "
-    line += ", ".join(throttled(after.get("throttle_bits", "0x0"))) or "not held down"
+    line += ", ".join(throttled(after.get("throttle_bits", "0x0"))) or "not limited"
     tell(line, details)
     assert 0.6 * seen < watts < 1.3 * seen, line
     assert watts <= 1.1 * float(before.get("power_limit_w", "inf")), line
@@ -273,7 +273,7 @@ def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> 
 
 @pytest.mark.seconds(30)
 def test_the_peak_of_device_memory_is_between_its_bounds(machine: Session, tell: Tell) -> None:
-    """Over what must be there, under what is there."""
+    """The peak lies above the analytic bound and below the size of the board."""
     total = _memory(_board(machine))
     details = {}
     for framework in sorted({*machine.frameworks} - machine.blind):
@@ -297,7 +297,7 @@ def test_the_peak_of_device_memory_is_between_its_bounds(machine: Session, tell:
 
 @pytest.mark.seconds(25)
 def test_two_processes_on_one_board(machine: Session, tell: Tell) -> None:
-    """Two sweeps of the same point at once: both end well; what they take from each other is told."""
+    """Two sweeps of the same point at once both succeed; reports how much they slow each other."""
     _shared(machine)
     point = (
         grids("fc"),
@@ -326,7 +326,7 @@ def test_two_processes_on_one_board(machine: Session, tell: Tell) -> None:
 def test_the_step_beside_a_loop_by_hand(
     machine: Session, tell: Tell, framework: str, families: list[str]
 ) -> None:
-    """Whether the ratio is 1 is not decided by so short a look: it is only told."""
+    """Reports the ratio; so short a run cannot decide whether it is 1."""
     machine.need(framework)
     _shared(machine)
     command = machine.fidelity(framework, families)
@@ -350,7 +350,7 @@ def test_other_families(
 
 
 def _board(session: Session) -> dict[str, str]:
-    """What `nvidia-smi` says; skip where there is none."""
+    """Return the output of `nvidia-smi`; skip without it."""
     session.gpu_only()
     found = read_board()
     if not found:
@@ -359,13 +359,13 @@ def _board(session: Session) -> dict[str, str]:
 
 
 def _memory(board: dict[str, str]) -> float:
-    """Bytes of the board's memory; a part of a board does not say how many it has: skip."""
+    """Return the bytes of the board's memory; skip if a partition does not report it."""
     if "memory_total_mib" not in board:
         pytest.skip("nvidia-smi does not say how much memory the board has")
     return float(board["memory_total_mib"]) * 2**20
 
 
 def _shared(session: Session) -> None:
-    """Skip where the board serves only one process at a time."""
+    """Skip if the board serves only one process at a time."""
     if session.platform == "gpu" and "exclusive" in read_board().get("compute_mode", "").lower():
         pytest.skip("the board's compute mode allows one process at a time")
