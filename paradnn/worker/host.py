@@ -2,11 +2,12 @@
 another host measures.
 
     node2$ PARADNN_HOSTS_KEY=... python -m paradnn.worker.host --host 10.0.0.2 --port 5000
-    node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 python -m paradnn.train model=channel hosts=2
+    node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 \\
+           python -m paradnn.train model=channel hosts=2
 
-docs/how-to/clusters.md says more. Each process is forked from this one, which imports no framework, once
-who connects has shown the key, and imports the one that its point asks for. This runs until it is
-stopped, with --with-stdin until standard input ends.
+See docs/how-to/clusters.md. This process imports no framework. Once a client has shown the key, it
+forks a process, which imports the framework that the point requires. It runs until it is stopped,
+with --with-stdin until standard input ends.
 """
 
 import argparse
@@ -37,18 +38,17 @@ from paradnn.worker.process_group import (
 )
 from paradnn.worker.workload import WorkerSide
 
-#: Seconds in which the point's process makes its second connection, and in which who connects shows
-#: the key.
-_PATIENCE = 30.0
-_SHOW = 10.0
-#: Connections that have not shown the key yet, of which the oldest goes first, and processes that
-#: run.
-_MOST_STRANGERS = 64
-_MOST_PROCESSES = 512
+#: Seconds in which the process of a point must make its second connection.
+_SECOND_CONNECTION_SECONDS = 30.0
+#: Seconds in which a client must show the key.
+_KEY_SECONDS = 10.0
+#: Clients that have not shown the key yet; the oldest is dropped first.
+_MAX_PENDING = 64
+_MAX_PROCESSES = 512
 
 
 def main() -> int:
-    """Serve until stopped; 2 for what cannot be."""
+    """Serve until stopped; return 2 if this host cannot serve."""
     parser = argparse.ArgumentParser(
         prog="python -m paradnn.worker.host",
         description=__doc__,
@@ -64,100 +64,103 @@ def main() -> int:
         "--port",
         type=_port_number,
         default=0,
-        help="0: any that is free, which is printed (default)",
+        help="0: any free port, which is printed (default)",
     )
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     key = os.environ.pop(KEY, "")
     if not key:
         print(
-            f"error: {KEY} is not set: give the hosts a secret of their own, the same on each",
+            f"error: {KEY} is not set: choose a secret, and set it on every host",
             file=sys.stderr,
         )
         return 2
     try:
-        listening = listen(given.port, given.host, "--port")
+        listening = listen(arguments.port, arguments.host, "--port")
     except UnavailableError as error:
         print(f"error: --port: {error}", file=sys.stderr)
         return 2
     print(f"listening on {with_port(*listening.getsockname()[:2])}", flush=True)
-    os.dup2(2, 1)  # what processes print is not for who reads the address
+    os.dup2(2, 1)  # standard output has only the address
     remove_leftovers()
     try:
         with Scratch() as folder:
-            # AutoGraph leaves a file for each function where a process does not end by itself: none
-            # of these does.
+            # AutoGraph leaves a file per function if a process does not exit by itself, and none of
+            # these does.
             tempfile.tempdir = str(folder)
-            _serve(listening, key.encode(), given.with_stdin)
+            _serve(listening, key.encode(), arguments.with_stdin)
     except KeyboardInterrupt:
         return 130
     return 0
 
 
 def _port_number(text: str) -> int:
-    """A port as argparse reads it: 0 to 65535."""
+    """Return a port from 0 to 65535, for argparse."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no port; choose one up to 65535, or 0 for any that is free"
+            f"{text!r} is no port; choose one up to 65535, or 0 for any free port"
         )
     return int(text)
 
 
 def _own_address(text: str) -> str:
-    """An address or name of this host as argparse reads it."""
+    """Return an address or name of this host, for argparse."""
     try:
         listen(0, text).close()
     except (UnavailableError, UnicodeError):
-        reason = "no process of this host can listen there; give one of its addresses, or 0.0.0.0 (:: of IPv6) for all"
+        reason = (
+            "no process of this host can listen there; "
+            "give one of its addresses, or 0.0.0.0 (:: of IPv6) for all"
+        )
         raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
     return text
 
 
 def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
-    """Fork a process for each connection that has shown the key."""
-    strangers: dict[int, PendingConnection] = {}
+    """Fork a process for each client that has shown the key."""
+    pending: dict[int, PendingConnection] = {}
     running: set[int] = set()
     listening.setblocking(False)
     while True:
-        watched = [listening.fileno(), *strangers, *([0] if with_stdin else [])]
-        ready, _, _ = select.select(watched, [], [], 1.0 if strangers or running else None)
+        watched = [listening.fileno(), *pending, *([0] if with_stdin else [])]
+        ready, _, _ = select.select(watched, [], [], 1.0 if pending or running else None)
         if 0 in ready and not os.read(0, 4096):
             return
         running -= {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
         if listening.fileno() in ready:
-            _let_in(listening, strangers)
-        for number, stranger in list(strangers.items()):
-            known = False
-            gone = time.monotonic() - stranger.since > _SHOW
+            _accept_client(listening, pending)
+        for number, client in list(pending.items()):
+            has_key = False
+            is_gone = time.monotonic() - client.since > _KEY_SECONDS
             if number in ready:
                 try:
-                    known = stranger.is_known(key)
+                    has_key = client.is_known(key)
                 except (AuthenticationError, OSError):
-                    gone = True
-            if known and len(running) < _MOST_PROCESSES:
-                running.add(_fork(stranger, strangers, listening))
-            if known or gone:
-                strangers.pop(number).connected.close()
+                    is_gone = True
+            if has_key and len(running) < _MAX_PROCESSES:
+                running.add(_fork(client, pending, listening))
+            if has_key or is_gone:
+                pending.pop(number).connected.close()
 
 
-def _let_in(listening: socket.socket, strangers: dict[int, PendingConnection]) -> None:
-    """Take a new connection, in the place of the oldest where there are too many."""
+def _accept_client(listening: socket.socket, pending: dict[int, PendingConnection]) -> None:
+    """Accept a new client, and drop the oldest pending one if there are too many."""
     try:
         connected, _ = listening.accept()
-        stranger = PendingConnection(connected, time.monotonic())
-    except OSError:  # gone again, or no descriptor is left
+        client = PendingConnection(connected, time.monotonic())
+    except OSError:  # it has gone, or no descriptor is left
         return
-    if len(strangers) == _MOST_STRANGERS:
-        strangers.pop(next(iter(strangers))).connected.close()
-    strangers[connected.fileno()] = stranger
+    if len(pending) == _MAX_PENDING:
+        pending.pop(next(iter(pending))).connected.close()
+    pending[connected.fileno()] = client
 
 
 def _fork(
-    stranger: PendingConnection,
-    strangers: Mapping[int, PendingConnection],
+    client: PendingConnection,
+    pending: Mapping[int, PendingConnection],
     listening: socket.socket,
 ) -> int:
-    """The number of the process that is asked for, which this becomes there."""
+    """Fork the process that a client requests, and return its number."""
     server = os.getpid()
     pid = os.fork()
     if pid:
@@ -165,25 +168,25 @@ def _fork(
     die_with_parent(server)
     try:
         listening.close()
-        for other in strangers.values():
-            if other is not stranger:
+        for other in pending.values():
+            if other is not client:
                 other.connected.close()
-        asked, channel, own, addresses = accept(stranger.connected, _PATIENCE)
+        request, channel, own, addresses = accept(client.connected, _SECOND_CONNECTION_SECONDS)
     except (EOFError, OSError):  # the client has gone
         os._exit(1)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    os.environ.update(asked.environ)
+    os.environ.update(request.environ)
 
     def serve(rank: int, channel: Connection) -> None:
-        work = requested_workload(asked.point)
-        serve_elsewhere = work.role(WorkerSide).remote_process_server()
-        if serve_elsewhere is None:
+        work = requested_workload(request.point)
+        serve_process = work.role(WorkerSide).remote_process_server()
+        if serve_process is None:
             raise RankFailed("unavailable", f"{work.name} has no processes on other hosts")
-        serve_elsewhere(asked.point, rank, addresses, own, channel)
+        serve_process(request.point, rank, addresses, own, channel)
 
-    return run_rank(asked.rank, server, channel, [], serve)
+    return run_rank(request.rank, server, channel, [], serve)
 
 
 if __name__ == "__main__":
