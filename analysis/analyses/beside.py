@@ -83,7 +83,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     points = aggregate_replicates(runs)
     compiled = _without_eager_duplicates(points)
     chosen = _sample_points(compiled)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for settings, part in split_by_settings(chosen, ignore=["precision", "mode", "task"]):
         for point in part.to_dict("records"):
             rows += _point_rows(point, settings, devices)
@@ -327,7 +327,7 @@ def _sentences(
 
 def _group_sentence(rows: pd.DataFrame, here: str) -> str:
     """State the ratios of points that share platform, source, precisions and settings."""
-    first = rows.iloc[0]
+    first = rows.iloc[0].to_dict()
     if first["source"] == "published":
         source = "published"
     else:
@@ -341,7 +341,7 @@ def _group_sentence(rows: pd.DataFrame, here: str) -> str:
 
 
 def _floor_sentence(rows: pd.DataFrame, here: str) -> str:
-    first = rows.iloc[0]
+    first = rows.iloc[0].to_dict()
     return (
         f"{first['device']} against {_format_side(first, here)} ({_format_precisions(rows)}): at "
         f"most {_format_ratios(rows)} times as fast on {counted(len(rows), 'point')}. The "

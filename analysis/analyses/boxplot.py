@@ -223,7 +223,8 @@ def box_statistics(
     rows = []
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
         row: dict[str, object] = dict(zip(by, key, strict=True))
-        row["label"] = ", ".join("(none)" if pd.isna(part) else str(part) for part in key)
+        parts: list[Any] = list(key)
+        row["label"] = ", ".join("(none)" if pd.isna(part) else str(part) for part in parts)
         rows.append(row | _statistics_of_group(group, metric, unit))
     columns = [
         *by,
