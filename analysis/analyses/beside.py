@@ -261,6 +261,8 @@ def _headline(table: pd.DataFrame) -> Highlight | None:
             rows = rows[rows["source"] == "published"]
             verb = "ran"
             notes = ["published"]
+            if rows["notes"].ne("").any():
+                notes.append("some times set by its input and dispatch, not by the device")
         else:
             verb = "would run"
             notes = ["predicted"]

@@ -84,6 +84,12 @@ def test_precisions_of_different_width_are_summarized_separately() -> None:
     assert "TPU v2 ran 1 point " in headline.words
 
 
+def test_the_headline_states_that_input_and_dispatch_set_a_published_time() -> None:
+    headline = compare(run(FC, 100.0)).headline()
+    assert headline is not None
+    assert "set by its input and dispatch, not by the device" in headline.words
+
+
 def test_eager_runs_are_omitted_if_the_model_was_also_compiled() -> None:
     result = compare(run(FC, 100.0, compile="graph"), run(FC, 20.0, compile="eager"))
     assert result.table["here"].tolist() == [100.0]

@@ -106,8 +106,9 @@ def test_constant_steps_take_what_the_protocol_takes() -> None:
 
 
 def test_blocks_until_steady_are_read_back_from_a_run() -> None:
-    """A restless machine needs more blocks; with their number the arithmetic gives its warm-up
-    again.
+    """With variable step times, more blocks pass before the steady state.
+
+    From the recorded number of blocks, the forecast computes the warm-up time of the run.
     """
     settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 1e6}
     columns = columns_of([settings])
@@ -121,7 +122,7 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
         blocks = calibrate(np.array([[0.0301]]), columns)
         extra = extra_blocks(recorded + blocks.trials - len(result.calibration), blocks)
         needed.append(float(extra[0, 0]))
-        # Blocks that were measured in vain count as warm-up.
+        # Blocks that were not steady and were measured again count as warm-up.
         before = machine.now - sum(result.blocks)
         assert warmup_seconds(blocks, columns, extra)[0, 0] == pytest.approx(before, rel=0.15)
     assert max(needed) > 3
@@ -129,7 +130,7 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
 
 
 class Profiled:
-    """The profiler's part of a framework: its trace holds nothing, so only steps are counted."""
+    """A framework whose profiler writes an empty trace, so that the test only counts steps."""
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Any]:
