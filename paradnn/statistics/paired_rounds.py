@@ -1,10 +1,9 @@
-"""What paired rounds say of two sides: a ratio, an interval that holds whenever one stops, a
-verdict, when to stop.
+"""Inference from paired rounds of two sides: ratio, interval, verdict, and when to stop.
 
 In each round both sides are measured one right after the other, and the logarithm of their ratio is
-one value. What both share cancels in it: the session, a drift, a slow neighbour. The order within
+one value. What both share cancels in it: the session, a drift, a slow neighbor. The order within
 the rounds is random (`orders`), so between equal sides each value is as likely as its opposite,
-however the machine's state correlates in time.
+however the state of the machine correlates in time. The interval holds whenever a comparison stops.
 """
 
 import math
@@ -16,17 +15,17 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Self
 
-#: Fewer rounds than this carry no interval.
+#: Rounds that an interval needs.
 FEWEST = 5
-#: Rounds after which intervals are looked at: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) of the
+#: Rounds after which an interval is computed: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) times the
 #: last.
 LOOKS = tuple(round(FEWEST * 2 ** (step / 2)) for step in range(100))
-#: Rounds of two commands, which may be short, unless --most says another number.
+#: Default maximum of rounds for two commands, which may be short.
 COMMAND_ROUNDS = 640
 
 
 class SpeedVerdict(StrEnum):
-    """What is said of the first side at one point."""
+    """The verdict on the first side at one point."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -36,10 +35,13 @@ class SpeedVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """How many times as fast the first side is as the second: mean and half the 95% interval, in
-    logarithms.
+    """How many times as fast the first side is as the second.
 
-    `quantile`: how many standard errors that half is.
+    Attributes:
+        mean: Logarithm of the ratio.
+        half: Half width of its 95% interval, in logarithms.
+        rounds: Number of rounds.
+        quantile: Number of standard errors in `half`.
     """
 
     mean: float
@@ -49,9 +51,10 @@ class SpeedEstimate:
 
     @property
     def visible(self) -> float:
-        """The share by which a side must be faster to be found so in four of five such comparisons:
-        its interval leaves out 1 with a probability of 80%, half of it and 0.84 standard errors
-        more.
+        """The smallest difference, as a share, that four of five such comparisons would find.
+
+        An interval excludes 1 with a probability of 80% if the difference is its half width and
+        0.84 standard errors more.
         """
         return math.expm1(self.half * (1 + 0.8416 / self.quantile))
 
@@ -71,22 +74,26 @@ class SpeedEstimate:
         return math.exp(self.mean + self.half)
 
     def inverse(self) -> Self:
-        """The same of the second side over the first."""
+        """Return the estimate of the second side over the first."""
         return replace(self, mean=-self.mean)
 
     def verdict(self, margin: float) -> SpeedVerdict:
-        """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference
-        where it is within the margin as a whole, even without 1.
+        """Return the verdict if differences below `margin` (0.02: 2%) do not matter.
+
+        An interval that lies within the margin means no difference, even if it excludes 1.
         """
         if abs(self.mean) + self.half <= math.log1p(margin):
             return SpeedVerdict.EQUIVALENT
-        if abs(self.mean) > self.half:
-            return SpeedVerdict.FASTER if self.mean > 0 else SpeedVerdict.SLOWER
+        if self.mean > self.half:
+            return SpeedVerdict.FASTER
+        if self.mean < -self.half:
+            return SpeedVerdict.SLOWER
         return SpeedVerdict.NOT_SETTLED
 
     def rounds_needed(self, margin: float) -> int:
-        """About how many rounds would settle it, were the ratio what it seems: the interval narrows
-        as their root.
+        """Return about how many rounds would give a verdict if the ratio is as estimated.
+
+        The interval narrows with the square root of the number of rounds.
         """
         wanted = max(abs(self.mean), math.log1p(margin) - abs(self.mean))
         needed = self.rounds * (self.half / wanted) ** 2
@@ -95,8 +102,14 @@ class SpeedEstimate:
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop; shares of the ratio, such as 0.02. `most` caps the rounds; `misses`: how often
-    intervals may.
+    """When to stop a comparison.
+
+    Attributes:
+        within: Half width of the interval to reach, as a share of the ratio (0.02: 2%).
+        margin: Difference that does not matter, as a share.
+        least: Minimum of rounds.
+        most: Maximum of rounds.
+        misses: Probability that an interval misses the true ratio.
     """
 
     within: float = 0.02
@@ -106,29 +119,35 @@ class Rule:
     misses: float = 0.05
 
     def is_enough(self, found: SpeedEstimate) -> bool:
-        """Whether a look may end it: there is a verdict, and half the interval is at most `within`,
-        or a tenth of a large difference, in logarithms.
+        """Return whether an estimate may end the comparison.
+
+        It does if it gives a verdict and its half width is at most `within`, or a tenth of a large
+        difference, in logarithms.
         """
-        precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
-        return precise and found.verdict(self.margin) is not SpeedVerdict.NOT_SETTLED
+        is_precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
+        return is_precise and found.verdict(self.margin) is not SpeedVerdict.NOT_SETTLED
 
     def looks(self, rounds: int) -> bool:
-        """Whether the rounds so far are looked at."""
+        """Return whether an interval is computed after a number of rounds."""
         return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
 
     def is_over(self, rounds: int, seconds: float, limit: float) -> bool:
-        """Whether these are the most, or one more, as long as they were, would end later than
-        `limit` s.
+        """Return whether there is no round left.
+
+        Args:
+            rounds: Rounds so far.
+            seconds: Time they took.
+            limit: Time that all rounds may take, in seconds. Another round of average length must
+                end within it.
         """
         return rounds >= self.most or (rounds > 0 and seconds * (1 + 1 / rounds) > limit)
 
 
 def orders(seed: object) -> Iterator[tuple[int, int]]:
-    """Which side goes first in each round, endlessly: random in every other round, the other way in
-    the next.
+    """Yield the order of the sides in each round, endlessly.
 
-    So what the place within a round does to the time, such as a warmer chip, cancels over two
-    rounds.
+    The order is random in every other round and reversed in the next. So what the position within a
+    round does to the time, such as a warmer chip, cancels over two rounds.
     """
     draw = random.Random(str(seed))
     while True:
@@ -138,24 +157,41 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
 
 
 def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
-    """The share of comparisons of equal sides that call them different: rounds of one side against
-    itself are played again so many times, those of each exchanged at random, which equal sides do
-    not show.
+    """Return the share of comparisons of equal sides that call them different.
+
+    The rounds of one side against itself are replayed, with the sides of each round exchanged at
+    random. Equal sides do not show that.
+
+    Args:
+        logs: Logarithms of the ratios, one per round, in order.
+        rule: When a comparison stops.
+        draws: Number of replayed comparisons.
     """
-    draw = random.Random(0)
-    false = 0
+    random_signs = random.Random(0)
+    alarms = 0
     for _ in range(draws):
-        turned = [log * draw.choice((-1, 1)) for log in logs]
-        ends = [n for n in range(FEWEST, len(logs)) if rule.looks(n)]
-        looked = (found for n in ends if rule.is_enough(found := estimate(turned[:n], rule.misses)))
-        said = next(looked, None) or estimate(turned, rule.misses, last=True)
-        false += said.verdict(rule.margin) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
-    return false / draws
+        exchanged = [log * random_signs.choice((-1, 1)) for log in logs]
+        verdict = _replay(exchanged, rule).verdict(rule.margin)
+        if verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER):
+            alarms += 1
+    return alarms / draws
+
+
+def _replay(logs: Sequence[float], rule: Rule) -> SpeedEstimate:
+    """Return the estimate at which a comparison with these rounds would have stopped."""
+    for rounds in range(FEWEST, len(logs)):
+        if rule.looks(rounds):
+            result = estimate(logs[:rounds], rule.misses)
+            if rule.is_enough(result):
+                return result
+    return estimate(logs, rule.misses, last=True)
 
 
 def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
-    """The mean logarithm of the second side's seconds over the first's, of blocks pair by pair,
-    without the fifth of them that are largest and the fifth that are smallest: a round's value.
+    """Return the value of a round: a trimmed mean of the log ratios of its pairs of blocks.
+
+    A ratio is the second side's seconds over the first's. The largest and the smallest fifth of the
+    ratios are left out.
     """
     logs = sorted(math.log(second / first) for first, second in pairs)
     cut = len(logs) // 5
@@ -189,7 +225,7 @@ class _RobustCentre:
     Attributes:
         location: the value about which the clipped deviations sum to 0.
         deviations: deviations from `location`, clipped at the limit, in the order of the series.
-        lag_one: correlation of neighbouring rounds at lag one, without the outliers.
+        lag_one: correlation of neighboring rounds at lag one, without the outliers.
         inlier_share: share of rounds within the limit.
     """
 
