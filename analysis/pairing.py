@@ -485,10 +485,9 @@ def _by_point(
     points = found.point[mine]
     value = frame[metric].astype("float64")
     below, above = _within(frame, metric)
+    processes = np.ones(len(frame))
     if "processes" in frame:
         processes = frame["processes"].to_numpy(dtype="float64", na_value=1.0)
-    else:
-        processes = 1.0
     table = pd.DataFrame(
         {
             "value": value,

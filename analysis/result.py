@@ -1,6 +1,4 @@
-"""What every analysis answers with: typed findings, and how they are shown as sentences, table and
-figure.
-"""
+"""The result of an analysis: numbers, and how they are shown as sentences, table and figure."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from paradnn.core.errors import NotEnoughData, ParadnnError
 
 
 class Paragraph(NamedTuple):
-    """A sentence, or a few, and the points below it."""
+    """One or more sentences (`head`), and the list items below them (`points`)."""
 
     head: str
     points: tuple[str, ...] = ()
@@ -26,8 +24,11 @@ class Paragraph(NamedTuple):
 
 
 class Highlight(NamedTuple):
-    """What a page says first of an answer: a word or two, and a sentence without the name of what
-    it is about.
+    """The finding that a page shows first.
+
+    Attributes:
+        topic: One or two words.
+        words: A sentence that does not repeat the name of what it is about.
     """
 
     topic: str
@@ -36,14 +37,20 @@ class Highlight(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
-    """What an analysis found: numbers, sentences, and where there is something to draw what draws
-    it.
+    """The result of an analysis. A subclass may have further attributes.
 
-    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers
-    (None: nothing). `sources` are the ids of the runs it rests on; `pooled` says what differed
-    among runs that were pooled on demand, and is empty where they were homogeneous; `quality` what
-    the gate left out or flagged, None where runs pass none; `set_aside` which group of
-    heterogeneous runs it is about, and how to see the others. A subclass may hold more.
+    Attributes:
+        sources: Ids of the runs it rests on.
+        numbers: The table.
+        pooled: What differed among runs that were pooled on request; empty if they were
+            homogeneous.
+        quality: Which runs the checks excluded or flagged; None if runs pass no check.
+        set_aside: Which group of heterogeneous runs the result is about, and how to see the others.
+        sentences: The findings as text.
+        caveats: What limits the findings, also written below the figure.
+        picture: Draws the figure; None if there is nothing to draw.
+        stands_out: The finding that a page shows first.
+        rows: What a terminal shows in place of the numbers; None for nothing.
     """
 
     sources: tuple[str, ...]
@@ -62,11 +69,11 @@ class Result:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The numbers, as --csv writes them."""
+        """The table that --csv writes."""
         return self.numbers
 
     def headline(self) -> Highlight | None:
-        """The finding that stands out, if one does."""
+        """Return the finding that a page shows first, if there is one."""
         return self.stands_out
 
     @property
@@ -75,26 +82,28 @@ class Result:
         return self.picture is not None and len(self.table) > 0
 
     def paragraphs(self) -> list[Paragraph]:
-        """The findings in words."""
+        """Return the findings as text, with the caveats about the runs at the end."""
+        parts: list[Paragraph | str] = [*self.sentences, *self.caveats]
         if self.pooled:
-            pooled = [f"Heterogeneous runs were pooled: {self.pooled}."]
-        else:
-            pooled = []
+            parts.append(f"Heterogeneous runs were pooled: {self.pooled}.")
         if self.quality is not None and self.quality.text():
-            left_out = [self.quality.text()]
-        else:
-            left_out = []
-        set_aside = [self.set_aside] if self.set_aside is not None else []
-        found = [*self.sentences, *self.caveats, *pooled, *left_out, *set_aside]
-        return [part if isinstance(part, Paragraph) else Paragraph(part) for part in found]
+            parts.append(self.quality.text())
+        if self.set_aside is not None:
+            parts.append(self.set_aside)
+        return [part if isinstance(part, Paragraph) else Paragraph(part) for part in parts]
 
     def text(self) -> str:
-        """The findings in words, a line for each sentence or point."""
+        """Return the findings as text, one line per paragraph or list item."""
         return "\n".join(map(str, self.paragraphs()))
 
     def figure(self, width: float | None = None) -> drawing.Figure:
-        """The picture, set for print where a `width` in inches is given; ParadnnError where there
-        is nothing to draw, or more than a figure holds.
+        """Draw the figure.
+
+        Args:
+            width: Width for print in inches; None for the default of the screen.
+
+        Raises:
+            ParadnnError: If there is nothing to draw, or more than a figure can hold.
         """
         if self.picture is None or not self.drawable:
             raise ParadnnError("there is nothing to draw; choose other runs")
@@ -103,15 +112,17 @@ class Result:
             if self.caveats:
                 drawing.add_caveats(drawn, self.caveats)
             own, height = drawn.get_size_inches()
-            if width is not None and own != width:  # of an analysis that makes its figures itself
+            # An analysis of another package may make its figures itself.
+            if width is not None and own != width:
                 drawn.set_size_inches(width, height * width / own)
-            drawn.draw_without_rendering()  # texts that are made as they are drawn are made for this page too
+            # Tick labels are made while they are drawn; make them for this page, too.
+            drawn.draw_without_rendering()
         return drawn
 
     __repr__ = text
 
     def _repr_html_(self) -> str:
-        """The table and the sentences, for a notebook."""
+        """Return the table and the sentences for a notebook."""
         words = "".join(
             f"<p>{escape(head)}</p>"
             + "".join(f"<p style='margin-left: 2em'>{escape(point)}</p>" for point in points)
@@ -121,25 +132,32 @@ class Result:
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
-    """What differs within the groups (columns `by`) in environment, protocol and schema; empty
-    where nothing does.
+    """Return what differs within groups in environment, protocol and schema; empty for nothing.
 
-    HeterogeneousError where anything differs, unless `pool`.
+    Args:
+        frame: The runs.
+        by: Columns of the groups.
+        pool: Whether heterogeneous runs of a group are pooled.
+
+    Raises:
+        HeterogeneousError: If the runs of a group differ and `pool` is not set.
     """
-    alike = all(frame[key].nunique(dropna=False) <= 1 for key in IDENTITY if key in frame)
-    if alike:
-        groups = ()
-    else:
-        groups = (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
-    return joined(require_homogeneous(group, pool=pool).attrs.get("pooled", "") for group in groups)
+    is_homogeneous = all(frame[key].nunique(dropna=False) <= 1 for key in IDENTITY if key in frame)
+    if is_homogeneous:
+        return ""
+    differences = []
+    for _, group in frame.groupby(list(by), sort=True, dropna=False):
+        pooled = require_homogeneous(group, pool=pool)
+        differences.append(str(pooled.attrs.get("pooled", "")))
+    return joined(differences)
 
 
 def joined(differences: Iterable[str]) -> str:
-    """Differences as one text, each once."""
-    return "; ".join(dict.fromkeys(filter(None, differences)))
+    """Join differences to one text, each once and without empty ones."""
+    return "; ".join(dict.fromkeys(difference for difference in differences if difference))
 
 
 def require_runs(frame: pd.DataFrame) -> None:
-    """NotEnoughData where a frame holds no run."""
+    """Raise NotEnoughData if a frame has no run."""
     if frame.empty:
         raise NotEnoughData("no run matches; choose other runs, see python -m analysis runs")

@@ -113,7 +113,9 @@ class Fit(GroupKey):
         b = self.weights.loc[other]
         if b["verdict"].startswith("none"):
             return True
-        correlation = self.regression.correlation.loc[strongest, other]
+        correlations = self.regression.correlation.to_numpy()
+        terms = self.regression.correlation.index
+        correlation = correlations[terms.get_loc(strongest), terms.get_loc(other)]
         correlation *= np.sign(a["weight"] * b["weight"])
         variance = a["error"] ** 2 + b["error"] ** 2 - 2 * correlation * a["error"] * b["error"]
         freedom = sum_components(

@@ -612,12 +612,9 @@ def _regress_ranks(
 
 def _weight(regression: Regression, term: str, factor: float = 1.0) -> Estimate:
     """Return the weight of a term times a factor."""
-    row = regression.weights.loc[term]
-    return Estimate(
-        value=float(factor * row["weight"]),
-        low=float(factor * row["low"]),
-        high=float(factor * row["high"]),
-    )
+    row = regression.weights.loc[[term], ["weight", "low", "high"]].to_numpy(dtype="float64")
+    value, low, high = (factor * row[0]).tolist()
+    return Estimate(value, low, high)
 
 
 def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -273,7 +273,7 @@ def _worth(latent: np.ndarray, levels: Levels) -> float:
     """Return how many independent points dependent numbers (n,) are worth; 0 if unknown."""
     if len(latent) < 2 or np.ptp(latent) <= _EQUAL_RANGE:
         return 0.0
-    variance = crossed_variance(latent, levels).variance
+    variance = float(crossed_variance(latent, levels).variance)
     if variance <= 0:
         return float(len(latent))
     return min(float(np.var(latent, ddof=1)) / variance, float(len(latent)))

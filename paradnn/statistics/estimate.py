@@ -1,13 +1,13 @@
-"""A number that is known with an interval."""
+"""A number with its interval."""
 
 from typing import NamedTuple
 
-#: How often an interval is to cover the truth.
+#: Coverage of an interval.
 LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A number with its interval; an end that the sample is too small for is infinite or NaN."""
+    """A number with its interval; an end is infinite or NaN if the sample is too small for it."""
 
     value: float
     low: float

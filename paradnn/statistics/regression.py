@@ -331,10 +331,10 @@ def value_variances(design: np.ndarray, residual: np.ndarray) -> Component:
             continue
         means = np.bincount(code, residual) / np.bincount(code)
         moved = np.array([np.bincount(code, of_row) for of_row in influence.T])
-        freedom = len(values) - 2
-        part = (moved**2).sum(axis=1) * (means**2).sum() / freedom
+        value_freedom = len(values) - 2
+        part = (moved**2).sum(axis=1) * (means**2).sum() / value_freedom
         total += part
-        below += part**2 / freedom
+        below += part**2 / value_freedom
         is_known[place] = True
     freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
     return Component(total, np.where(is_known, freedom, np.nan))

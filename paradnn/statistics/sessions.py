@@ -627,8 +627,10 @@ def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.
     table = pd.DataFrame({"block": blocks, "side": side, "time": times})
     table = table.groupby("block").mean().sort_values("time")
     turn = (table["side"].diff() != 0).cumsum()
-    middles = [table.loc[table["side"] == number, "time"].to_numpy() for number in (0, 1)]
-    takes_turns = _is_even(*middles) and not _differ_by_time_of_day(*middles, np.ptp(times))
+    times_a = table.loc[table["side"] == 0, "time"].to_numpy()
+    times_b = table.loc[table["side"] == 1, "time"].to_numpy()
+    span = float(np.ptp(times))
+    takes_turns = _is_even(times_a, times_b) and not _differ_by_time_of_day(times_a, times_b, span)
     return turn.reindex(blocks).to_numpy(), takes_turns
 
 
