@@ -45,7 +45,7 @@ class Probe:
 
 
 def percentile(values: Iterable[Number], share: float) -> Number:
-    """Return the percentile that LoadGen reports: of n sorted values, the one at index n x share."""
+    """Return LoadGen's percentile: of n sorted values, the one at index n x share."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 

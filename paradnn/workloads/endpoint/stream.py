@@ -130,16 +130,7 @@ def _events(stream: LineReader, deadline: float) -> Iterator[_Event]:
     """
     pending: list[bytes] = []
     name = b""
-    is_start = True
-    while line := stream.readline(MAX_LINE_BYTES):
-        now = time.monotonic_ns()
-        if now > deadline * 1e9:
-            raise DeadlineError
-        if len(line) >= MAX_LINE_BYTES:
-            raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
-        if is_start:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-            is_start = False
+    for now, line in _lines(stream, deadline):
         field, _, value = line.rstrip(b"\r\n").partition(b":")
         if not line.strip():
             if any(entry.strip() for entry in pending):
@@ -164,6 +155,21 @@ def _events(stream: LineReader, deadline: float) -> Iterator[_Event]:
             pending.clear()
     if pending:
         raise AnswerError(f"the answer broke off within an event: {_excerpt(pending)}")
+
+
+def _lines(stream: LineReader, deadline: float) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its arrival (ns), without the byte order mark of the first one."""
+    is_start = True
+    while line := stream.readline(MAX_LINE_BYTES):
+        now = time.monotonic_ns()
+        if now > deadline * 1e9:
+            raise DeadlineError
+        if len(line) >= MAX_LINE_BYTES:
+            raise AnswerError(f"a line of the answer exceeds {MAX_LINE_BYTES:,} bytes")
+        if is_start:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+            is_start = False
+        yield now, line
 
 
 def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
