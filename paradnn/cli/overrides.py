@@ -247,7 +247,7 @@ def _check_options(override: Override) -> None:
             values = list(itertools.islice(override.sweep_string_iterator(), _MAX_CHECKED))
         else:
             values = []
-    names = [value.strip("'\"") for value in values if isinstance(value, str)]
+    names = [name.strip("'\"") for name in values if isinstance(name, str)]
     wrong = [name for name in names if name and name not in options]
     if wrong:
         raise _no_such_option(group, wrong[0], options)

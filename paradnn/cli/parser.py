@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, about: str | None = "", **settings: Any) -> None:
         first, _, page = (about or "").partition("\n")
         description = first.partition(": ")[2] or first
-        defaults = {
+        defaults: dict[str, Any] = {
             "prog": prog,
             "formatter_class": argparse.RawDescriptionHelpFormatter,
             "allow_abbrev": False,

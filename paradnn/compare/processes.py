@@ -139,7 +139,7 @@ def _pipeline_shell() -> tuple[str, ...]:
     /bin/sh if it has `pipefail`, else bash as a POSIX shell. Where neither is installed a warning
     says that only the last command of a pipeline counts.
     """
-    candidates = [("/bin/sh", "-o", "pipefail", "-c")]
+    candidates: list[tuple[str, ...]] = [("/bin/sh", "-o", "pipefail", "-c")]
     bash = shutil.which("bash")
     if bash:
         # xpg_echo: echo treats backslashes as the shells that are /bin/sh elsewhere do.
