@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.lazy import np, pd
+from analysis.lazy import pd
 from analysis.options import option
 from paradnn.config.price import Prices, load_prices, positive_price
 from paradnn.core.errors import ConfigError
@@ -170,7 +171,7 @@ def _given_prices(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
     return per_device.fillna(frame["host"].map(prices.per_hour).astype("float64"))
 
 
-def _numbers(frame: pd.DataFrame, name: str, default: float = np.nan) -> pd.Series:
+def _numbers(frame: pd.DataFrame, name: str, default: float = math.nan) -> pd.Series:
     """Return a column as float64; `default` everywhere if the frame lacks it."""
     if name not in frame:
         return pd.Series(default, index=frame.index, dtype="float64")
