@@ -86,7 +86,7 @@ class Search:
         return max(1, math.ceil(math.log2(gap)))
 
 
-class _Attempt(NamedTuple):
+class _SizeResult(NamedTuple):
     """Outcome of a point with one size, and its metrics."""
 
     outcome: str
@@ -106,7 +106,7 @@ class LargestBatch(SweepDesign):
         self._searches = [self._new_search(point) for point in points]
         self._policy = ResumePolicy(settings.resume, settings.retry)
         #: Attempts by the index of a point and its size.
-        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._attempts: dict[tuple[int, int], _SizeResult] = {}
         self._current: tuple[int, int] | None = None
         self._requirement = self._describe_requirement()
 
@@ -159,7 +159,7 @@ class LargestBatch(SweepDesign):
         """Return the next attempt."""
         for row in rows:
             assert self._current
-            attempt = _Attempt(row.outcome, row.reason or "", row.metrics)
+            attempt = _SizeResult(row.outcome, row.reason or "", row.metrics)
             self._take(*self._current, attempt)
         if self._current and not rows:
             time.sleep(1.0)  # another driver measures it
@@ -183,7 +183,7 @@ class LargestBatch(SweepDesign):
                 try:
                     self._point(index, size)
                 except ConfigError as error:
-                    self._take(index, size, _Attempt(_INVALID, str(error), {}))
+                    self._take(index, size, _SizeResult(_INVALID, str(error), {}))
                 else:
                     sizes.append((index, size))
                     break
@@ -201,7 +201,7 @@ class LargestBatch(SweepDesign):
         keys = {**vars(point.model), self._key: size}
         return replace(point, model=type(point.model).from_config(keys))
 
-    def _take(self, index: int, size: int, attempt: _Attempt) -> None:
+    def _take(self, index: int, size: int, attempt: _SizeResult) -> None:
         """Record an attempt."""
         self._attempts[index, size] = attempt
         search = self._searches[index]
@@ -229,7 +229,7 @@ class LargestBatch(SweepDesign):
             has_stored = True
             outcome = run.tags["outcome"]
             metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
-            self._take(index, size, _Attempt(outcome, run.tags.get("reason", ""), metrics))
+            self._take(index, size, _SizeResult(outcome, run.tags.get("reason", ""), metrics))
         return has_stored
 
     def _answer(self, index: int) -> str:
