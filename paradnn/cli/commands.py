@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Command(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command.
 
     Attributes:
@@ -16,29 +16,35 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("paradnn.train", "measure a point, or with -m a sweep"),
-    "watch": Command("paradnn.watch", "show a sweep in progress: points, speeds, expected end"),
-    "plan": Command("paradnn.plan", "predict how long a sweep takes, without measuring"),
-    "compare": Command(
+    "train": CommandEntry("paradnn.train", "measure a point, or with -m a sweep"),
+    "watch": CommandEntry(
+        "paradnn.watch", "show a sweep in progress: points, speeds, expected end"
+    ),
+    "plan": CommandEntry("paradnn.plan", "predict how long a sweep takes, without measuring"),
+    "compare": CommandEntry(
         "paradnn.compare.__main__",
         "find out which of two settings, stacks, commands or commits is faster",
     ),
-    "gate": Command(
+    "gate": CommandEntry(
         "paradnn.compare.gate",
         "check whether this checkout is slower than a commit, in continuous integration",
     ),
-    "ask": Command(
+    "ask": CommandEntry(
         "analysis.atlas.ask", "predict how long a model takes on devices that you do not have"
     ),
-    "normal": Command(
+    "normal": CommandEntry(
         "analysis.atlas.normal", "check whether a measured number is normal for its device"
     ),
-    "check": Command("paradnn.check", "find out what disturbs measurements on this machine"),
-    "ceilings": Command("paradnn.ceilings", "measure the peak performance of this machine"),
-    "stacks": Command("paradnn.stacks", "list, install and remove software stacks"),
-    "sync": Command("paradnn.sync", "upload results that were kept as files"),
-    "analysis": Command("analysis.cli", "analyze the runs in a tracking store, write a report"),
-    "ui": Command("paradnn.ui", "start the MLflow UI of the store, with links to views of it"),
-    "list": Command("paradnn.listing", "list models, presets, metrics or keys, or search them"),
-    "completion": Command("paradnn.completion", "complete words in the shell"),
+    "check": CommandEntry("paradnn.check", "find out what disturbs measurements on this machine"),
+    "ceilings": CommandEntry("paradnn.ceilings", "measure the peak performance of this machine"),
+    "stacks": CommandEntry("paradnn.stacks", "list, install and remove software stacks"),
+    "sync": CommandEntry("paradnn.sync", "upload results that were kept as files"),
+    "analysis": CommandEntry(
+        "analysis.cli", "analyze the runs in a tracking store, write a report"
+    ),
+    "ui": CommandEntry("paradnn.ui", "start the MLflow UI of the store, with links to views of it"),
+    "list": CommandEntry(
+        "paradnn.listing", "list models, presets, metrics or keys, or search them"
+    ),
+    "completion": CommandEntry("paradnn.completion", "complete words in the shell"),
 }
