@@ -120,13 +120,13 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
         }
         served = version_key(str(told["backend_version"])) or [10**6]
         at_least = [one for one in versions if version_key(one) >= served]
+        if not versions:
+            return None
         if at_least:
             version = min(at_least, key=version_key)
         else:
-            version = max(versions, key=version_key, default=None)
-        if version:
-            return atlas.find_group(device, kind, precision, engine, version)
-        return None
+            version = max(versions, key=version_key)
+        return atlas.find_group(device, kind, precision, engine, version)
 
     for phase, tokens in (("step", batch), ("prompt", prompt)):
         gemm = find("gemm", numbers)

@@ -238,10 +238,9 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     best = int(sure.argmax())
     others = kept & ~(low > high[best]) & (np.arange(len(table)) != best)
     why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that surely keep it"
+    points: tuple[str, ...] = ()
     if others.any():
         points = (f"Not surely worse: {'; '.join(table['choice'][others][:_LISTED])}.",)
-    else:
-        points = ()
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 

@@ -540,7 +540,8 @@ def _draw_panel(
             looks[fit.device] = drawing.look(fit.family)
     rows = {term: term_label(term) for term in order}
     groups = {
-        fit.device: fit.weights.reindex(order).rename(columns={"weight": "value"}) for fit in fits
+        fit.device: fit.weights.reindex(list(order)).rename(columns={"weight": "value"})
+        for fit in fits
     }
     axes.axvline(0, color="#666666", linewidth=0.8)
     drawing.forest(axes, rows, groups, looks)

@@ -170,7 +170,8 @@ def _speedups(scores: pd.DataFrame) -> pd.Series:
     known = np.isfinite(scores["seconds"]) & scores["batch_size"].notna()
     exact = scores[known & ~scores["is_upper_bound"]].sort_values("batch_size")
     smallest = exact.groupby(["family", "_platform", "choice"])["seconds"].transform("first")
-    return smallest / exact["seconds"]
+    speedups: pd.Series = smallest / exact["seconds"]
+    return speedups
 
 
 def _describe(series: Sequence[Hashable], rows: pd.DataFrame) -> Paragraph:
@@ -387,7 +388,7 @@ def _compare_scores(both: pd.DataFrame, names: tuple[str, str], comparable: bool
         comparable: Whether their sessions can be told from the platforms. Otherwise the sessions
             may have moved either platform by ALLOWANCE.
     """
-    logs = np.log(both["seconds_b"] / both["seconds_a"])
+    logs = pd.Series(np.log(both["seconds_b"] / both["seconds_a"]))
     epoch_ratio = math.exp(np.log(both["epochs_b"] / both["epochs_a"]).mean())
     settings = counted(len(both), "setting")
     half = _half_width(both, logs)

@@ -357,7 +357,7 @@ def estimate_from_runs(
     low, high = prediction.interval()
     family = row["family"]
     family_runs = int(runs["family"].eq(family).sum())
-    extrapolated = ()
+    extrapolated: tuple[str, ...] = ()
     if not family_runs:
         extrapolated = (f"no run of {family} was measured here",)
     return StepTimeEstimate(

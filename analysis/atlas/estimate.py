@@ -353,7 +353,12 @@ def _phases(question: _Question) -> Iterator[tuple[Sequence[RepeatedOperation], 
     if question.mode == "generate":
         prompt = int(row["generate.prompt"])
         tokens = int(row["generate.tokens"])
-        lengths = {"batch_size": batch, "precision": precision, "prompt": prompt, "tokens": tokens}
+        lengths: dict[str, Any] = {
+            "batch_size": batch,
+            "precision": precision,
+            "prompt": prompt,
+            "tokens": tokens,
+        }
         costs = [
             model.prefill_costs(**lengths),
             model.costs(**lengths, mode="generate", optimizer="sgd"),
@@ -373,7 +378,7 @@ def _phases(question: _Question) -> Iterator[tuple[Sequence[RepeatedOperation], 
         costs = [sum_costs(layers, 1, precision, question.mode, slots=slots)]
         operations = [product_operations(layers, 1, precision, question.mode)]
     else:
-        about = {"batch_size": batch, "precision": precision}
+        about: dict[str, Any] = {"batch_size": batch, "precision": precision}
         costs = [model.costs(**about, mode=question.mode, optimizer=optimizer)]
         if model.is_kernel:
             operations = [[RepeatedOperation("", model.as_operation(**about), 1.0)]]
@@ -424,7 +429,7 @@ def interval_of_draws(
         is_whole_step: Whether the step was timed as a whole, so that the error of a sum does not
             apply.
     """
-    error = 0.0
+    error: np.ndarray | float = 0.0
     if not is_whole_step:
         error = _STEP_SPREAD * np.random.default_rng(1).standard_normal(_DRAWS)
     low, high = np.quantile(total * np.exp(error), (0.025, 0.975))

@@ -149,7 +149,7 @@ def check_run(run: Mapping[Any, Any], store: str | None = None) -> NormalityChec
     estimate = _expected_time(run, store)
     batch = float(run["batch_size"])
     value = batch * 1e3 / float(run["step_time_ms"])
-    about = {
+    about: dict[str, Any] = {
         "run_id": str(run["run_id"]),
         "point": estimate.point,
         "device": str(run["device"]),

@@ -169,4 +169,5 @@ def _bootstrap_medians(
     counts = random.multinomial(len(numbers), equal_chances, _BOOTSTRAP_DRAWS)
     cumulative = np.cumsum(counts[:, weight_numbers[order]], axis=1)
     middles = (cumulative >= cumulative[:, -1:] / 2).argmax(axis=1)
-    return log_ratios[order][middles]
+    medians: np.ndarray = log_ratios[order][middles]
+    return medians

@@ -5,7 +5,7 @@ Units, kinds, repetitions and failures follow each harness's own documentation a
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from analysis.audit.series import (
@@ -62,7 +62,7 @@ def read_aiperf(document: Any) -> Reading:
     yield from _aiperf_notes(document, metrics, requests)
 
 
-def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) -> Iterator[Note]:
+def _aiperf_notes(document: Any, metrics: Mapping[str, Any], requests: float) -> Reading:
     if child(document).get("was_cancelled") is True:
         yield Note("the run was cancelled before its end")
     elif child(document).get("is_complete") is False:

@@ -109,7 +109,7 @@ def _sort_points(points: pd.DataFrame) -> pd.DataFrame:
     keys = points["family"].map(order).rename("order").to_frame()
     for name in ("parameters", "batch_size"):
         keys[name] = points[name].astype("float64") if name in points else 0.0
-    return points.loc[keys.sort_values(list(keys), kind="stable").index]
+    return points.loc[keys.sort_values(["order", "parameters", "batch_size"], kind="stable").index]
 
 
 def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list[Population]:

@@ -252,10 +252,9 @@ def _aiconfigurator(folder: Path) -> Iterator[TimingGroup]:
                     continue
                 count = len(rows)
                 rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
+                variant: pd.Series | str = ""
                 if kind in _VARIANTS:
                     variant = rows[_VARIANTS[kind]].astype(str)
-                else:
-                    variant = ""
                 columns = arithmetic(rows, _WIDTHS[precision])
                 seconds = rows["latency"] / 1e3
                 if "kernel_source" in rows:

@@ -107,10 +107,8 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
     if settings.name == "offline":
         folder = folder_of(settings)
         if folder.is_dir():
-            found = (Journal(folder), partial(_in_files, folder))
-        else:
-            found = ()
-        return History(str(folder), *found)
+            return History(str(folder), Journal(folder), partial(_in_files, folder))
+        return History(str(folder))
     address = locate(settings.uri, write=False)
     try:
         reader = open_reader(address, way, pooled=True)

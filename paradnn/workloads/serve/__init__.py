@@ -442,10 +442,12 @@ def _latency_metrics(logs: Sequence[QueryLog]) -> dict[str, float]:
         for rank in (50, 99):
             ranked = [percentile(process, rank / 100) for process in processes]
             metrics[f"{name}_p{rank}_ms"] = statistics.fmean(ranked)
-    for rank in _PERCENTILES:
+    for percent in _PERCENTILES:
         # At least one query beyond the percentile is expected in each process.
-        if all(len(log) * (100 - rank) >= 100 for log in logs):
-            metrics |= quantile_metrics(f"latency_p{rank:g}", rank / 100, latencies, percentile)
+        if all(len(log) * (100 - percent) >= 100 for log in logs):
+            metrics |= quantile_metrics(
+                f"latency_p{percent:g}", percent / 100, latencies, percentile
+            )
     return metrics
 
 
