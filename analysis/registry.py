@@ -129,8 +129,10 @@ class Analysis(Generic[OptionsT, ResultT]):
 
         runs, quality = usable_runs(frame, options.steady_only)
         if len(frame) and not len(runs):
+            reasons = quality.text().rstrip(".")
             raise NotEnoughData(
-                f"no run is left to analyze: {quality.text()} choose other runs, or measure again"
+                f"no run is left to analyze ({reasons[:1].lower()}{reasons[1:]}); "
+                "choose other runs, or measure again"
             )
         if self.gate != "queries":
             runs, count = scenario_runs_as_steps(runs, columns_named(options))

@@ -134,7 +134,7 @@ REFUSED += [
     (
         "boxplot",
         lambda: boxes().assign(checks="failed: rates"),
-        "no run is left to analyze: Excluded: ",
+        "no run is left to analyze (excluded: ",
     ),
     (
         "boxplot --steady-only",
