@@ -1,6 +1,4 @@
-"""What the store already holds of given points: finished runs, runs that are being measured now,
-and by whom.
-"""
+"""Index of the runs in a store: finished runs, runs in progress, and their owners."""
 
 from __future__ import annotations
 
@@ -33,14 +31,14 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-CLAIM_MARGIN = (
-    600.0  # how much longer than its time limit a claim of another host is believed, in seconds
-)
+#: Seconds for which a claim of another host is valid beyond its time limit.
+CLAIM_MARGIN = 600.0
+#: Tags of a claim -> their names in earlier versions.
 _EARLIER = {
     OWNER: "owner",
     EXPIRES: "claim_expires",
-}  # what earlier versions called the tags of a claim
-#: The tags that are read of a run.
+}
+#: Values that the index reads: a fixed set of tags, no params and no metrics.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "tags": (
         *(
@@ -68,12 +66,19 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "metrics": (),
 }
 
-_EARLIER_KEYS = {"task", "restarts", "begun"}  # keys of an owner that earlier versions wrote
+_EARLIER_KEYS = {"task", "restarts", "begun"}  # owner keys that only earlier versions wrote
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a run."""
+    """The process that holds a run.
+
+    Attributes:
+        host: Host name.
+        boot: Boot and process namespace, as `_boot` returns them.
+        pid: Process id in that namespace.
+        started: Start of the process in Unix seconds; detects a reused process id.
+    """
 
     host: str
     boot: str
@@ -83,7 +88,7 @@ class Owner:
     @classmethod
     @functools.lru_cache(maxsize=1024)
     def read(cls, text: str) -> Owner | None:
-        """The owner that a tag names; None for a text that names none."""
+        """Return the owner in a tag; None if the text is not a valid owner."""
         try:
             content = read_json(text)
             own = {key: value for key, value in content.items() if key not in _EARLIER_KEYS}
@@ -96,20 +101,24 @@ class Owner:
             raise ValueError("no process")
 
     def is_gone(self, expires: float) -> bool:
-        """Whether it does no more of what it held until `expires` (Unix seconds): no process here,
-        or out of time.
+        """Whether the process no longer works on its run.
+
+        On the same boot of the same host, the process itself is checked. A process of an earlier
+        boot is gone. On another host, only the expiry counts.
+
+        Args:
+            expires: Expiry of the claim in Unix seconds.
         """
         if self.boot == _boot():
             try:
                 process = psutil.Process(self.pid)
-                # One that has ended keeps its number until its parent asks for it, which not every
-                # parent does.
+                # A process that has ended keeps its id as a zombie until its parent reaps it, which
+                # not every parent does.
                 same = abs(process.create_time() - self.started) < 1.0
                 return not same or process.status() == psutil.STATUS_ZOMBIE
             except psutil.Error:
                 return True
-        # Another host: only time can tell. This one, before it was started again: its processes are
-        # gone.
+        # On another host only the expiry counts. A process of an earlier boot of this host is gone.
         same_host = (
             self.host == socket.gethostname() and self.boot.split("/")[1:] == _boot().split("/")[1:]
         )
@@ -118,7 +127,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Entry:
-    """One run, with the tags that the index reads."""
+    """One run with the tags that the index reads."""
 
     run_id: str
     status: str
@@ -126,19 +135,19 @@ class Entry:
 
     @property
     def identity(self) -> Identity:
-        """Of which measurement it is."""
+        """The measurement of the run."""
         point = self.tags.get("point_id", "")
         environment = self.tags.get("environment_id", "")
         return Identity(point, environment, int(self.tags.get("replicate", 0)))
 
     @property
     def outcome(self) -> str | None:
-        """How the run ended, once that is recorded."""
+        """How the run ended; None until that is recorded."""
         return outcome_of(self.tags)
 
     @property
     def owner(self) -> str:
-        """The tag of the process that holds it; empty where no process does."""
+        """Tag of the process that holds the run; empty if no process does."""
         return self._said(OWNER)
 
     def is_abandoned(self) -> bool:
@@ -148,7 +157,10 @@ class Entry:
 
     @property
     def is_readable(self) -> bool:
-        """Whether what it says of itself can be understood: others write into the store, too."""
+        """Whether the tags of the run are valid.
+
+        Other programs write into the store too.
+        """
         number = self.tags.get("replicate", "0")
         whole = number.isascii() and number.isdigit() and len(number) < 10
         return whole and (
@@ -170,13 +182,13 @@ class Entry:
         return self.tags.get(tag) or self.tags.get(_EARLIER[tag], "")
 
     def is_claim_of(self, owner: str) -> bool:
-        """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
+        """Whether the run is an unfinished claim of the process with this owner tag."""
         is_open = self.status == "RUNNING" and not self.outcome
         return is_open and self.tags.get("kind") != "sweep" and self.owner == owner
 
 
 def owner_tag() -> str:
-    """Who holds a run: this process, distinguished from a later one with the same number."""
+    """Return the owner tag of this process, distinct from a later one with the same process id."""
     process = psutil.Process()
     who = {
         "host": socket.gethostname(),
@@ -188,22 +200,31 @@ def owner_tag() -> str:
 
 
 def expiry(timeout: float) -> str:
-    """The tag that says until when a claim of so many seconds is believed."""
+    """Return the expiry tag of a claim, in Unix seconds: now + `timeout` + CLAIM_MARGIN.
+
+    Args:
+        timeout: Time limit of the measurement in seconds.
+    """
     return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
 
 
 class RunIndex:
-    """Identities and claims in one experiment of a store, the newest run first."""
+    """Identities and claims in one experiment of a store, newest run first."""
 
     def __init__(self, reader: Reader, experiment: str) -> None:
         self._reader = reader
         self._experiment = experiment
-        self._unreadable: set[str] = set()  # runs that were named
+        self._unreadable: set[str] = set()  # ids of runs that were reported
 
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Every run with an outcome in these environments; of a sweep, in whichever."""
+        """Return the runs with an outcome in the given environments.
+
+        Args:
+            environment_ids: The environments.
+            sweep_id: Include runs of this sweep, regardless of their environment.
+        """
         wanted = [("environment_id", name) for name in environment_ids] + (
             [("sweep_id", sweep_id)] if sweep_id else []
         )
@@ -216,8 +237,10 @@ class RunIndex:
         return dict(found)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Metrics and tags of one run, its name as MLflow's own tag; StoreError where it is not
-        there.
+        """Return the metrics and tags of one run; the tags include its name as `mlflow.runName`.
+
+        Raises:
+            StoreError: If the store has no such run.
         """
         query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
         rows = self._reader.read(query)
@@ -228,14 +251,14 @@ class RunIndex:
         raise StoreError(f"no run {run_id}")
 
     def of_point(self, identity: Identity, *, everywhere: bool = False) -> list[Entry]:
-        """The runs of one measurement in this experiment, or in all experiments of the store."""
+        """Return the runs of one measurement in this experiment, or everywhere in the store."""
         experiments = self._all_experiments() if everywhere else (self._experiment,)
         tags = {"point_id": (identity.point_id,)}
         entries = self._entries(experiments=experiments, tags=tags)
         return [entry for entry in entries if entry.identity == identity]
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Runs of one measurement that have an outcome, in all experiments of the store.
+        """Return the runs of one measurement that have an outcome, in all experiments of the store.
 
         Ceilings are properties of a machine, so every experiment uses the same ones.
         """
@@ -246,11 +269,11 @@ class RunIndex:
         return tuple(self._reader.experiments())
 
     def running(self) -> list[Entry]:
-        """Runs of any kind that are still RUNNING."""
+        """Return the runs of any kind that are still RUNNING."""
         return self._entries(status="RUNNING")
 
     def claimed(self) -> set[Identity]:
-        """The points that a living driver is measuring now."""
+        """Return the points that a living driver is measuring now."""
         points = (
             entry
             for entry in self.running()
@@ -259,7 +282,7 @@ class RunIndex:
         return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def with_tag(self, key: str, value: str) -> list[Entry]:
-        """Runs that bear the tag `key` with `value`."""
+        """Return the runs whose tag `key` has the given value."""
         return self._entries(tags={key: (value,)})
 
     def _entries(self, **which: Any) -> list[Entry]:
@@ -280,7 +303,10 @@ class RunIndex:
 
 
 def _boot() -> str:
-    """Which running system and process namespace this is, so that process numbers can be compared."""
+    """Identify the boot and process namespace of this process.
+
+    Process ids are comparable only if these identifiers are equal.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id") as handle:
             boot = handle.read().strip()
@@ -290,13 +316,17 @@ def _boot() -> str:
 
 
 def status_of(outcome: str | None) -> str:
-    """MLflow's status of a run with this outcome."""
+    """Return the MLflow status of a run with this outcome."""
     return "FINISHED" if outcome == "ok" else "FAILED"
 
 
 def close_run(client: MlflowClient, entry: Entry) -> bool:
-    """End a run that no process works on; False where its outcome was recorded already."""
-    if entry.outcome in OUTCOMES:  # it was recorded whole, only its end was not
+    """End a run that no process works on.
+
+    Returns:
+        False if its outcome was already recorded; the run is then only given its final status.
+    """
+    if entry.outcome in OUTCOMES:  # the record is complete, but not the final status
         client.set_terminated(entry.run_id, status_of(entry.outcome))
         return False
     client.set_tag(entry.run_id, "reason", "its driver was killed")
@@ -305,5 +335,9 @@ def close_run(client: MlflowClient, entry: Entry) -> bool:
 
 
 def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
-    """End the runs that dead processes left open; how many had no outcome."""
+    """End the runs that dead processes left open.
+
+    Returns:
+        The number of those runs without an outcome.
+    """
     return sum(close_run(client(), entry) for entry in index.running() if entry.is_abandoned())

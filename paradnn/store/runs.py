@@ -1,5 +1,7 @@
-"""What driver and analysis agree on about a stored run: its version, keys that came later, how it
-says its end, and what readers of every kind of store are asked for and give.
+"""Model of a stored run, shared by the driver and the analysis.
+
+The module defines the schema version, params added by later versions, outcome tags, claims,
+resume rules, and the query and row types of every store reader.
 """
 
 import math
@@ -24,46 +26,50 @@ from paradnn.config.point import Measure, Point
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.schema import read
 
-#: Version of what a run holds.
-#:   1  the first.
+#: Version of the contents of a run.
+#:   1  first version.
 SCHEMA_VERSION = "1"
 
-#: Tags of a claim: who holds it, and until when it is believed. The UI hides what begins with
-#: "mlflow."; runs recorded by earlier versions have both without that beginning.
+#: Tags of a claim: its owner and its expiry. The UI hides tags that begin with "mlflow.". Runs
+#: recorded by earlier versions have both tags without that prefix.
 OWNER = "mlflow.paradnn.owner"
 EXPIRES = "mlflow.paradnn.claim_expires"
 
-#: Params that came later, with the value that every run measured before them had, written as the
-#: store writes it.
+#: Params added by later versions, with the value that applies to every earlier run, formatted as
+#: in the store.
 ADDED_PARAMS: Mapping[str, str] = as_params(added_defaults())
 
-#: How runs that are no points say their end: under names of their own, so that who counts outcomes
-#: counts points.
+#: Outcome tags of runs that are not points. Their names differ from `outcome`, so that a count of
+#: outcomes counts only points.
 CEILINGS_OUTCOME = "ceilings_outcome"
 ANALYSIS_OUTCOME = "analysis_outcome"
-#: Tags of which a finished run has one. Those recorded by earlier versions say `outcome`, whatever
-#: they are.
+#: Outcome tags; a finished run has one of them. Runs recorded by earlier versions use `outcome`
+#: for every kind of run.
 OUTCOME_TAGS = ("outcome", CEILINGS_OUTCOME, ANALYSIS_OUTCOME)
 
 
 def outcome_of(tags: Mapping[str, str]) -> str | None:
-    """How the run with these tags ended, whatever its kind; None while it has not."""
+    """Return the outcome in the tags of a run of any kind; None while the run is unfinished."""
     return next((tags[name] for name in OUTCOME_TAGS if name in tags), None)
 
 
-#: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be
-#: claimed.
+#: Whether a stored run with the given tags is accepted as the measurement of the point to claim.
 AcceptsRun = Callable[[Mapping[str, str]], bool]
-RecordingMetrics = Callable[
-    [], Mapping[str, float]
-]  # metrics of the recording itself, asked for at the last moment
+#: Returns the metrics of the recording itself; called as late as possible.
+RecordingMetrics = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the
-    store holds. `files`, the address of its files, and `tags` that it bears are those that are
-    known.
+    """The right to measure a point.
+
+    Attributes:
+        run_id: The run that was created for the measurement.
+        identity: The measurement: point, environment and replicate.
+        start_time: Unix milliseconds.
+        repeats: Whether the point is measured regardless of what the store holds.
+        files: Artifact address of the run, if known.
+        tags: Tags that the run is known to have.
     """
 
     run_id: str
@@ -76,22 +82,27 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finished:
-    """The store holds an outcome of the point; `tags` are those that `RunIndex` reads."""
+    """A run with an outcome in the store; `tags` are those that `RunIndex` reads."""
 
     run_id: str
     tags: Mapping[str, str]
 
 
-Claimed = (
-    Claim | Finished | None
-)  # what becomes of a point that is to be claimed; None: another driver is measuring it
+#: Result of an attempt to claim a point; None if another driver is measuring it.
+Claimed = Claim | Finished | None
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """The parent of points, and how it ended: `status` is an MLflow run status, `artifacts` are as
-    those of a `Record`. Of one that ends `name` need not be said, and `tags` are those that it gets
-    besides.
+    """The parent run of the points of a sweep, and how it ended.
+
+    Attributes:
+        status: An MLflow run status.
+        description: Text that the UI shows.
+        metrics: Metrics of the sweep.
+        artifacts: File name -> content, as in `Record`.
+        tags: Tags of the run; when a sweep is closed, the tags to add.
+        name: Name of the run; may be empty when a sweep is closed.
     """
 
     status: str
@@ -104,9 +115,21 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one run holds; times are in ms. `artifacts` maps a file name to text, to a
-    JSON-able value, or to {"base64": ...}: see `paradnn.store.files`. `history` are metrics that
-    have a value for each epoch.
+    """Everything that one run holds.
+
+    Attributes:
+        name: Name of the run.
+        outcome: How the run ended.
+        reason: Why it ended so, if known.
+        params: Param name -> text.
+        metrics: Metric name -> final value.
+        tags: Tag name -> text.
+        artifacts: File name -> text, a JSON-able value, or {"base64": ...}; see
+            `paradnn.store.files`.
+        start_time: Unix milliseconds.
+        end_time: Unix milliseconds.
+        description: Text that the UI shows.
+        history: Metrics with one value per epoch.
     """
 
     name: str
@@ -122,9 +145,14 @@ class Record:
     history: Sequence[MetricSnapshot] = ()
 
     def is_held_by(self, known: Mapping[str, str]) -> bool:
-        """Whether a stored run with these tags holds all that this one holds, which is of the same
-        identity and was made without a claim. A measurement adds something to a failure, so do
-        other limits, and a profile.
+        """Whether a stored run holds everything that this record holds.
+
+        The record must have the identity of the stored run and must have been made without a claim.
+        A record adds information if it is a measurement and the stored run failed. It also adds
+        information if its limits differ from those of a limited run, or if it has an extra profile.
+
+        Args:
+            known: Tags of the stored run.
         """
         outcome = outcome_of(known)
         if outcome is None or (outcome != "ok" and outcome_of(self.tags) == "ok"):
@@ -135,8 +163,10 @@ class Record:
 
 
 def wanted_extras(point: Point) -> set[str]:
-    """What `point` asks for beside its timing: names of settings; a kept trace brings its profile
-    along.
+    """Return the extra data that a point requests in addition to its timing.
+
+    Returns:
+        Names of settings. A kept trace implies a profile.
     """
     wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
     return wanted and wanted | {"profile"}
@@ -144,20 +174,31 @@ def wanted_extras(point: Point) -> set[str]:
 
 @dataclass(frozen=True)
 class ResumePolicy:
-    """`resume` is True, False or "retry"; `retry` names the outcomes that "retry" measures again."""
+    """Rules for accepting stored runs instead of measuring a point again.
+
+    Attributes:
+        resume: True, False or "retry".
+        retry: Outcomes that "retry" measures again.
+    """
 
     resume: bool | str
     retry: Collection[str]
 
     @property
     def looks(self) -> bool:
-        """Whether the store is asked at all."""
+        """Whether the driver queries the store at all."""
         return self.resume is not False
 
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags is accepted as the measurement of `point`, whose identity
-        it shares. An outcome, or the lack of a profile, that a limit caused is accepted under the
-        same limits alone; where a profile or its trace is asked for, no measured run without it is.
+        """Whether a stored run is accepted as the measurement of a point.
+
+        A limit may cause an outcome or the absence of a profile. Such a run is accepted only under
+        the same limits. If a profile or its trace is requested, a successful run without it is
+        rejected.
+
+        Args:
+            point: The requested point.
+            tags: Tags of a run with the identity of the point.
         """
         outcome = tags.get("outcome")
         extras = tags.get("extras", "").split()
@@ -170,13 +211,18 @@ class ResumePolicy:
         return outcome != "ok" or wanted <= set(extras)
 
     def first(self, point: Point, runs: Iterable[Finished]) -> Finished | None:
-        """The first accepted one of runs with the point's identity."""
+        """Return the first accepted run; None if none is accepted.
+
+        Args:
+            point: The requested point.
+            runs: Runs with the identity of the point.
+        """
         return next((run for run in runs if self.accepts(point, run.tags)), None)
 
 
-#: `protocol_id` of published measurements, a hash of what is known of it: the paper's ("best logged
-#: rate"), DeepBench's ("mean of many calls after one"), Vidur's ("median of the kernels of three
-#: repetitions").
+#: `protocol_id` of published measurements: a hash of the known facts about their protocol. The
+#: paper gives the "best logged rate". DeepBench gives the "mean of many calls after one". Vidur gives the
+#: "median of the kernels of three repetitions".
 PUBLISHED = "b5307f819546707b"
 DEEPBENCH = "6a1314096f27918a"
 VIDUR = "ee900f105392ae85"
@@ -184,8 +230,10 @@ VIDUR = "ee900f105392ae85"
 
 @cache
 def protocol_names() -> Mapping[str, str]:
-    """`protocol_id` -> name: quick, standard and whatever else `conf/measure` holds, and those of
-    published runs.
+    """Return `protocol_id` -> protocol name.
+
+    Includes every protocol in `conf/measure`, such as quick and standard, and those of published
+    runs.
     """
     import yaml
 
@@ -197,25 +245,28 @@ def protocol_names() -> Mapping[str, str]:
 
 
 def protocol_name(identity: str) -> str:
-    """What a protocol is called, given its `protocol_id`."""
+    """Return the name of a protocol; for an unknown `protocol_id`, its first eight characters."""
     return protocol_names().get(identity, identity[:8])
 
 
-LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
-Values = Literal[
-    "params", "tags", "metrics"
-]  # what a run holds: "params" and "tags" are text, "metrics" numbers
+#: The largest float, which MLflow's SQL stores write for infinity.
+LARGEST = 1.7976931348623157e308
+#: Kinds of values of a run: "params" and "tags" are text, "metrics" are numbers.
+Values = Literal["params", "tags", "metrics"]
 
 
 def number(value: float) -> float:
-    """A metric with the infinities that MLflow's SQL stores write as the largest float."""
+    """Return a metric value, with the largest float converted back to infinity.
+
+    MLflow's SQL stores write infinities as the largest float.
+    """
     if abs(value) >= LARGEST:
         return math.copysign(math.inf, value)
     return value
 
 
 class Run(NamedTuple):
-    """What a store says of a run beside its params, metrics and tags; times are Unix milliseconds."""
+    """Fields of a stored run other than params, metrics and tags; times are Unix ms."""
 
     run_id: str
     run_name: str | None
@@ -227,7 +278,7 @@ class Run(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One run with the values that were read of it; metrics that are NaN are left out."""
+    """A run with the values that were read; NaN metrics are omitted."""
 
     run: Run
     params: dict[str, str]
@@ -237,11 +288,21 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """Runs of some experiments that are not deleted, narrowed by whatever else is given. `params`
-    and `tags` map a key to the values allowed for it; a run must satisfy all of them. Times are
-    Unix milliseconds, `since_ms` included, `until_ms` not. Runs that never said how they ended are
-    left out unless `unfinished`. `newest` keeps so many of the runs that started last. `columns`:
-    keys to read of the kinds it names, of others all.
+    """A selection of runs in given experiments; deleted runs are never included.
+
+    A run must satisfy every given condition.
+
+    Attributes:
+        experiments: Names of experiments.
+        params: Param name -> allowed values.
+        tags: Tag name -> allowed values.
+        run_id: Id of a single run.
+        status: An MLflow run status.
+        since_ms: Earliest start, inclusive, in Unix milliseconds.
+        until_ms: Latest start, exclusive, in Unix milliseconds.
+        unfinished: Whether to include runs without a recorded outcome.
+        newest: Keep only this number of the runs that started last.
+        columns: Kind of value -> keys to read; every key of a kind that is not listed is read.
     """
 
     experiments: tuple[str, ...]
@@ -257,11 +318,11 @@ class Query:
 
     @property
     def needs_outcome(self) -> bool:
-        """Whether runs without an outcome must be left out, beyond what `tags` asks."""
+        """Whether runs without an outcome must be omitted in addition to the filters in `tags`."""
         return not self.unfinished and "outcome" not in self.tags
 
     def accepts(self, run: Run, params: Mapping[str, str], tags: Mapping[str, str]) -> bool:
-        """Whether a run of these experiments with these values is asked for, but for `newest`."""
+        """Whether a run of the requested experiments satisfies the query, apart from `newest`."""
         if self.needs_outcome and not any(name in tags for name in OUTCOME_TAGS):
             return False
         bounded = self.since_ms is not None or self.until_ms is not None
@@ -279,7 +340,7 @@ class Query:
         )
 
     def narrowed(self, row: Row) -> Row:
-        """A run with those of its values that are to be read."""
+        """Return a row with only the requested values."""
 
         def wanted(kind: Values, values: dict[str, Any]) -> dict[str, Any]:
             keys = self.columns.get(kind)
