@@ -1,11 +1,11 @@
 """A bundle: runs, their artifacts and their checksums in one .zip, which is read like a store.
 
-    manifest.json          format, schema version, number of runs, and the SHA-256 of every other file
-    runs.jsonl             a line for each run: its fields, params, tags and metrics
-    artifacts/RUN_ID/...   its files
+    manifest.json          format, schema version, number of runs, SHA-256 of every other file
+    runs.jsonl             one line per run: its fields, params, tags and metrics
+    artifacts/RUN_ID/...   the files of a run
 
-Bundles are made by `python -m analysis export FILE.zip`; every command of the analysis takes one as
---store, and `python -m analysis import FILE.zip` logs one into a store.
+`python -m analysis export FILE.zip` makes a bundle. Every command of the analysis accepts a
+bundle as --store, and `python -m analysis import FILE.zip` logs one into a store.
 """
 
 import hashlib
@@ -25,21 +25,21 @@ from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, is_inside, read_json, whole_file
 from paradnn.store.runs import SCHEMA_VERSION, Query, Row, Run, Values
 
-#: What the files say they are; the number counts versions of their layout.
-#:   1  the first.
+#: Format tag of a bundle; the number is the version of its layout.
+#:   1  first version.
 FORMAT = "paradnn-bundle-1"
 _MANIFEST = "manifest.json"
 _RUNS = "runs.jsonl"
 
-#: What a bundle may hold, unless it is no bundle but an attack: files, bytes in all and of the
-#: runs' values, and how much larger it may be than its .zip. Bundles of this suite are 5 to 30
-#: times as large.
+#: Limits that protect against malicious files: number of files, unpacked bytes, ratio of unpacked
+#: to packed bytes, and lengths of lines and values. Bundles of this suite have a ratio of 5 to 30.
+#: The first `_FREE_BYTES` unpacked bytes do not count towards the ratio.
 _MOST_FILES = 2_000_000
 _MOST_BYTES = 64 * 2**30
 _MOST_RATIO = 200
 _FREE_BYTES = 64 * 2**20
-_LONGEST_LINE = 16 * 2**20  # of a run
-_LONGEST_TEXT = 8_000  # of a param or tag, as MLflow takes it
+_LONGEST_LINE = 16 * 2**20  # bytes of a line of runs.jsonl
+_LONGEST_TEXT = 8_000  # characters of a param or tag, as in MLflow
 _DAMAGED = (
     *(
         OSError,
@@ -58,7 +58,14 @@ Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # the files of a run, 
 
 
 def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
-    """Write runs and their files to one .zip, whole or not at all; how many runs it holds."""
+    """Write runs and their files to one .zip atomically.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
     sums: dict[str, str] = {}
     lines = []
     with (
@@ -92,19 +99,23 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
 
 
 class BundleReader:
-    """Reads a bundle like a store: NoStoreError where there is none, DataError for a damaged one,
-    SchemaError.
+    """Read a bundle like a store.
+
+    Raises:
+        NoStoreError: If the file does not exist.
+        DataError: If the bundle is damaged or exceeds a limit.
+        SchemaError: If the bundle has another schema version.
     """
 
     def __init__(self, address: StoreAddress) -> None:
         self._rows = list(_rows(Path(address.uri.removeprefix(f"{BUNDLE}:"))))
 
     def experiments(self) -> list[str]:
-        """The names of its experiments."""
+        """Return the names of the experiments."""
         return sorted({row.run.experiment for row in self._rows})
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query."""
+        """Return the runs that satisfy a query."""
         wanted = [row for row in self._rows if row.run.experiment in query.experiments]
         rows = [row for row in wanted if query.accepts(row.run, row.params, row.tags)]
         rows.sort(key=lambda row: row.run.start_ms or 0, reverse=query.newest is not None)
@@ -112,7 +123,12 @@ class BundleReader:
 
 
 def read_artifact(address: str, name: str) -> bytes | None:
-    """A file of a run, whose artifact address is of a bundle; None where it has none of that name."""
+    """Return a file of a run; None if the run has no file of that name.
+
+    Args:
+        address: Artifact address of the run, which points into a bundle.
+        name: Name of the file within the run.
+    """
     path, begin, members = _place(address)
     if begin + name in members:
         return b"".join(_pieces(path, begin + name))
@@ -120,15 +136,18 @@ def read_artifact(address: str, name: str) -> bytes | None:
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
-    """Every file of a run, given its artifact address: (name, content)."""
+    """Yield every file of a run as (name, content), given its artifact address."""
     path, begin, members = _place(address)
     for member in members:
         yield member.removeprefix(begin), b"".join(_pieces(path, member))
 
 
 def extract(address: str, folder: Path | None) -> None:
-    """Check every file of a run, given its artifact address, and write them below a folder where
-    one is given.
+    """Verify the checksum of every file of a run, and optionally unpack the files.
+
+    Args:
+        address: Artifact address of the run, which points into a bundle.
+        folder: Where to write the files; None only verifies them.
     """
     path, begin, members = _place(address)
     for member in members:
@@ -142,22 +161,24 @@ def extract(address: str, folder: Path | None) -> None:
 
 
 def _place(address: str) -> tuple[Path, str, list[str]]:
-    """Of a run's artifact address: the bundle, how the names of its files begin there, and those
-    names.
+    """Resolve the artifact address of a run.
+
+    Returns:
+        The path of the bundle, the prefix of the names of the run's files, and those names.
     """
     path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
     return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
 
 
 _KINDS = get_args(Values)
-#: A line of runs.jsonl: the fields of a run beside its values.
+#: A line of runs.jsonl: the fields of a run and its values.
 _Line: Any = make_dataclass(
     "_Line", [*get_type_hints(Run).items(), *((kind, get_type_hints(Row)[kind]) for kind in _KINDS)]
 )
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    deque(_pieces(path, _RUNS), 0)  # to its end, where the checksum is looked at
+    deque(_pieces(path, _RUNS), 0)  # read to the end, where the checksum is verified
     known: set[str] = set()
     with _open(path)[0].open(_RUNS) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
@@ -207,11 +228,17 @@ def _open(path: Path) -> _Bundle:
 
 @lru_cache(maxsize=8)
 def _opened(path: Path, changed: int, size: int) -> _Bundle:
-    """The bundle at a path, as it was when it was changed last: its directory is read once."""
+    """Open a bundle and read its directory once.
+
+    Args:
+        path: The bundle.
+        changed: Time of the last change in nanoseconds; part of the cache key.
+        size: Size of the .zip in bytes.
+    """
     del changed
     try:
         file = zipfile.ZipFile(path)
-        # What it unpacks to, which may fill memory or disk, stands in its directory.
+        # Check the unpacked size in the directory first: it could fill memory or disk.
         files = len(file.infolist())
         unpacked = sum(member.file_size for member in file.infolist())
         most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
@@ -246,7 +273,11 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
 
 
 def _pieces(path: Path, member: str) -> Iterator[bytes]:
-    """A file of a bundle, piece by piece; DataError at its end where its checksum does not fit."""
+    """Yield the content of a file of a bundle in pieces.
+
+    Raises:
+        DataError: If the file is damaged. A wrong checksum is detected only after the last piece.
+    """
     file, sums, _ = _open(path)
     digest = hashlib.sha256()
     try:

@@ -1,7 +1,8 @@
-"""Files: names that stay inside their folder, files that are there whole or not at all, and what a
-run's files hold. A tracking server takes each file in a request of its own. So what programs read
-goes there as one file, `files.json`, which maps names to contents; what a person opens (pictures,
-tables, a worker's last words) keeps a file of its own.
+"""Safe file names, atomic writes, and the packing of artifacts.
+
+A tracking server receives each file in a separate request. Files that programs read are
+therefore packed into one file, `files.json`, which maps names to contents. Files that a person
+opens, such as pictures, tables and a worker's last output, stay separate.
 """
 
 import base64
@@ -17,15 +18,22 @@ from typing import Any, BinaryIO
 
 from paradnn.core.errors import ConfigError, DataError
 
-PACKED = "files.json"  # name of the file that holds others
-_LISTS = ("stack.txt",)  # text that programs read as well
-_LONGEST_NAME = 240  # bytes of a part of a name; most file systems take 255
+PACKED = "files.json"  # name of the file that contains packed files
+_LISTS = ("stack.txt",)  # text files that programs read too
+_LONGEST_NAME = 240  # bytes per part of a name; most file systems allow 255
 _SHOWN = 80
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of `name`, parts joined by /, below `folder`. DataError where it would be outside:
-    absolute, with `..`, empty parts or a NUL, or through a link.
+    """Return the path of `name` below `folder`.
+
+    Args:
+        folder: The folder that must contain the file.
+        name: Relative name; parts are separated by "/".
+
+    Raises:
+        DataError: If the path could leave the folder: it is absolute, or a part is empty, ".", ".."
+            or a symbolic link. Also if a part is too long, unprintable or has a backslash.
     """
     path = folder
     parts = name.split("/")
@@ -42,10 +50,10 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file or folder, None if it does not exist.
+    """Return the device and inode of a file or folder; None if it does not exist.
 
-    A process that has a deleted file open can still write it. Only the identity of what is at the
-    path now shows that others no longer see what is written.
+    A process that has a deleted file open can still write it. Only a change of the identity at the
+    path shows that other processes no longer see those writes.
     """
     try:
         found = path.stat()
@@ -55,15 +63,17 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def is_inside(folder: Path, name: str) -> bool:
-    """Whether `name` is of a file below `folder`, as `inside` has it."""
+    """Whether `inside` accepts `name` as a file below `folder`."""
     with contextlib.suppress(DataError):
         return bool(inside(folder, name))
     return False
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value in a JSON text of others; ValueError for whatever is none, however deep or long its
-    numbers are.
+    """Parse untrusted JSON.
+
+    Raises:
+        ValueError: If the text is not valid JSON, is nested too deeply, or has too long numbers.
     """
     try:
         return json.loads(text)
@@ -73,8 +83,12 @@ def read_json(text: str | bytes) -> Any:
 
 @contextlib.contextmanager
 def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file in `folder`, with a name of its own that no link can take; it is removed unless it
-    was renamed.
+    """Create a file with a random name in `folder`; remove it on exit unless it was renamed.
+
+    Exclusive creation never follows an existing link.
+
+    Yields:
+        The path, and the file opened for binary writing.
     """
     path = folder / f".{begin[:100]}{secrets.token_hex(8)}{end}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -87,14 +101,22 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 
 @contextlib.contextmanager
 def whole_file(path: Path, key: str) -> Iterator[Path]:
-    """Where to write what is to be the file at `path`; it takes its place once all is written, but
-    for what is no regular file, such as /dev/stdout. ConfigError, naming `key`, where it cannot be
-    written.
+    """Yield a temporary path that replaces `path` once it is written completely.
+
+    A target that is not a regular file, such as /dev/stdout, is written directly. So is a file
+    whose folder is not writable.
+
+    Args:
+        path: The file to write.
+        key: Name of the option that gave the path, for the error message.
+
+    Raises:
+        ConfigError: If the file cannot be written.
     """
     try:
         try:
             target = path.resolve()
-        except (RuntimeError, ValueError) as error:  # a circle of links; a NUL
+        except (RuntimeError, ValueError) as error:  # a cycle of links, or a NUL
             raise OSError(str(error)) from None
         if not ((target.is_file() or not target.exists()) and os.access(target.parent, os.W_OK)):
             yield target
@@ -110,14 +132,25 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write --json whole or not at all; ConfigError where it cannot be written."""
+    """Write the file of the `--json` option atomically.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
     with whole_file(path, "--json") as making:
         making.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def append_line(path: Path, key: str, content: Any) -> None:
-    """Add a JSON value as a line to a file, whole or not at all, also beside others who do;
-    ConfigError, naming `key`, where it cannot be written.
+    """Append a JSON value as one line, atomically even with concurrent writers.
+
+    Args:
+        path: The file.
+        key: Name of the option that gave the path, for the error message.
+        content: A JSON-able value.
+
+    Raises:
+        ConfigError: If the file cannot be written.
     """
     try:
         with path.open("ab", buffering=0) as file:
@@ -134,15 +167,19 @@ def append_line(path: Path, key: str, content: Any) -> None:
 
 
 def file_content(content: Any) -> bytes:
-    """The bytes of a file whose content is text, a JSON-able value, or {"base64": ...}."""
+    """Return the bytes of a file, given text, a JSON-able value, or {"base64": ...}."""
     if _is_binary(content):
         return base64.b64decode(content["base64"], validate=True)
     return (content if isinstance(content, str) else json.dumps(content, indent=1)).encode()
 
 
 def pack(files: Mapping[str, Any]) -> dict[str, Any]:
-    """The same files, those in one that no person opens; where that is a single one, it stays as it
-    is.
+    """Combine the files that only programs read into `files.json`.
+
+    Tables, binary files and other text stay separate. A single candidate stays unpacked.
+
+    Args:
+        files: File name -> content, as in `file_content`.
     """
     inner = {}
     for name, content in files.items():
@@ -156,7 +193,14 @@ def pack(files: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpack(content: bytes) -> dict[str, bytes]:
-    """The files in a file that `pack` made, with the bytes that each would have had by itself."""
+    """Return the files in the content of a file that `pack` made.
+
+    Returns:
+        File name -> the bytes that a separate file would have had.
+
+    Raises:
+        DataError: If the content is damaged.
+    """
     try:
         return {name: file_content(inner) for name, inner in read_json(content).items()}
     except (ValueError, AttributeError, TypeError):

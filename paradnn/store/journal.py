@@ -1,8 +1,12 @@
-"""Results as files: what is measured goes here first, then into the store, at once where it
-answers, else later. Each point is one JSON file with a checksum, renamed once it is whole, which
-stays until a driver of the same store, or `python -m paradnn.sync`, logs it. Without a store points
-are claimed here too, by files that are made exclusively. What some processes of a point measured,
-and how far a training is, waits here until the point is complete.
+"""Results as files, written before the store receives them.
+
+Each point is one JSON file with a checksum, renamed once it is complete. The store receives the
+result at once if it answers, and later otherwise. The file stays until a driver of the same
+store, or `python -m paradnn.sync`, logs it.
+
+Without a store, points are also claimed here, by files that are created exclusively. Results of
+some processes of a point, and the progress of a training, are kept here until the point is
+complete.
 """
 
 import contextlib
@@ -39,17 +43,23 @@ from paradnn.store.runs import (
     SweepRun,
 )
 
-#: What the files say they are; the number counts versions of their layout.
-#:   1  the first.
+#: Format tag of the files; the number is the version of their layout.
+#:   1  first version.
 FORMAT = "paradnn-offline-1"
-_LARGEST = 2**30  # bytes of a file that is read
+_LARGEST = 2**30  # bytes; larger files are rejected
 
 
 @dataclass(frozen=True)
 class Document:
-    """A measured point as it is kept. `offline_id` names its file, `run_id` the run that was begun
-    for it. `repeats`: it is recorded whatever the store holds. `owner`: the tag of the driver that
-    wrote it; of earlier ones none.
+    """A measured point as it is kept in a file.
+
+    Attributes:
+        record: The result.
+        offline_id: Stem of the file name.
+        run_id: The run that was begun for the point in the store, if any.
+        sweep: The sweep of the point, if any.
+        repeats: Whether it is recorded regardless of what the store holds.
+        owner: Tag of the driver that wrote the file; None in files of earlier versions.
     """
 
     record: Record
@@ -61,12 +71,12 @@ class Document:
 
 
 def folder_of(settings: Tracking) -> Path:
-    """Where files of these settings go."""
+    """Return the folder for the files of these settings."""
     return Path(settings.folder or HOME / "mlruns" / "offline").expanduser().absolute()
 
 
 def store_key(settings: Tracking) -> str:
-    """Which store, and experiment, results are for."""
+    """Return a digest that identifies the store and the experiment of the results."""
     if settings.name == "offline":
         store = ""
     else:
@@ -75,7 +85,11 @@ def store_key(settings: Tracking) -> str:
 
 
 def identity_of(tags: Mapping[str, str]) -> Identity:
-    """The measurement that tags name; DataError where they name none."""
+    """Return the measurement that the tags of a run identify.
+
+    Raises:
+        DataError: If the tags identify no measurement.
+    """
     try:
         return Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
     except (KeyError, ValueError) as error:
@@ -83,8 +97,13 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
 
 
 class Journal:
-    """Keeps runs as files in a folder. `key`: of the store that they are for; empty where they stay
-    (`store_key`). Methods raise StoreError when the disk does not take what is to be kept.
+    """Keep runs as files in a folder.
+
+    Methods raise StoreError if the disk does not accept a file.
+
+    Args:
+        folder: The folder.
+        key: The `store_key` of the store that receives the results; empty if they stay in files.
     """
 
     def __init__(self, folder: Path, key: str = "") -> None:
@@ -92,24 +111,28 @@ class Journal:
         self.folder = folder.expanduser().absolute()
         self._sweep: SweepRun | None = None
         self._known: dict[Identity, list[Finished]] = {}
-        self._read: set[str] = set()  # names of files that are known
-        self._written: list[Path] = []  # results of this process, in the order of their end
-        with contextlib.suppress(
-            *[StoreError] if key else []
-        ):  # beside a store it is needed where that is away
+        self._read: set[str] = set()  # names of files that were read
+        self._written: list[Path] = []  # results of this process, in order of completion
+        # With a store, the folder is needed only while the store is away.
+        with contextlib.suppress(*[StoreError] if key else []):
             _make(self.folder)
             if not os.access(self.folder, os.W_OK):
                 raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
 
     @property
     def where(self) -> str:
-        """Where the runs are, as it may be shown."""
+        """Location of the runs, as text that may be displayed."""
         return f"{self.folder} (python -m paradnn.sync {self.folder} logs them)"
 
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
     ) -> dict[Identity, list[Finished]]:
-        """Every run with an outcome in these environments; of a sweep, in whichever."""
+        """Return the runs with an outcome in the given environments.
+
+        Args:
+            environment_ids: The environments.
+            sweep_id: Include runs of this sweep, regardless of their environment.
+        """
         wanted = set(environment_ids)
         return {
             identity: runs
@@ -120,7 +143,7 @@ class Journal:
 
     @property
     def problem(self) -> str:
-        """Which results of this process were deleted by others, as text; empty if none were."""
+        """Number of own results that others deleted, as text; empty if no result is missing."""
         count = sum(not path.is_file() for path in self._written)
         if not count:
             return ""
@@ -130,25 +153,25 @@ class Journal:
         )
 
     def finished_anywhere(self, identity: Identity) -> list[Finished]:
-        """Runs of one measurement that have an outcome, whichever experiment they are for."""
+        """Return the runs of one measurement that have an outcome, in every experiment."""
         return list(self._all().get(identity, ()))
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Metrics and tags of one run."""
+        """Return the metrics and tags of one run."""
         record = read_record(self.path_of(run_id)).record
         return dict(record.metrics), dict(record.tags)
 
     def path_of(self, run_id: str) -> Path:
-        """Where a result is, or would be."""
+        """Return the path of a result, which need not exist."""
         return self.folder / f"{run_id}.json"
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Start the parent of the runs that follow; its id."""
+        """Start the parent of the runs that follow; return its id."""
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
 
     def close_sweep(self, end: SweepRun) -> None:
-        """End the parent."""
+        """End the parent run."""
         if self._sweep is not None:
             tags = {**self._sweep.tags, **end.tags}
             content = asdict(replace(end, name=self._sweep.name, tags=tags))
@@ -165,14 +188,22 @@ class Journal:
         timeout: float,
         accepts: AcceptsRun | None,
     ) -> Claimed:
-        """Claim a point; with `accepts` None it is measured whatever the store holds."""
+        """Claim a point.
+
+        Args:
+            identity: The measurement.
+            name: Name of the run; files do not use it here.
+            tags: Tags of the run; files do not use them here.
+            timeout: Time limit of the measurement in seconds, for the expiry of the claim.
+            accepts: Whether a stored run replaces the measurement; None to measure in any case.
+        """
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:
             return claim
         for _ in range(2):
             mine = self._claim(identity, timeout)
-            # Looked for once it is claimed: another driver may have recorded it, and let it go, the
-            # moment before.
+            # Look for a result after claiming: another driver may have recorded the point and
+            # released its claim just before.
             found = next((run for run in self._all().get(identity, ()) if accepts(run.tags)), None)
             if found and mine:
                 self._claim_path(identity).unlink(missing_ok=True)
@@ -181,12 +212,12 @@ class Journal:
         return None
 
     def claimed(self) -> set[Identity]:
-        """The points that a living driver is measuring now."""
+        """Return the points that a living driver is measuring now."""
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def renew(self, claim: Claim, timeout: float) -> None:
-        """Let a claim hold for so many seconds from now on."""
+        """Extend a claim to `timeout` seconds from now, plus the claim margin."""
         path = self._claim_path(claim.identity)
         if not claim.repeats:
             with (
@@ -196,19 +227,24 @@ class Journal:
                 os.replace(made, path)
 
     def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
-        """Let who looks at a point that is being measured see what its epochs gave so far: in a
-        store.
+        """Publish the metrics of the epochs so far of a point that is being measured.
+
+        Only a store shows them; files do nothing here.
         """
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """Keep a finished point; the run's id."""
+        """Keep a finished point; return the id of its run."""
         document = self.document(claim, record, recording_metrics())
         self._written.append(self.keep(document))
         return document.offline_id
 
     def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
-        """What is to be kept of a point that was measured; `metrics` are those of the recording
-        itself.
+        """Return the document that keeps a measured point.
+
+        Args:
+            claim: The claim of the point.
+            record: The result.
+            metrics: Metrics of the recording itself.
         """
         ours = claim.run_id.startswith("point-")
         run_id, begun = (claim.run_id, None) if ours else (self._new_id(), claim.run_id)
@@ -216,8 +252,9 @@ class Journal:
         return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
 
     def keep(self, document: Document) -> Path:
-        """Write a document; where it is. The claim of its point is given back: two drivers that
-        kept their own would each wait for the other's last point.
+        """Write a document and release the claim of its point; return the path.
+
+        Two drivers that kept their claims would each wait for the other's last point.
         """
         path = self.path_of(document.offline_id)
         tags = document.record.tags
@@ -233,7 +270,7 @@ class Journal:
         return path
 
     def left_behind(self) -> Iterator[Path]:
-        """Results for this store whose driver is gone."""
+        """Yield the results for this store whose driver has ended."""
         for path in self.folder.glob(f"point-{self._key}*.json") if self._key else ():
             with contextlib.suppress(DataError):
                 if Entry(
@@ -242,16 +279,17 @@ class Journal:
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
-        """Give a point back without an outcome."""
+        """Release a point without an outcome."""
         self._claim_path(claim.identity).unlink(missing_ok=True)
 
     def close_abandoned(self) -> int:
-        """Close what dead drivers left open; how many there were."""
+        """Remove the claims of dead drivers; return their number."""
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _all(self) -> dict[Identity, list[Finished]]:
-        """What the folder holds, others' of this moment too; damaged files are left to `sync` to
-        name.
+        """Return all results in the folder, including those that other processes have just written.
+
+        Damaged files are skipped; `paradnn.sync` reports them.
         """
         for path in self.folder.glob("point-*.json"):
             if path.name not in self._read:
@@ -271,9 +309,8 @@ class Journal:
         path = self._claim_path(identity)
         try:
             with _written(path, _owned(identity, timeout)) as made:
-                os.link(
-                    made, path
-                )  # fails where the name is taken: the claim appears whole or not at all
+                # Fails if the name is taken. A link makes the complete claim appear atomically.
+                os.link(made, path)
             return True
         except FileExistsError:
             self._drop_if_stale(path)
@@ -305,7 +342,11 @@ def _claim_in(path: Path) -> Entry | None:
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
-    """Write one file whole or not at all; raises StoreError when the disk does not take it."""
+    """Write one file atomically.
+
+    Raises:
+        StoreError: If the disk does not accept the file.
+    """
     body = json.dumps(
         {"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True
     )
@@ -316,10 +357,13 @@ def write_document(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _written(path: Path, data: bytes) -> Iterator[Path]:
-    """A whole file beside `path`, whose name it is to get; StoreError where the disk does not take
-    it.
+    """Yield a complete temporary file next to `path`, for the caller to rename or link.
+
+    Raises:
+        FileExistsError: If the caller's link finds `path` taken.
+        StoreError: If the disk does not accept the file.
     """
-    _make(path.parent)  # others may have deleted it
+    _make(path.parent)  # another process may have deleted it
     try:
         with new_file(path.parent) as (made, file):
             file.write(data)
@@ -335,7 +379,11 @@ def _written(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """What `write_document` wrote; raises DataError for a file that is damaged or of another kind."""
+    """Return the content that `write_document` wrote.
+
+    Raises:
+        DataError: If the file is damaged, is too large, or has another format.
+    """
     try:
         if path.stat().st_size > _LARGEST:
             raise DataError(f"{path}: larger than any result, {_LARGEST:,} bytes")
@@ -356,8 +404,10 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> Document:
-    """The result in a file, checked; DataError for one that is damaged, of another version, or
-    none.
+    """Return the validated result in a file.
+
+    Raises:
+        DataError: If the file is damaged, has another version, or holds no result.
     """
     with _checked(path, "the record of a point") as content:
         record = {"description": "", "history": []} | content["record"]
@@ -369,9 +419,13 @@ def read_record(path: Path) -> Document:
 
 
 def read_sweep(path: Path) -> SweepRun:
-    """How a sweep ended; DataError as `read_record` raises it."""
+    """Return the end of a sweep in a file.
+
+    Raises:
+        DataError: If the file is damaged, has another version, or holds no end of a sweep.
+    """
     with _checked(path, "the end of a sweep") as content:
-        # Files of an earlier version hold a table alone.
+        # Files of an earlier version hold only a table.
         if "artifacts" in content:
             artifacts = content["artifacts"]
         else:
@@ -381,7 +435,11 @@ def read_sweep(path: Path) -> SweepRun:
 
 @contextlib.contextmanager
 def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
-    """The content of a file of this version; DataError for what is found wrong with it inside."""
+    """Yield the content of a file of this version.
+
+    Raises:
+        DataError: If the version differs, or if the caller finds the content invalid.
+    """
     content = read_document(path)
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -397,18 +455,21 @@ def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
 
 
 class PartialResults:
-    """Results of points that are not complete, a file each in the folder of results that wait for
-    the store. Only who holds the claim of a point, or finds its outcome, touches its file.
+    """Results of incomplete points, one file per point, in the folder of the journal.
+
+    Only the process that holds the claim of a point, or finds its outcome, may touch its file.
     """
 
     def __init__(self, settings: Tracking) -> None:
-        # Claims are made in a store: a point of another store, or experiment, is another's.
+        # Claims belong to one store and experiment, so partial results must not be shared between
+        # them.
         self._folder = folder_of(settings)
         self._store = store_key(settings)
 
     def load(self, identity: Identity) -> list[PointResult]:
-        """What an earlier driver kept; a file that cannot be read, or of another version, holds
-        nothing.
+        """Return the results that an earlier driver kept.
+
+        A file that is unreadable or has another version counts as empty.
         """
         try:
             content = read_document(self._path("partial", identity, "json"))
@@ -422,15 +483,25 @@ class PartialResults:
             return []
 
     def save(self, identity: Identity, results: Sequence[PointResult]) -> None:
-        """Keep all results of a point so far; raises StoreError when the disk does not take them."""
+        """Keep all results of a point so far.
+
+        Raises:
+            StoreError: If the disk does not accept the file.
+        """
         _make(self._folder)
         content = {"protocol": PROTOCOL_VERSION, "results": plain(list(results))}
         write_document(self._path("partial", identity, "json"), content)
 
     def forget(self, identity: Identity, ended: bool) -> None:
-        """The point is recorded, and where it has `ended` no training goes on from its checkpoint,
-        of which a worker that was killed may have left half a file. A folder that cannot be written
-        holds no file of ours.
+        """Delete the partial results of a recorded point.
+
+        If the point has ended, no training resumes from its checkpoint, so that is deleted too. A
+        killed worker may have left an incomplete checkpoint. Errors are ignored, because a folder
+        that is not writable holds no file of this process.
+
+        Args:
+            identity: The measurement.
+            ended: Whether no training will resume from the checkpoint.
         """
         training = self.checkpoint(identity)
         paths = [self._path("partial", identity, "json")]
@@ -441,7 +512,7 @@ class PartialResults:
                 path.unlink(missing_ok=True)
 
     def checkpoint(self, identity: Identity) -> Path:
-        """Where a worker keeps how far it is, of work that can go on from there."""
+        """Return the path of the checkpoint from which a worker can resume its work."""
         return self._path("training", identity, "npz")
 
     def _path(self, kind: str, identity: Identity, suffix: str) -> Path:
