@@ -1,7 +1,10 @@
-"""Where the tracking store is, and where its artifacts are. `tracking.uri` comes before
-MLFLOW_TRACKING_URI, and that before `sqlite:///mlruns/mlflow.db` in this checkout. MLflow stores
-absolute addresses of artifacts: of a store that was moved or copied readers look beside it, and who
-writes sets them right in the tables first.
+"""Addresses of the tracking store and of its artifacts.
+
+`tracking.uri` has precedence over MLFLOW_TRACKING_URI, which has precedence over the default
+`sqlite:///mlruns/mlflow.db` in this checkout.
+
+MLflow stores absolute addresses of artifacts. If a store was moved or copied, readers look next
+to its database, and writers first correct the addresses in the tables.
 """
 
 import contextlib
@@ -21,24 +24,29 @@ from paradnn.store.files import inside
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 _HTTP = ("http://", "https://", "databricks")
-BUNDLE = "bundle"  # how the address of a file of results begins
+BUNDLE = "bundle"  # scheme of the address of a file of results
 
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """A tracking URI; `database` is the file of a SQLite store, else None."""
+    """Address of a store.
+
+    Attributes:
+        uri: The tracking URI.
+        database: The file of a SQLite store; None for other stores.
+    """
 
     uri: str
     database: Path | None
 
     @property
     def folder(self) -> Path | None:
-        """Where a SQLite store has its database and its artifacts, else None."""
+        """Folder of the database and artifacts of a SQLite store; else None."""
         return self.database.parent if self.database else None
 
     @property
     def scheme(self) -> str:
-        """What kind of store it is, without the database's driver: `BUNDLE` for a file of results."""
+        """Kind of store, without the database driver; `BUNDLE` for a file of results."""
         return self.uri.partition(":")[0].partition("+")[0]
 
     @property
@@ -48,33 +56,39 @@ class StoreAddress:
 
     @property
     def is_bundle(self) -> bool:
-        """Whether it is a file of results (`paradnn.store.bundle`), which can only be read."""
+        """Whether it is a read-only file of results (`paradnn.store.bundle`)."""
         return self.scheme == BUNDLE
 
     @property
     def is_server(self) -> bool:
-        """Whether MLflow is asked over the network."""
+        """Whether the store is accessed through an MLflow server."""
         return self.uri.startswith(_HTTP)
 
     @property
     def artifact_location(self) -> str | None:
-        """Where a new experiment keeps artifacts; None leaves it to the server."""
+        """Artifact location of a new experiment; None if the server chooses it."""
         return (self.folder / "artifacts").as_uri() if self.folder else None
 
     @property
     def public(self) -> str:
-        """The address as it may be shown and stored."""
+        """The address without secrets, for display and storage."""
         return without_secrets(self.uri)
 
 
 def address_of(uri: str | None = None) -> StoreAddress:
-    """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not. A
-    plain path is that of a database, of a folder that holds mlflow.db, or of a .zip of results.
-    Paths are made absolute and without `~`. StoreError for what can be no address.
+    """Return the address of a store, which need not exist.
+
+    Args:
+        uri: A tracking URI, or the path of a database, of a folder that holds mlflow.db, or of a
+            .zip of results. Paths become absolute, with `~` expanded. If absent,
+            MLFLOW_TRACKING_URI or the default applies.
+
+    Raises:
+        StoreError: If the text is not a valid address.
     """
     chosen = os.environ.get("MLFLOW_TRACKING_URI", "")
     if chosen.startswith(_SQLITE) and "MLFLOW_EXPERIMENT_ID" in os.environ:
-        # What `mlflow run` sets by itself, mlflow.db in the project's folder, is no choice.
+        # Ignore the default of `mlflow run`, mlflow.db in the project folder: no user chose it.
         own = (
             Path(unquote(chosen.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
         )
@@ -94,13 +108,13 @@ def address_of(uri: str | None = None) -> StoreAddress:
                 uri = uri
         uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
         if not uri.startswith(_SQLITE) or "?" in uri:
-            urlsplit(uri).port  # noqa: B018  ValueError where there is no number
+            urlsplit(uri).port  # noqa: B018  ValueError if the port is not a number
             return StoreAddress(uri, None)
         path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             path.stat()
         return StoreAddress(f"{_SQLITE}{path}", path)
-    except (OSError, RuntimeError, ValueError) as error:  # too long, ~ of no user, no port
+    except (OSError, RuntimeError, ValueError) as error:  # too long, unknown ~user, invalid port
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise StoreError(
             f"no tracking store can be at {without_secrets(uri)[:200]}: {reason[:200]}"
@@ -131,19 +145,17 @@ def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
     return address
 
 
-#: Folders, joined as those of PATH, whose artifacts are read though they are not below the store
-#: that names them.
+#: Environment variable with trusted artifact folders outside the store, in the syntax of PATH.
 _TRUSTED = "PARADNN_ARTIFACTS"
 
 _FOLDER = "artifacts"
-#: Of runs whose artifacts are said to be below some place: the newest of them; and that they are
-#: below another.
+#: Select the newest runs whose artifact address has a given prefix, and replace that prefix.
 _HELD = "SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ? ORDER BY start_time DESC LIMIT 100"
 _MOVE = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
 
 
 def local_folder(address: str | None) -> Path | None:
-    """The folder of an artifact address; None where it is no local one."""
+    """Return the folder of an artifact address; None if the address is not local."""
     if not address:
         return None
     try:
@@ -162,10 +174,22 @@ def local_folder(address: str | None) -> Path | None:
 def artifact_folder(
     address: str | None, run_id: str, stores: Iterable[StoreAddress]
 ) -> Path | None:
-    """The folder of a run's artifacts, as one of these stores names it; None where it is no local
-    one. A moved store has them beside it. It is believed below its own folder and below those that
-    the user names in PARADNN_ARTIFACTS; of stores without a folder, where MLflow puts a run's
-    files: LOCATION/RUN_ID/artifacts. StoreError elsewhere.
+    """Return the local folder of a run's artifacts.
+
+    An address is trusted below the folder of its store and below the folders in PARADNN_ARTIFACTS.
+    For a store without a folder, MLflow's usual layout LOCATION/RUN_ID/artifacts is trusted. If a
+    store was moved, its artifacts are looked up next to its database.
+
+    Args:
+        address: Artifact address of the run.
+        run_id: The run.
+        stores: The stores that hold the run.
+
+    Returns:
+        The folder; None if the address is not local.
+
+    Raises:
+        StoreError: If the folder is not trusted.
     """
     folder = local_folder(address)
     homes = [store.folder for store in stores]
@@ -194,8 +218,9 @@ def artifact_folder(
 
 
 def settle(address: StoreAddress) -> None:
-    """Set artifact addresses right of a SQLite store that was moved, as far as it can be written;
-    others stay.
+    """Correct the artifact addresses of a SQLite store that was moved.
+
+    Other addresses stay unchanged, and so does a store that cannot be written.
     """
     database = address.database
     new = address.artifact_location
@@ -215,7 +240,7 @@ def settle(address: StoreAddress) -> None:
             if old is None or old.name != _FOLDER or begin == new:
                 continue
             if old.exists() and here.exists() and old.samefile(here):
-                continue  # two ways to one folder
+                continue  # both paths lead to the same folder
             below = (len(begin) + 1, f"{begin}/")
             along = any((here / run_id).is_dir() for (run_id,) in tables.execute(_HELD, below))
             if along or (old.parent / database.name).is_file():

@@ -1,7 +1,12 @@
-"""MLflow's own client, set up the same way everywhere: quiet, and done with a server that is gone
-within seconds; what a store raises, in one line and sorted: it is away, it refuses, or something
-else is wrong. Away (no connection, a time-out, a server's 5xx) is worth waiting for. The innermost
-cause speaks, with addresses cut: MLflow's own words may repeat one with its password.
+"""MLflow's client with common settings, and one-line errors of three classes.
+
+The client logs nothing and gives up on an unreachable server within seconds. Errors of a store
+become StoreAwayError (unreachable), StoreRefusalError (access denied) or StoreError (anything
+else). Waiting is worthwhile only if the store is away: no connection, a time-out, or a 5xx
+status.
+
+A message gives the innermost cause, with addresses removed: MLflow's own text may repeat an
+address with its password.
 """
 
 from __future__ import annotations
@@ -27,11 +32,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What SQLite and systems say of a disk that takes no more.
+#: Messages of SQLite and of operating systems for a full disk.
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded", "File too large")
 _CREDENTIALS = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-#: By default a request to a server that is gone is repeated for minutes, each upload shows a bar,
-#: and a thread sends what was called to MLflow's makers while others are measured.
+#: Environment variables of MLflow. By default it retries requests to an unreachable server for
+#: minutes and shows a progress bar per upload. A telemetry thread also reports calls to MLflow's
+#: authors, even during measurements.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -42,15 +48,15 @@ _SETTINGS = {
 
 
 def client_of(address: StoreAddress) -> MlflowClient:
-    """A client of the store; importing MLflow takes seconds, the first time."""
+    """Return a client of the store; the first import of MLflow takes seconds."""
     for variable, value in _SETTINGS.items():
         os.environ.setdefault(variable, value)
-    # MLflow prints each run's address, the password in it included.
+    # MLflow prints the address of each run, including its password.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
-    # After the import, which sets its own levels: that tables are made is no news to a user, and
-    # what fails is raised, so a traceback of it besides is none either.
+    # Set the levels after the import, which sets its own. Users need no messages about new tables.
+    # Failures raise, so a logged traceback would be redundant.
     for name in ("alembic", "mlflow", "mlflow.store.db.utils", "sqlalchemy.pool"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(address.uri)
@@ -59,25 +65,34 @@ def client_of(address: StoreAddress) -> MlflowClient:
 def open_experiment(
     address: StoreAddress, name: str, about: Mapping[str, str] | None = None
 ) -> tuple[MlflowClient, str]:
-    """A client, and the id of the experiment to write into; database and experiment are made where
-    they are not there. A SQLite store gets a write-ahead log, so that it can be read while it is
-    written, and has its artifacts in the folder beside it. `about`: tags of an experiment that is
-    made. StoreError for one deleted or served.
+    """Open an experiment for writing; create the database and the experiment if absent.
+
+    A new experiment of a SQLite store enables a write-ahead log, so that readers do not block
+    writers. Its artifacts are kept in the folder next to the database.
+
+    Args:
+        address: The store.
+        name: Name of the experiment.
+        about: Tags of a new experiment.
+
+    Returns:
+        A client, and the id of the experiment.
+
+    Raises:
+        StoreError: If the experiment was deleted, or if a server keeps its files.
     """
     from mlflow.exceptions import MlflowException
 
     with contextlib.ExitStack() as stack:
-        if (
-            address.folder is not None
-        ):  # two processes that first open a SQLite database would both make its tables
+        # Without a lock, two processes that open a new SQLite database would both make its tables.
+        if address.folder is not None:
             fcntl.flock(stack.enter_context((address.folder / ".lock").open("w")), fcntl.LOCK_EX)
         settle(address)
         _make_tables(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)
-        if (
-            experiment is None and address.database is not None
-        ):  # readers and writers at once, where the disk can
+        # A write-ahead log allows concurrent readers and writers, if the file system supports it.
+        if experiment is None and address.database is not None:
             with (
                 contextlib.suppress(sqlite3.Error),
                 contextlib.closing(sqlite3.connect(address.database)) as tables,
@@ -88,7 +103,7 @@ def open_experiment(
                 return client, str(
                     client.create_experiment(name, address.artifact_location, dict(about or {}))
                 )
-            except MlflowException:  # another process made it in the same moment
+            except MlflowException:  # another process may just have created it
                 experiment = client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
@@ -97,15 +112,17 @@ def open_experiment(
 
 
 def _make_tables(address: StoreAddress) -> None:
-    """Make a SQLite store that is not there yet, whole or not at all: beside its place first, since
-    it takes seconds. MLflow's steps cannot be taken back, and it refuses a database in which one of
-    them was interrupted.
+    """Create an absent SQLite store atomically.
+
+    Creating the tables takes seconds, so they are built in a folder next to the final path.
+    MLflow's migration steps cannot be undone, and MLflow rejects a database with an interrupted
+    step.
     """
     database = address.database
     if database is None or (database.is_file() and database.stat().st_size):
         return
     folder = database.with_name(f".{database.name}.making")
-    shutil.rmtree(folder, ignore_errors=True)  # of who was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     folder.mkdir()
     try:
         making = folder / database.name
@@ -116,7 +133,17 @@ def _make_tables(address: StoreAddress) -> None:
 
 
 def require_usable(address: StoreAddress, name: str, stage: str, location: str) -> None:
-    """Raises StoreError for an experiment that was deleted, or whose files a server keeps."""
+    """Check that an experiment can be written.
+
+    Args:
+        address: The store.
+        name: Name of the experiment.
+        stage: MLflow's lifecycle stage of the experiment.
+        location: Artifact location of the experiment.
+
+    Raises:
+        StoreError: If the experiment was deleted, or if a server keeps its files.
+    """
     if stage != "active":
         raise StoreError(
             f"{address.public}: experiment {name} was deleted there; restore it or name another"
@@ -127,13 +154,15 @@ def require_usable(address: StoreAddress, name: str, stage: str, location: str) 
 
 @contextlib.contextmanager
 def store_errors(where: str) -> Iterator[None]:
-    """What MLflow, its database or the network raise inside becomes a StoreError whose message
-    begins with `where`.
+    """Convert errors of MLflow, its database or the network into StoreError.
+
+    Args:
+        where: Prefix of the messages.
     """
     try:
         yield
     except Exception as error:
-        # A library that was never imported has raised nothing, and importing MLflow takes seconds.
+        # A library that was never imported cannot have raised. Importing MLflow takes seconds.
         libraries = (
             *_loaded("mlflow.exceptions", "MlflowException"),
             *_loaded("requests.exceptions", "RequestException"),
@@ -145,7 +174,10 @@ def store_errors(where: str) -> Iterator[None]:
 
 
 def wraps_errors(kind: type[T]) -> type[T]:
-    """A class with `where`, all of its public methods inside `store_errors`."""
+    """Decorate a class so that each of its public methods runs inside `store_errors`.
+
+    The class must have an attribute `where`.
+    """
 
     def inside(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -162,8 +194,9 @@ def wraps_errors(kind: type[T]) -> type[T]:
 
 
 def is_listening(uri: str) -> bool:
-    """Whether something answers at a server's address, asked once and briefly; always true of a
-    database.
+    """Whether a server answers at an address, in one request with a short time-out.
+
+    Returns True for every database.
     """
     if not uri.startswith("http"):
         return True
@@ -172,13 +205,13 @@ def is_listening(uri: str) -> bool:
     try:
         return bool(requests.get(f"{uri.rstrip('/')}/health", timeout=3).status_code < 500)
     except requests.exceptions.SSLError:
-        return True  # a server is there; MLflow knows which certificates hold
+        return True  # a server answers; MLflow has its own certificate settings
     except requests.exceptions.RequestException:
         return False
 
 
 def one_line_of(error: BaseException) -> str:
-    """The innermost cause on one line, without addresses that may hold secrets."""
+    """Return the innermost cause on one line, without addresses that may hold secrets."""
     *_, cause = _causes(error)
     return without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
 
@@ -197,7 +230,7 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         else:
             remedy = f"{_CREDENTIALS} of one who may"
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
-    if any(words in text for words in _FULL):  # waiting makes no room
+    if any(words in text for words in _FULL):  # waiting frees no space
         return StoreError(f"{where}: {text}; free some space")
     http = _loaded(
         "requests.exceptions", "ConnectionError", "Timeout", "RetryError", "ChunkedEncodingError"
@@ -215,12 +248,12 @@ def _store_error(where: str, error: BaseException) -> StoreError:
 
 
 def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None:
-    """The HTTP status that a server answered with; None where there was no answer."""
+    """Return the HTTP status of a server's answer; None if there was no answer."""
     for cause in causes:
         response = getattr(cause, "response", None)
         if isinstance(cause, _loaded("requests.exceptions", "HTTPError")) and response is not None:
             return int(response.status_code)
-    # MLflow raises its own for an answer that is no success; with a cause behind it, there was no
+    # MLflow raises its own exception for an unsuccessful answer. If that has a cause, there was no
     # answer.
     if isinstance(error, _loaded("mlflow.exceptions", "MlflowException")) and len(causes) == 1:
         return int(error.get_http_status_code())  # type: ignore[attr-defined]

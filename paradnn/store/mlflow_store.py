@@ -1,8 +1,9 @@
-"""The only writer of MLflow: one run for each point, one parent run for each sweep. A run is made
-RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
-first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an
-outcome was not finished, whatever its status says. Through a server that is five requests: create,
-look, files, values, end.
+"""The only writer to MLflow: one run per point and one parent run per sweep.
+
+A run is created as RUNNING when its point begins. This run is also the claim that keeps other
+drivers away. Artifacts are written first, then one `log_batch` with params, metrics and tags,
+including the outcome. A run without an outcome is unfinished, whatever its status. Through a
+server, a point takes five requests: create, check for other claims, files, values, end.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 
-_MOST_VALUES = (
-    1000  # how many metrics, or metrics, params and tags together, a tracking server takes at once
-)
+# Most values that a tracking server accepts in one request: metrics, or metrics, params and tags
+# together.
+_MOST_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
@@ -74,8 +75,13 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What became of a kept result. "known": the store had it. "withheld": run `run_id` measured
-    the same meanwhile.
+    """Result of an upload.
+
+    Attributes:
+        state: "logged"; "known" if the store already had the result; "withheld" if another driver
+            has measured the same point.
+        run_id: The run in the store that holds the point.
+        record: The uploaded record.
     """
 
     state: Literal["logged", "known", "withheld"]
@@ -85,15 +91,16 @@ class Uploaded:
 
 @wraps_errors
 class MlflowStore(RunIndex):
-    """Runs in an MLflow tracking store; methods raise StoreError when it does not answer."""
+    """Runs in an MLflow tracking store; methods raise StoreError if it does not answer."""
 
     def __init__(self, settings: Tracking) -> None:
         self._address = locate(settings.uri)
         self._parent: str | None = None
-        self._parents: dict[str, str] = {}  # sweep -> its run
+        self._parents: dict[str, str] = {}  # sweep id -> id of its run
         self._owner = owner_tag()
-        self._contended = False  # whether another driver's run of a point of ours was met
-        # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
+        self._contended = False  # whether another driver has claimed one of our points
+        # `mlflow run` exports its run in MLFLOW_RUN_ID. That run becomes the parent of our runs,
+        # which must not write into it.
         project = os.environ.pop("MLFLOW_RUN_ID", None)
         same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
         self._project_run = project if same else None
@@ -108,16 +115,15 @@ class MlflowStore(RunIndex):
 
     def _open(self, experiment: str) -> None:
         client = known = None
-        if (
-            self._address.is_sql
-        ):  # MLflow's import takes seconds: what is only read needs none of it
+        # Importing MLflow takes seconds, and a lookup in the tables does not need it.
+        if self._address.is_sql:
             from paradnn.store.sql import SqlReader
 
             settle(self._address)
             with contextlib.suppress(NoStoreError):
                 known = SqlReader(self._address).experiment(experiment)
         if known is None:
-            # The kind makes the UI show runs, with their descriptions, rather than traces.
+            # This kind makes the UI show runs and their descriptions instead of traces.
             about = {
                 "mlflow.experimentKind": "custom_model_development",
                 _NOTE: _ABOUT,
@@ -130,14 +136,13 @@ class MlflowStore(RunIndex):
 
     @functools.cached_property
     def _client(self) -> MlflowClient:  # type: ignore[override]
-        """MLflow's own client, opened when first something is written."""
+        """MLflow's client, opened at the first write."""
         from mlflow.exceptions import MlflowException
 
         try:
             return client_of(self._address)
-        except (
-            MlflowException
-        ) as error:  # tables of another version, say: nothing can be written, now or later
+        # For example, tables of another MLflow version: no write can succeed, now or later.
+        except MlflowException as error:
             raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
 
     @property
@@ -154,10 +159,13 @@ class MlflowStore(RunIndex):
             raise StoreDeletedError(f"{self.where}: was deleted or replaced while it was in use")
 
     def rescue(self, folder: Path) -> Path | None:
-        """Copy a deleted SQLite database into `folder`; None if this process cannot read it.
+        """Copy a deleted SQLite database into `folder`.
 
         The open connections of this process still reach the file. The copy holds every run of the
         store, but not their artifacts.
+
+        Returns:
+            The path of the copy; None if this process cannot read the database or write the copy.
         """
         if not hasattr(self._reader, "copy_to"):
             return None
@@ -211,13 +219,15 @@ class MlflowStore(RunIndex):
         timeout: float,
         accepts: runs.AcceptsRun | None,
     ) -> Claimed:
-        """Claim a point and make its run: the claim holds where, once it is written, no other
-        stands beside it; two drivers that claim at once both withdraw, and come back later. Who
-        looks before as well makes no run in vain: for ceilings, which are there most of the time,
-        and for points once another driver's was met.
+        """Claim a point by creating its run.
+
+        The claim holds if no other claim exists after it is written. If two drivers claim at once,
+        both withdraw and try again later. The store is also checked before the claim if an existing
+        run is likely, which avoids a useless run. That is so for ceilings, which usually exist, and
+        for points once another driver's run was found.
         """
         self._require_present()
-        is_shared = tags.get("kind") == "ceilings"  # by all experiments of the store
+        is_shared = tags.get("kind") == "ceilings"  # shared by all experiments of the store
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks:
             finished, is_busy = self._others(identity, accepts, everywhere=is_shared)
@@ -259,8 +269,10 @@ class MlflowStore(RunIndex):
         besides: str = "",
         everywhere: bool = False,
     ) -> tuple[Finished | None, bool]:
-        """Why the point need not be measured now: a run that is accepted; whether a living driver
-        holds it.
+        """Look for reasons not to measure the point now.
+
+        Returns:
+            An accepted run, if any; and whether a living driver holds the point.
         """
         busy = False
         for entry in self.of_point(identity, everywhere=everywhere):
@@ -269,9 +281,8 @@ class MlflowStore(RunIndex):
             if entry.outcome:
                 if accepts(entry.tags):
                     return Finished(entry.run_id, entry.tags), False
-            elif entry.is_claim_of(
-                self._owner
-            ):  # the answer to an earlier request of ours was lost
+            # The answer to an earlier request of this process was lost.
+            elif entry.is_claim_of(self._owner):
                 self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
                 busy = True
@@ -287,9 +298,8 @@ class MlflowStore(RunIndex):
 
     def abandon(self, claim: Claim, reason: str) -> None:
         for entry in self.of_point(claim.identity):
-            if (
-                entry.run_id == claim.run_id and entry.outcome
-            ):  # interrupted when it was recorded already
+            # Interrupted after the outcome was recorded.
+            if entry.run_id == claim.run_id and entry.outcome:
                 self._client.set_terminated(claim.run_id, status_of(entry.outcome))
                 return
         self._client.set_tag(claim.run_id, "reason", reason)
@@ -299,9 +309,17 @@ class MlflowStore(RunIndex):
         return close_abandoned(self, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
-        """Log a result that was kept, into the run that was begun for it or a new one below its
-        sweep, unless the store holds it, or, without `repeats`, as much of the same point.
-        DataError for one that the store does not accept.
+        """Log a result from a file, into the run begun for it or a new run below its sweep.
+
+        Nothing is logged if the store already has this result. Without `repeats`, nothing is logged
+        either if a run of the same point holds as much.
+
+        Args:
+            document: The result.
+            repeats: Whether to log it as a repeated measurement of a point in the store.
+
+        Raises:
+            DataError: If the store does not accept the result.
         """
         try:
             with store_errors(self.where):
@@ -318,7 +336,9 @@ class MlflowStore(RunIndex):
         logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
         logged = [entry for entry in logged if entry.outcome]
         if logged:
-            for entry in logged:  # the store had taken it, and went away before its answer came, or its end was written
+            # The store may have accepted the result and gone away before it answered, or before the
+            # end of the run was written.
+            for entry in logged:
                 if entry.status == "RUNNING":
                     self._client.set_terminated(
                         entry.run_id, status_of(record.outcome), _since_1970(record.end_time)
@@ -349,15 +369,16 @@ class MlflowStore(RunIndex):
                 dict,
             )
         except Exception:
-            if not begun:  # half a run is none
+            if not begun:  # do not leave an incomplete run
                 with contextlib.suppress(Exception):
                     self._client.delete_run(claim.run_id)
             raise
         return Uploaded("logged", claim.run_id, record)
 
     def _parent_of(self, sweep: SweepRun) -> str:
-        """The run of a sweep whose points are uploaded; one that is made says that its driver ended
-        early, unless a file holds its end (`end_sweep`).
+        """Return the run of a sweep whose points are uploaded; create it if it is absent.
+
+        A created run is marked as ended early, until `end_sweep` uploads the end of the sweep.
         """
         sweep_id = sweep.tags["sweep_id"]
         own = self._parent
@@ -379,13 +400,13 @@ class MlflowStore(RunIndex):
         ]
 
     def end_sweep(self, sweep: SweepRun) -> None:
-        """Close the run of a sweep whose end the store was not told."""
+        """Close the run of a sweep whose end was not reported to the store."""
         for known in self._runs_of(sweep)[:1]:
             if known.status in ("RUNNING", "KILLED"):
                 self._end_sweep(known.run_id, replace(sweep, tags={}))
 
     def is_back(self) -> bool:
-        """Whether a store that went away answers again; asks no longer than it must."""
+        """Whether a store that was away answers again; uses a short time-out."""
         try:
             with store_errors(self.where):
                 self._require_present()
@@ -396,8 +417,10 @@ class MlflowStore(RunIndex):
             return False
 
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims of this process that it does not know: their run was made, the answer was
-        lost.
+        """Delete claims that this process made but does not know, because the answer was lost.
+
+        Args:
+            keep: Ids of the runs of known claims.
         """
         for entry in self.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
@@ -406,20 +429,19 @@ class MlflowStore(RunIndex):
     def record(self, claim: Claim, record: Record, recording_metrics: runs.RecordingMetrics) -> str:
         from mlflow.entities import Param, RunTag
 
-        self._require_present()  # before artifacts would make the folder again
+        self._require_present()  # otherwise artifacts would recreate a deleted folder
         run_id = claim.run_id
         end = _since_1970(record.end_time)
         self._put_artifacts(run_id, record.artifacts, claim.files)
         params = [Param(key, value) for key, value in record.params.items()]
         held = {**record.tags, _NOTE: record.description}
         tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
-        # At the point's own end, so that a record which is written again after a lost answer does
-        # not show twice.
+        # Metrics carry the end time of the point. A record that is written again after a lost
+        # answer then appears only once.
         last = MetricSnapshot(0, end, {**record.metrics, **recording_metrics()})
         numbers = _numbers([*record.history, last])
-        first = max(
-            0, len(numbers) + len(params) + len(tags) - _MOST_VALUES
-        )  # the outcome comes with the last of them
+        # The last batch contains the outcome.
+        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, status_of(record.outcome), end)
@@ -427,8 +449,9 @@ class MlflowStore(RunIndex):
         return run_id
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
-        """Metrics alone; what the store holds of them already it keeps once, since their times are
-        the same.
+        """Log metrics in batches.
+
+        Logging is idempotent: a metric that the store already has at the same time is kept once.
         """
         for start in range(0, len(numbers), _MOST_VALUES):
             self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
@@ -436,8 +459,12 @@ class MlflowStore(RunIndex):
     def _put_artifacts(
         self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None
     ) -> None:
-        """Store files under the run; `address` is where its files are, asked for where it is not
-        given.
+        """Store files under a run.
+
+        Args:
+            run_id: The run.
+            artifacts: File name -> content, as in `Record`.
+            address: Artifact address of the run; if absent, the store is queried for it.
         """
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
@@ -453,7 +480,7 @@ class MlflowStore(RunIndex):
 
 
 def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:
-    """Metrics as MLflow takes them, rounded."""
+    """Convert snapshots to MLflow's metric entities, with rounded values."""
     from mlflow.entities import Metric
 
     return [
@@ -464,18 +491,21 @@ def _numbers(moments: Sequence[MetricSnapshot]) -> list[Metric]:
 
 
 def _since_1970(milliseconds: float) -> int:
-    """A time as MLflow takes it: none before 1970, where a host's clock may stand."""
+    """Return a time in milliseconds that MLflow accepts.
+
+    A host's clock may show a time before 1970, which MLflow rejects.
+    """
     return max(1, int(milliseconds))
 
 
 _PREFIX = "mlflow.sharedViewState."
-#: By its key, a view: what it shows, filter, order, columns. Sorted by time, runs stand below their
-#: parents; sorted by anything else, each has a line of its own.
+#: View key -> description, filter, order and columns of the view. The UI nests runs below their
+#: parents if they are sorted by time; for any other order it lists them flat.
 VIEWS = {view.pop("key"): view for view in rows(__file__, "views.csv")}
 
 
 def view_tags() -> Mapping[str, str]:
-    """The tags of an experiment that hold its views."""
+    """Return the tags of an experiment that define its views."""
     fixed = {
         "orderByAsc": False,
         "startTime": "ALL",
@@ -501,5 +531,5 @@ def view_tags() -> Mapping[str, str]:
 
 
 def link(server: str, experiment_id: str, view: str = "points") -> str:
-    """The address of a view in the UI that answers at `server`."""
+    """Return the address of a view in the UI of a server."""
     return f"{server}/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={view}"

@@ -1,9 +1,10 @@
 """One path for the results of a session, whether the store answers or not.
 
-A result goes into a file of the journal first, then into the store. If a driver is killed between
-the two, the next driver of the same store uploads the file. If the store goes away, the driver
-waits for `tracking.patience` seconds. It then measures on without claims and tries the store from time to
-time. A result that another driver recorded in the meantime is not recorded twice.
+A result goes into a file of the journal first, then into the store. If a driver is killed
+between the two, the next driver of the same store uploads the file. If the store goes away, the
+driver waits for `tracking.patience` seconds. It then continues to measure without claims and
+retries the store from time to time. A result that another driver recorded in the meantime is not
+recorded twice.
 """
 
 import contextlib
@@ -48,14 +49,14 @@ _LATER = 30.0
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
-    """The command line that uploads a folder of results into the store of these settings.
+    """Return the command line that uploads a folder of results into the store of these settings.
 
-    It has no credentials, which belong into the environment.
+    It has no credentials, which belong in the environment.
     """
     words = ["python", "-m", "paradnn.sync", str(folder)]
     if settings.uri:
         words += ["--uri", without_credentials(settings.uri)]
-    if settings.experiment_name != "paradnn":  # another shell may have another default
+    if settings.experiment_name != "paradnn":  # the default may differ in another shell
         words += ["--experiment", settings.experiment_name]
     return shlex.join(words)
 
@@ -65,10 +66,10 @@ def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
 
     Args:
         settings: Address, experiment and folder.
-        notify: Gets a line if results cannot go into the store.
+        notify: Receives lines for the user, for example if results cannot go into the store.
 
     Raises:
-        StoreError: The store or folder cannot be opened.
+        StoreError: If the store or folder cannot be opened.
     """
     for line in _unused_variables():
         notify(line)
@@ -78,7 +79,7 @@ def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
 
 
 def _unused_variables() -> Iterator[str]:
-    """A line for each of MLflow's variables that a user has set and ParaDnn does not follow."""
+    """Yield a line for each of MLflow's variables that is set but not used by ParaDnn."""
     if os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "").lower() in ("true", "1"):
         yield (
             "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING is not used: sampling the system would disturb"
@@ -113,7 +114,7 @@ class Tracker(Journal):
         self._away_since: float | None = None  # monotonic seconds; None while the store answers
         self._next_look = 0.0  # monotonic seconds of the next attempt to reach the store
         self._proven = False  # whether the store has accepted a claim
-        self._loss = ""  # what happened to a store that was deleted, as text
+        self._loss = ""  # fate of a deleted store, as text
 
     @property
     def problem(self) -> str:
@@ -145,7 +146,7 @@ class Tracker(Journal):
         return self._store.fetch(run_id)
 
     def close_abandoned(self) -> int:
-        """Upload what drivers that ended early left, then close their runs."""
+        """Upload the results that drivers left when they ended early, then close their runs."""
         self._kept += self.left_behind()
         self._upload_kept("left by drivers that ended early")
         return self._store.close_abandoned()
@@ -163,7 +164,7 @@ class Tracker(Journal):
             self._store.delete_orphaned_claims(self._held)
 
         try:
-            self._patiently(close)  # after what was kept for the store
+            self._patiently(close)  # uploads the kept files first
         except StoreAwayError:
             super().close_sweep(end)
             self._unclosed = True
@@ -241,7 +242,7 @@ class Tracker(Journal):
         )
 
     def _beside(self, claim: Claim, act: Callable[[], None]) -> None:
-        """Call `act` for a claim in the store; nothing is lost if the store does not answer."""
+        """Call `act` if the store holds the claim; nothing is lost if the store does not answer."""
         if self._away_since is None and claim.run_id in self._held:
             try:
                 act()
@@ -249,7 +250,11 @@ class Tracker(Journal):
                 self._lost(error)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Call the store until it answers; raises StoreAwayError if it stays away."""
+        """Call the store until it answers.
+
+        Raises:
+            StoreAwayError: If the store stays away.
+        """
         while self._is_there():
             try:
                 return ask()
@@ -283,7 +288,7 @@ class Tracker(Journal):
             self._next_look = now + _LATER
 
     def _rescue(self) -> str:
-        """Copy what is left of a deleted store; what became of its runs, as text."""
+        """Copy the runs of a deleted store; return the result of the rescue as text."""
         copy = self._store.rescue(self.folder)
         if copy:
             return f"Its runs were copied to {copy}: move that file back to restore them"
@@ -307,7 +312,7 @@ class Tracker(Journal):
         return True
 
     def _upload_kept(self, why: str) -> bool:
-        """Upload the kept files and remove them; False if the store goes away again."""
+        """Upload the kept files and remove them; return False if the store goes away again."""
         count = 0
         while self._kept:
             try:
@@ -315,7 +320,7 @@ class Tracker(Journal):
             except StoreAwayError as error:
                 self._lost(error)
                 return False
-            except (StoreError, DataError) as error:  # the file stays, and `paradnn.sync` names it
+            except (StoreError, DataError) as error:  # the file stays for `paradnn.sync`
                 self._notify(f"{self._kept[0]} was not uploaded: {error}")
             self._kept.pop(0)
         try:
@@ -327,7 +332,7 @@ class Tracker(Journal):
         return True
 
     def _upload(self, path: Path) -> bool:
-        """Upload one file; whether the store holds its result now.
+        """Upload one file; return whether the store now holds its result.
 
         Another process may upload the same file at the same time.
         """
@@ -347,7 +352,7 @@ class Tracker(Journal):
 
 @contextlib.contextmanager
 def _alone_with(path: Path) -> Iterator[bool]:
-    """Lock a file; whether it exists and no other process uploads it."""
+    """Lock a file; yield whether it exists and no other process uploads it."""
     alone = False
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # it is gone, or another process holds the lock
@@ -364,16 +369,17 @@ def sync(
     """Upload every result file below a folder.
 
     Args:
-        folder: The folder of a sweep with `tracking=offline`, or of results that no store took.
+        folder: The folder of a sweep with `tracking=offline`, or of results that no store accepted.
         settings: The store and the experiment.
-        repeats: Upload also results of points that the store holds already.
+        repeats: Whether to upload results of points that the store already holds too.
 
     Returns:
-        What became of each file; and one line per file that is damaged or that the store rejects.
+        The result of the upload per file; and one line per file that is damaged or that the store
+        rejects.
 
     Raises:
-        DataError: The folder does not exist.
-        StoreError: The store does not answer or rejects the credentials.
+        DataError: If the folder does not exist.
+        StoreError: If the store does not answer or rejects the credentials.
     """
     if not folder.is_dir():
         raise DataError(
