@@ -1,1 +1,1 @@
-"""The tracking store as driver and analysis share it: addresses, metrics, errors."""
+"""Tracking store of driver and analysis: addresses, metrics, runs and errors."""

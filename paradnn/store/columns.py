@@ -1,4 +1,7 @@
-"""Many runs, column by column: a million runs fit in memory, and each text is there once."""
+"""Columnar storage of many runs, in which each distinct text is stored once.
+
+A million runs fit in memory.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +17,11 @@ from paradnn.store.runs import LARGEST, OUTCOME_TAGS, Query, Row, Run, Values
 
 
 class Texts:
-    """A text for each run, None where it has none: `codes` (runs,), int32, and the text -> its code in `places`. Code
-    -1 is no text. Codes count from 0 in the order of `places`.
+    """A column with one text per run, or None.
+
+    Attributes:
+        codes: Shape (runs,), int32; -1 means no text.
+        places: Text -> code; codes count from 0 in the order of this mapping.
     """
 
     def __init__(self, codes: NDArray[np.int32], places: dict[str, int] | None = None) -> None:
@@ -24,26 +30,26 @@ class Texts:
 
     @classmethod
     def missing(cls, length: int) -> Self:
-        """No run has a text."""
+        """Return a column in which no run has a text."""
         return cls(np.full(length, -1, dtype="int32"))
 
     @classmethod
     def of(cls, values: Iterable[str | None]) -> Self:
-        """The column of these values."""
+        """Return the column of the given values."""
         places: dict[str, int] = {}
         codes = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
         return cls(np.array(codes, dtype="int32"), places)
 
     def __iter__(self) -> Iterator[str | None]:
-        values = [*self.places, None]  # code -1 finds the last one
+        values = [*self.places, None]  # code -1 selects the last element
         return iter([values[code] for code in self.codes.tolist()])
 
     def are(self, text: str) -> NDArray[np.bool_]:
-        """(runs,) which runs have the text."""
+        """Return a mask of shape (runs,) of the runs that have the text."""
         return np.equal(self.codes, self.places.get(text, -2))
 
     def filled(self, other: Self) -> Self:
-        """The column, with those of another one where it has no text."""
+        """Return a copy in which missing texts are taken from another column."""
         whole = type(self)(self.codes.copy(), dict(self.places))
         lacking = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
         own = [whole.places.setdefault(text, len(whole.places)) for text in other.places]
@@ -51,14 +57,14 @@ class Texts:
         return whole
 
 
-#: Rows of a table as columns: run ids, keys, and texts or, of metrics, numbers (rows,), NaN where
-#: there is none.
+#: Rows of a table as three columns of shape (rows,): run ids, keys and values. Values are texts or,
+#: for metrics, numbers; NaN means no value.
 Part = tuple[Texts, Texts, Texts | NDArray[np.float64]]
-PART = 1 << 16  # rows of a part, at most: keys are sorted by numbers of 16 bits
+PART = 1 << 16  # most rows per part: key codes are sorted as 16-bit integers
 
 
 def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
-    """Rows of run id, key and value."""
+    """Split rows of (run id, key, value) into parts of at most `PART` rows."""
     rows = iter(rows)
     while part := list(islice(rows, PART)):
         run_ids, keys, values = zip(*part, strict=True)
@@ -70,7 +76,7 @@ def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
 
 
 def of_batch(batch: pa.RecordBatch) -> Part:
-    """A batch of `paradnn.store.scan`."""
+    """Convert a batch of `paradnn.store.scan`."""
     run_ids, keys, values = batch.columns
     return (
         _texts(run_ids),
@@ -85,8 +91,16 @@ def _texts(column: pa.DictionaryArray) -> Texts:
 
 
 class Records:
-    """Entry i of every column belongs to run i: -1 or NaN where the run lacks the key. `index`: a
-    run's id -> i.
+    """Runs and their values as columns.
+
+    Entry i of every column belongs to run i; it is -1 or NaN if the run lacks the key.
+
+    Attributes:
+        runs: The runs, each once.
+        index: Run id -> i.
+        params: Param name -> column.
+        tags: Tag name -> column.
+        metrics: Metric name -> float64 array of shape (runs,).
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
@@ -102,7 +116,7 @@ class Records:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
-        """The columns of some rows."""
+        """Return the columns of the given rows."""
         records = cls(row.run for row in rows)
         for kind in get_args(Values):
             entries = (
@@ -112,10 +126,10 @@ class Records:
         return records
 
     def add(self, kind: Values, parts: Iterable[Part]) -> None:
-        """All values of a kind; those of runs that are not in the index are left out."""
+        """Add all values of one kind; values of runs that are not in the index are omitted."""
         lacking: Any = np.nan if kind == "metrics" else np.int32(-1)
         columns: dict[str, Any] = defaultdict(lambda: np.full(len(self.runs), lacking))
-        places: dict[str, int] = {}  # of the texts of all columns
+        places: dict[str, int] = {}  # text -> code, shared by all columns
         for run_ids, keys, values in parts:
             positions = np.array(
                 [self.index.get(run_id, -1) for run_id in run_ids.places], "int32"
@@ -124,9 +138,8 @@ class Records:
                 known = [places.setdefault(text, len(places)) for text in values.places]
                 values = np.array([*known, -1], "int32")[values.codes]
             there = np.flatnonzero((positions >= 0) & (values != lacking) & (values == values))
-            order = there[
-                np.argsort(keys.codes[there].astype("uint16"), kind="stable")
-            ]  # by counting
+            # NumPy sorts 16-bit integers with a radix sort, in linear time.
+            order = there[np.argsort(keys.codes[there].astype("uint16"), kind="stable")]
             positions = positions[order]
             values = values[order]
             counts = np.bincount(keys.codes[there])
@@ -147,7 +160,10 @@ class Records:
             )
 
     def chosen(self, query: Query) -> Self:
-        """Its runs, with their tags, that the query's tags accept."""
+        """Return the runs that satisfy the tag filters and the outcome condition of a query.
+
+        A subset has only the tags of its runs; its params and metrics are still to be added.
+        """
         nothing = Texts.missing(len(self.runs))
         asked = [
             [self.tags.get(name, nothing).are(text) for text in texts]
@@ -170,7 +186,7 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The runs of several stores; one that several hold is one."""
+        """Merge the runs of several stores; a run that several stores hold appears once."""
         whole = cls(run for part in parts for run in part.runs)
         own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):
@@ -185,8 +201,9 @@ class Records:
         return whole
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A metric of every run (runs,), with the infinities that MLflow's SQL stores write as the
-        largest float.
+        """Return a metric of every run, of shape (runs,), with infinities restored.
+
+        MLflow's SQL stores write infinities as the largest float.
         """
         numbers = self.metrics[name]
         numbers[numbers >= LARGEST], numbers[numbers <= -LARGEST] = np.inf, -np.inf

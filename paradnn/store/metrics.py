@@ -1,6 +1,7 @@
-"""The registry of metrics: what every recorded number means. A kind of work declares its own
-(`paradnn.core.workload`), a step those of every point and every timed step; the table beside this
-file has the others.
+"""The registry of metrics, which defines the unit and meaning of every recorded number.
+
+A kind of work declares its own metrics (`paradnn.core.workload`). A step declares those of every
+point and every timed step. This module declares the others.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,10 @@ _COMMON = (
 
 
 def _phases() -> tuple[str, ...]:
-    """The common phases, with those of each kind of work behind the one that they follow."""
+    """Return the common phases and the phases of every kind of work.
+
+    Each additional phase comes directly after the phase that its kind of work names.
+    """
     found = list(_COMMON)
     for work in reversed(list(WORKLOADS.values())):
         for name, before in work.role(ResultDescription).phases.items():
@@ -38,9 +42,8 @@ def _phases() -> tuple[str, ...]:
     return tuple(found)
 
 
-PHASES = (
-    _phases()
-)  # what the stack does for one point, in order; each has a metric `phase_<name>_seconds`
+#: Phases of one point, in order; each has a metric `phase_<name>_seconds`.
+PHASES = _phases()
 
 _HOUR = 3600.0
 _MILLION = 1e6
@@ -48,8 +51,15 @@ _MILLION = 1e6
 
 @dataclass(frozen=True)
 class PriceMetric:
-    """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or
-    so many a second (`rate`), of a million. `learning`: also of a training that failed.
+    """A cost in the currency of the prices.
+
+    Attributes:
+        name: Name of the metric.
+        description: Formula of the metric.
+        of: Metrics to compute it from; the first known one applies. They are seconds, or rates per
+            second if `rate` is set.
+        rate: Whether the cost is that of one million items, from a rate per second.
+        learning: Whether the cost also applies to a training that failed.
     """
 
     name: str
@@ -60,11 +70,19 @@ class PriceMetric:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The metrics that bound it, where it is of a rate: what the lower end follows from first."""
+        """Names of the interval ends of the rate, upper end first; empty if `rate` is not set.
+
+        The upper end of the rate gives the lower end of the cost.
+        """
         return interval_names(self.of[0])[::-1] if self.rate else ()
 
     def value(self, price: Any, amount: Any) -> Any:
-        """At `price` an hour: of numbers, or of columns of them."""
+        """Return the cost.
+
+        Args:
+            price: Price per hour; a number or a column.
+            amount: Value of the metric: seconds, or items per second; a number or a column.
+        """
         return price / _HOUR * (_MILLION / amount if self.rate else amount)
 
 
@@ -74,8 +92,8 @@ COST_TO_TARGET = PriceMetric(
     ("seconds_to_target",),
     learning=True,
 )
-#: The rate of a schedule is what is asked of the server and what it serves, as long as the run is
-#: ok.
+#: Rates of served queries, in order of preference. The scheduled rate is the requested load; in a
+#: successful run the server also achieves it.
 _SERVED = ("peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second")
 COSTS = (
     PriceMetric(
@@ -171,8 +189,8 @@ _DECLARED = (
     ),
     *_OTHERS,
 )
-#: Metrics whose names end in what they are of, such as `op_share.MatMul`, by what those begin with;
-#: and all others.
+#: Prefix -> entry of metrics whose names end in a parameter, such as `op_share.MatMul`. METRICS has
+#: all others by name.
 FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _DECLARED if "<" in entry.name}
 METRICS = {
     entry.name: entry
@@ -183,7 +201,11 @@ METRICS = {
 
 
 def metric(name: str) -> Metric:
-    """The registry's entry for `name`; raises KeyError for a name that is not registered."""
+    """Return the registry's entry for a name.
+
+    Raises:
+        KeyError: If the name is not declared.
+    """
     if name in METRICS:
         return METRICS[name]
     for prefix, entry in FAMILIES.items():
@@ -195,13 +217,13 @@ def metric(name: str) -> Metric:
 
 
 def stored_value(value: float) -> float:
-    """A metric as every store keeps it: counts unchanged, measurements rounded."""
+    """Return a metric as every store keeps it: counts unchanged, measurements rounded."""
     number = float(value)
     return number if number.is_integer() else rounded_measurement(number)
 
 
 def rounded_measurement(value: float) -> float:
-    """A measurement with seven significant digits, which is more than any has.
+    """Round a measurement to seven significant digits, more than any measurement has.
 
     A table of rates that a metric summarizes is rounded too. Rounding keeps order, so the metric
     stays between the smallest and the largest rate.
@@ -210,8 +232,12 @@ def rounded_measurement(value: float) -> float:
 
 
 def costs(price: float, ok: bool, known: Callable[[str], float | None]) -> dict[str, float]:
-    """The costs of one run at `price` an hour, of the metrics that `known` gives; if not `ok` of
-    its learning alone.
+    """Return the costs of one run.
+
+    Args:
+        price: Price per hour.
+        ok: Whether the run succeeded; a failed run has only costs of learning.
+        known: Metric name -> value of the run, or None.
     """
     found = {}
     for cost in COSTS:

@@ -1,6 +1,7 @@
-"""Opening a store for reading alone: SQL tables directly, tracking servers through MLflow's search.
-Resume, claims, planning and analysis all read here. Nothing heavy is imported before a store is
-opened.
+"""Open a store read-only: SQL tables directly, tracking servers through MLflow's search.
+
+Resume, claims, planning and analysis all read through this module. It imports nothing heavy
+before a store is opened.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
     from paradnn.store.columns import Records
 
 
-#: "sql" reads tables, "api" asks MLflow's search, which takes milliseconds a run; "auto" reads
-#: tables where it can.
+#: How to read a store. "sql" reads the tables. "api" uses MLflow's search, which takes milliseconds
+#: per run. "auto" reads the tables if possible.
 Way = Literal["auto", "sql", "api"]
 
 
 class Reader(Protocol):
-    """Reads runs. Methods raise StoreError when the store does not answer."""
+    """Interface for reading runs; methods raise StoreError if the store does not answer."""
 
     def experiments(self) -> list[str]:
-        """The names of the store's experiments that are not deleted."""
+        """Return the names of the store's experiments that are not deleted."""
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query; an experiment that is not there has none."""
+        """Return the runs that satisfy a query; an unknown experiment has no runs."""
 
 
 def open_reader(
@@ -44,9 +45,17 @@ def open_reader(
     client: MlflowClient | None = None,
     pooled: bool = False,
 ) -> Reader:
-    """A reader of the store at `address`, which looking never makes. `client`: MLflow's, where one
-    is open; `pooled` keeps connections for many small reads. NoStoreError where there is none,
-    StoreError where it cannot be read.
+    """Open a reader of a store, without ever creating the store.
+
+    Args:
+        address: The store.
+        way: How to read it; see `Way`.
+        client: MLflow's client, if one is already open.
+        pooled: Keep connections open, for many small reads.
+
+    Raises:
+        NoStoreError: If no store exists at the address.
+        StoreError: If the store cannot be read.
     """
     if address.is_bundle:
         from paradnn.store.bundle import BundleReader
@@ -75,8 +84,19 @@ def open_reader(
 def read_columns(
     address: StoreAddress, query: Query, way: Way = "auto"
 ) -> tuple[Records, list[str]]:
-    """The runs of a query column by column, and the names of the store's experiments, read as
-    `open_reader` does.
+    """Read the runs of a query as columns.
+
+    Args:
+        address: The store.
+        query: The runs to read.
+        way: How to read the store; see `Way`.
+
+    Returns:
+        The columns, and the names of the store's experiments.
+
+    Raises:
+        NoStoreError: If no store exists at the address.
+        StoreError: If the store cannot be read.
     """
     from paradnn.store.columns import Records
 
@@ -87,25 +107,26 @@ def read_columns(
     return read(query), store.experiments()
 
 
-_PAGE = 1_000  # runs asked for at once; a server may allow up to 50,000
+_PAGE = 1_000  # runs per request; a server may allow up to 50,000
 
 
 class SearchReader:
-    """Reads through an MLflow client; see `paradnn.store.reader.Reader`."""
+    """A `Reader` that uses an MLflow client."""
 
     def __init__(self, address: StoreAddress, client: MlflowClient | None = None) -> None:
         self._address = address
         self._given = client
-        self._ids: dict[str, str] = {}  # of experiments that were found
+        self._ids: dict[str, str] = {}  # experiment name -> id, if found
 
     def experiments(self) -> list[str]:
-        """The names of the store's experiments that are not deleted."""
+        """Return the names of the store's experiments that are not deleted."""
         with store_errors(f"cannot read {self._address.public}"):
             return sorted(experiment.name for experiment in _pages(self._client.search_experiments))
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query. The server filters what its grammar can say, the rest is filtered
-        here.
+        """Return the runs that satisfy a query.
+
+        The server applies the filters that its grammar can express. The rest is filtered here.
         """
         with store_errors(f"cannot read {self._address.public}"):
             return list(islice(self._search(query), query.newest))
@@ -115,9 +136,11 @@ class SearchReader:
         return self._given or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
-        """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory. Pages
-        are counted by offset, so runs that arrive meanwhile may shift them: oldest first keeps
-        newcomers last; ids seen are passed.
+        """Yield each run once, as plain values.
+
+        100,000 of MLflow's own objects would fill the memory. Pages are counted by offset, so runs
+        that arrive during the search may shift them. The order "oldest first" keeps new runs last,
+        and repeated ids are skipped.
         """
         names = {self._id_of(name): name for name in query.experiments}
         names.pop("", None)
@@ -150,7 +173,7 @@ class SearchReader:
                 yield query.narrowed(Row(run, data.params, data.tags, numbers))
 
     def _id_of(self, name: str) -> str:
-        """The id of an experiment; empty where there is none, or a deleted one."""
+        """Return the id of an experiment; empty if it is absent or deleted."""
         if name not in self._ids:
             experiment = self._client.get_experiment_by_name(name)
             if experiment is None or experiment.lifecycle_stage != "active":
@@ -170,7 +193,10 @@ def _pages(search: Callable[..., Any], *given: Any, **options: Any) -> Iterator[
 
 
 def _filter(query: Query) -> str:
-    """The part of a query that MLflow's grammar can say: equality with one value, and times."""
+    """Return the filters of a query that MLflow's grammar can express.
+
+    These are equality with one value, and time bounds.
+    """
     parts = [
         f"{kind}.`{key}` = '{next(iter(allowed))}'"
         for kind, filters in (("params", query.params), ("tags", query.tags))
@@ -184,7 +210,7 @@ def _filter(query: Query) -> str:
         "start_time <": query.until_ms,
     }
     parts += [f"attributes.{what} {value}" for what, value in given.items() if value is not None]
-    # Of other kinds a run may say its end otherwise, and the grammar has no "or".
+    # Runs of other kinds may use other outcome tags, and the grammar has no "or".
     if query.needs_outcome and query.tags.get("kind") == ("point",):
         parts.append("tags.outcome LIKE '%'")
     return " and ".join(parts)

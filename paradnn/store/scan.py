@@ -1,9 +1,8 @@
-"""A share of an SQLite store's tables as Arrow batches on standard output: a program of its own,
-run by its path.
+"""Stream a share of an SQLite store's tables to standard output as Arrow batches.
 
-ADBC reads rows in compiled code, several times as fast as Python makes tuples of them. Its SQLite
-is not Python's, and two must not share a process: when one of them closes a file, all locks of the
-other on it are gone.
+This is a separate program, run by its path. ADBC reads rows in compiled code, several times as
+fast as Python creates tuples. ADBC has its own SQLite library, and two SQLite libraries must not
+share a process. When one of them closes a file, all locks of the other on that file are lost.
 """
 
 import json
@@ -18,11 +17,17 @@ CODED = pa.dictionary(pa.int32(), pa.binary())
 
 
 def main() -> None:
-    """The argument: JSON of the database's URI, the rows of a part, which share of how many is
-    read, and of each table a statement that gives run, key and value, its first and last rowid, and
-    whether values are numbers.
+    """Read the share that the command line describes.
 
-    Each table gives a stream of batches, whose texts are codes.
+    The argument is a JSON array:
+
+    - the URI of the database;
+    - the number of rows per part;
+    - the index of the share, and the number of shares;
+    - per table: a statement that gives run, key and value, the first and last rowid, and whether
+      the values are numbers.
+
+    The output has one stream of batches per table; texts are dictionary-encoded.
     """
     uri, rows, share, shares, tables = json.loads(sys.argv[1])
     with adbc.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
@@ -36,8 +41,8 @@ def main() -> None:
                     cursor.execute(
                         f"{statement} AND rowid BETWEEN {first} AND {min(first + rows - 1, most)}"
                     )
-                    # Read to its end before it is sent: who writes the store waits for no reader of
-                    # this.
+                    # Read the whole result before sending it, so that a slow consumer never keeps
+                    # a writer of the store waiting.
                     for batch in filter(len, cursor.fetch_arrow_table().to_batches()):
                         found = {
                             name: column.cast(NUMBER)

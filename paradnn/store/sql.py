@@ -1,6 +1,7 @@
-"""Runs straight from the tables of an MLflow SQL store, some fifty times faster than its search
-(`benchmarks/bench_store.py`). The tables are MLflow's own business: `unexpected` says whether they
-look as known.
+"""Read runs directly from the tables of an MLflow SQL store.
+
+This is about fifty times faster than MLflow's search (`benchmarks/bench_store.py`). The tables
+are internal to MLflow, so `SqlReader.unexpected` checks that they have the known columns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number
 if TYPE_CHECKING:
     from paradnn.store.columns import Part, Records
 
-#: The columns that are read.
+#: Table -> the columns that are read.
 TABLES = {
     "experiments": ("experiment_id", "name", "lifecycle_stage", "artifact_location"),
     "runs": (
@@ -48,25 +49,31 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 #: Tags first: see `SqlReader.read`.
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
-_BYTES: sa.ColumnElement[Any] = sa.literal_column(
-    "x''"
-)  # in a column of texts SQLite makes texts of numbers
-_POINTS = {"kind": ("point",)}  # the tags of what analyses read
-# rows fetched at once, and bytes of a part that wait for this process
-_CHUNK = 20_000
-_PIPE = 1 << 20
-# runs above which processes of their own read an SQLite file, and how many of them at most
-_MANY = 5_000
-_SHARES = 4
-_FEW = 500  # so many runs are looked up by their ids
+# Empty blob: an upper bound of all texts. SQLite converts numbers in a text column to texts.
+_BYTES: sa.ColumnElement[Any] = sa.literal_column("x''")
+_POINTS = {"kind": ("point",)}  # tags of the runs that analyses read
+_CHUNK = 20_000  # rows per fetch
+_PIPE = 1 << 20  # bytes that a scanning process may write ahead of this process
+_MANY = 5_000  # number of runs above which separate processes read an SQLite file
+_SHARES = 4  # most scanning processes
+_FEW = 500  # up to this number, runs are looked up by id
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
 
 def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
-    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed
-    after its use. SQLite is opened with writing switched off: mode=ro could not recover the journal
-    of a killed writer. NoStoreError for a file that is not there, StoreError for no address or no
-    driver; without passwords.
+    """Return an engine that reads a SQL store and never writes it.
+
+    SQLite is opened with writing disabled by a pragma. The option mode=ro could not recover the
+    journal of a killed writer.
+
+    Args:
+        address: The store.
+        pooled: Whether to keep connections open; otherwise each is closed after use.
+
+    Raises:
+        NoStoreError: If the file of a SQLite store does not exist.
+        StoreError: If the address is invalid or its driver is not installed. The message has no
+            password.
     """
     options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
     try:
@@ -79,14 +86,14 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
                     "python -m analysis import-archive, or name another with --store"
                 )
             path = Path(url.database).absolute()
-            # Where nothing can be made beside it, which a write-ahead log takes, it is read as a
-            # file that stays.
+            # A write-ahead log needs new files next to the database. If the folder is read-only,
+            # open the database as immutable.
             left = any(Path(f"{path}{end}").is_file() for end in ("-wal", "-journal"))
             opened = {"mode": "rw", "uri": "true"}
             if not left and not os.access(path.parent, os.W_OK):
                 opened["immutable"] = "1"
             url = url.set(database=f"file:{quote(str(path))}", query={**url.query, **opened})
-        # A writer holds a SQLite database for a moment: wait for it rather than fail.
+        # A writer locks a SQLite database briefly: wait for it instead of failing.
         engine = sa.create_engine(url, connect_args={"timeout": 60} if sqlite else {}, **options)
     except SQLAlchemyError as error:
         raise StoreError(
@@ -108,7 +115,7 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
 
 
 class SqlReader:
-    """Reads the tables of one database; see `paradnn.store.reader.Reader`."""
+    """A `Reader` of the tables of one database."""
 
     def __init__(self, address: StoreAddress, *, pooled: bool = False) -> None:
         self._address = address
@@ -116,8 +123,10 @@ class SqlReader:
 
     @cached_property
     def unexpected(self) -> str:
-        """What the tables lack of TABLES, in one line; empty when they are as known. NoStoreError
-        without any table.
+        """The columns of TABLES that the store lacks, in one line; empty if it has all.
+
+        Raises:
+            NoStoreError: If the database has no table of TABLES.
         """
         if not self._columns:
             raise NoStoreError(
@@ -128,12 +137,17 @@ class SqlReader:
         return f"its tables lack {', '.join(missing)}" if missing else ""
 
     def experiments(self) -> list[str]:
-        """The names of the store's experiments that are not deleted."""
+        """Return the names of the store's experiments that are not deleted."""
         return sorted(row.name for row in self._experiments() if row.lifecycle_stage == "active")
 
     def experiment(self, name: str) -> str | None:
-        """Id of an experiment that can be written into; None where it is not there, or tables are
-        not as known. StoreError for one that was deleted, or whose files a server keeps.
+        """Return the id of a writable experiment.
+
+        Returns:
+            The id; None if the experiment is absent, or if the tables lack known columns.
+
+        Raises:
+            StoreError: If the experiment was deleted, or if a server keeps its files.
         """
         if self.unexpected:
             row = None
@@ -154,7 +168,7 @@ class SqlReader:
         one.
 
         Raises:
-            StoreError: The store cannot be read, or the copy cannot be written.
+            StoreError: If the store cannot be read, or the copy cannot be written.
         """
         with (
             self._answers(),
@@ -165,9 +179,11 @@ class SqlReader:
             driver.backup(copy)
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query. A run's outcome is written last and tags are read first: what has
-        one then has all its values, so a store that is being written gives whole runs without a
-        lock.
+        """Return the runs that satisfy a query.
+
+        A run's outcome is written last, and tags are read first. A run whose outcome is read
+        therefore has all its values. This keeps runs complete without a lock while the store is
+        being written.
         """
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
@@ -181,10 +197,12 @@ class SqlReader:
             return list(rows.values())
 
     def columns(self, query: Query) -> Records:
-        """The same, column by column: for many runs. Of points that have ended, as most runs are,
-        it reads all tags and chooses by those: SQLite takes eight times as long.
+        """Return the runs that satisfy a query as columns, for many runs.
+
+        Most stored runs are finished points. A query for finished points reads all tags and selects
+        the runs in memory; SQLite takes eight times as long for the same selection.
         """
-        from paradnn.store.columns import Records, in_parts  # its imports take time
+        from paradnn.store.columns import Records, in_parts  # slow imports
 
         said = {*query.tags, *OUTCOME_TAGS}
         every = replace(query, tags={}, unfinished=True)
@@ -213,16 +231,16 @@ class SqlReader:
     def _statements(
         self, query: Query, runs: Sequence[Run], lookup: Any
     ) -> Iterator[tuple[Values, sa.Select[Any]]]:
-        """For each kind that a query asks for what gives rows (run, key, value) of the wanted keys
-        and runs.
+        """Yield a statement per requested kind of value.
+
+        Each gives rows of (run id, key, value), limited to the requested keys and runs.
         """
         for kind, table in _KINDS.items() if runs else ():
             key = table.c.key
             value = table.c.value
             conditions: list[sa.ColumnElement[bool]] = [value.is_not(None)]
-            if (
-                self._engine.dialect.name == "sqlite"
-            ):  # a damaged file may hold anything: numbers < texts < bytes
+            # A damaged file may hold values of any type. SQLite orders numbers < texts < blobs.
+            if self._engine.dialect.name == "sqlite":
                 conditions = [
                     key < _BYTES,
                     value < (sa.literal_column("''") if kind == "metrics" else _BYTES),
@@ -240,9 +258,13 @@ class SqlReader:
     def _scanned(
         self, connection: sa.Connection, asked: Iterable[tuple[Values, sa.Select[Any]]]
     ) -> Iterator[Callable[[], Iterator[Part]]]:
-        """What gives the rows of each statement over a whole table of an SQLite file, one call
-        after the other. Several processes read them. The ends of all tables are asked for first, of
-        the tags before the others: see `read`.
+        """Start processes that read whole tables of an SQLite file.
+
+        The range of rowids of every table is determined first, that of the tags before the others.
+        This order keeps runs complete; see `read`.
+
+        Yields:
+            A function whose n-th call iterates over the parts of the n-th statement.
         """
         import pyarrow as pa
 
@@ -253,9 +275,9 @@ class SqlReader:
         for kind, statement in asked:
             table = _KINDS[kind].name
             compiled = statement.compile(self._engine, compile_kwargs={"literal_binds": True})
-            # By rowid: an index would give one key after the other.
+            # Read in order of rowid: an index would deliver the rows key by key.
             text = str(compiled).replace(f"FROM {table}", f"FROM {table} NOT INDEXED", 1)
-            # Asked for both ends at once SQLite looks at every row.
+            # One query for both ends would make SQLite scan every row.
             ends = (
                 connection.execute(sa.text(f"SELECT {end}(rowid) FROM {table}")).scalar()
                 for end in ("min", "max")
@@ -287,7 +309,7 @@ class SqlReader:
             try:
                 yield parts
                 failed = any(child.wait() for child in children)
-            except pa.ArrowInvalid:  # one has ended early
+            except pa.ArrowInvalid:  # a process ended early
                 failed = True
             if failed:
                 errors.seek(0)
@@ -295,8 +317,11 @@ class SqlReader:
                 raise sqlite3.DatabaseError(said or "a process that read it was killed") from None
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
-        """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or
-        the selection; None where all rows are read.
+        """Return the runs of a query, and a condition for the tables of values.
+
+        Returns:
+            The runs, and what `run_uuid` must be in: a list of ids for few runs, else a subquery.
+            None means to read all rows.
         """
         chosen = self._selection(query)
         if query.newest is None:
@@ -306,7 +331,7 @@ class SqlReader:
         runs = [Run(*row) for row in _rows(connection, newest)]
         if len(runs) <= _FEW:
             return runs, [run.run_id for run in runs]
-        if query.newest is not None:  # what started before the oldest of them is not wanted
+        if query.newest is not None:  # no run before the oldest of them is needed
             chosen = self._selection(
                 replace(query, since_ms=min(run.start_ms or 0 for run in runs))
             )
@@ -317,7 +342,7 @@ class SqlReader:
 
     @cached_property
     def _columns(self) -> set[str]:
-        """Columns of the tables that are read, as table.column."""
+        """Columns that the known tables of the store have, as table.column."""
         with self._answers():
             inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
         return {
@@ -327,8 +352,10 @@ class SqlReader:
         }
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
-        """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the
-        active one alone.
+        """Return the condition that selects the active workspace, if the store has workspaces.
+
+        MLflow 3.10 and later divide a store into workspaces, and the search sees only the active
+        one.
         """
         if "experiments.workspace" not in self._columns:
             return []
@@ -337,10 +364,10 @@ class SqlReader:
         ]
 
     def _selection(self, query: Query) -> sa.Select[Any]:
-        """The runs of a query, in the order of `Run`."""
+        """Return the statement for the runs of a query, in column order of `Run`."""
         runs = _RUNS.c
         names = _EXPERIMENTS.c
-        # SQLite keeps anything in a column of numbers.
+        # SQLite allows values of any type in a numeric column.
         times = (sa.cast(time, sa.BigInteger) for time in (runs.start_time, runs.end_time))
         columns = (runs.run_uuid, runs.name, names.name, runs.status, *times, runs.artifact_uri)
         conditions = [
@@ -378,8 +405,9 @@ def _having(
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
-    """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which
-    halves the time.
+    """Stream the rows of a statement.
+
+    SQLite rows are plain tuples of the driver, which halves the time.
     """
     if connection.dialect.name != "sqlite":
         return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
