@@ -122,8 +122,14 @@ def address_of(uri: str | None = None) -> StoreAddress:
 
 
 def locate(uri: str | None, *, write: bool = True) -> StoreAddress:
-    """The store as `address_of` finds it, to `write` with its folder made; raises StoreError where
-    it cannot be.
+    """Return the address of `uri` and check that it can be a store.
+
+    Args:
+        uri: As in `address_of`.
+        write: Whether to create the folder of a SQLite store and check that it is writable.
+
+    Raises:
+        StoreError: If the address is not that of a store, or if the store cannot be written.
     """
     address = address_of(uri)
     if not address.is_sql and not address.is_server:

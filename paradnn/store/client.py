@@ -1,9 +1,9 @@
 """MLflow's client with common settings, and one-line errors of three classes.
 
-The client logs nothing and gives up on an unreachable server within seconds. Errors of a store
-become StoreAwayError (unreachable), StoreRefusalError (access denied) or StoreError (anything
-else). Waiting is worthwhile only if the store is away: no connection, a time-out, or a 5xx
-status.
+The client suppresses MLflow's log messages and gives up on an unreachable server within seconds.
+Errors of a store become StoreAwayError (unreachable), StoreRefusalError (access denied) or
+StoreError (anything else). Waiting is worthwhile only if the store is away: no connection, a
+time-out, or the status 408, 429 or 5xx.
 
 A message gives the innermost cause, with addresses removed: MLflow's own text may repeat an
 address with its password.

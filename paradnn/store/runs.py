@@ -1,7 +1,7 @@
 """Model of a stored run, shared by the driver and the analysis.
 
-The module defines the schema version, params added by later versions, outcome tags, claims,
-resume rules, and the query and row types of every store reader.
+The module defines the schema version, outcome tags, claims and resume rules. It also defines the
+query and row types of every store reader, and the defaults of params added by later versions.
 """
 
 import math

@@ -86,8 +86,8 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
                     "python -m analysis import-archive, or name another with --store"
                 )
             path = Path(url.database).absolute()
-            # A write-ahead log needs new files next to the database. If the folder is read-only,
-            # open the database as immutable.
+            # A write-ahead log needs new files next to the database. If the folder is read-only and
+            # has no log or journal of the database, open the database as immutable.
             left = any(Path(f"{path}{end}").is_file() for end in ("-wal", "-journal"))
             opened = {"mode": "rw", "uri": "true"}
             if not left and not os.access(path.parent, os.W_OK):
