@@ -1,5 +1,6 @@
-"""What the terminal shows while points are measured, and at the end. The last line is drawn only
-when something happens: a refreshing thread would take time from the measurement.
+"""Terminal output while points are measured, and at the end of a session.
+
+The status line is redrawn only on an event, because a refresh thread would disturb measurements.
 """
 
 import math
@@ -22,36 +23,48 @@ from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import headline
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
-_ROWS = 60  # longer sweeps end with counts instead of one row for each point
-_LONG_COMPILE = 3.0  # seconds from which on compiling is worth a line
+_ROWS = 60  # longer sweeps end with counts instead of one row per point
+_LONG_COMPILE = 3.0  # seconds of compilation above which it gets a line
 _SPARE = (
     "FLOP/s",
     "memory",
     "steady",
     "± 95%",
-)  # columns that a narrow terminal does without, the first ones first
+    # columns that a narrow terminal drops, in this order
+)
 
 
 class Reporter:
-    """The progress of a session: points done, outcome counts, time left."""
+    """Progress of a session: points done, counts of outcomes, and the estimated time left.
+
+    Args:
+        total: Number of points.
+        title: First line of the output; None prints only phases.
+        at_most: Whether the estimate of the remaining time is an upper bound.
+    """
 
     def __init__(self, total: int, title: str | None, *, at_most: bool = False) -> None:
-        self.known = ""  # what is known so far, for the progress line
+        self.known = ""  # intermediate result, shown at the end of the status line
         self._total = total
         self._title = title
         self._left = "left at most" if at_most else "left"
         self._console = SafeConsole(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
-        # Of the work, of the latest process, and of the latest word where there is no terminal.
+        # Start of the work, end of the latest process, and latest message without a terminal.
         self._begin = self._ended = self._said = time.monotonic()
         self._deadline = math.inf
         self._name = self._phase = ""
-        self._known: set[str] = set()  # what was said
+        self._known: set[str] = set()  # messages that were printed already
         self._skipped = self._processes = self._processes_left = 0
 
     def start(self, skipped: int, processes: int) -> None:
-        """The work begins: so many processes of points; `skipped` points need none."""
+        """Report that the work begins.
+
+        Args:
+            skipped: Number of points whose outcome is in the store already.
+            processes: Number of processes that the remaining points need.
+        """
         self._begin = self._ended = time.monotonic()
         self._processes_left = processes
         self._skipped = skipped
@@ -65,58 +78,65 @@ class Reporter:
             self._live.start()
 
     def expect(self, left: int, processes: float, seconds: float = math.inf) -> None:
-        """So many points are left, as it is known now, of so many processes each, and so many
-        seconds at most.
+        """Update the estimate of the remaining work.
+
+        Args:
+            left: Number of remaining points.
+            processes: Mean number of processes per point.
+            seconds: Upper bound of the remaining time in seconds.
         """
         self._deadline = time.monotonic() + seconds
         self._total = sum(self._counts.values()) + self._skipped + left
         self._processes_left = round(left * processes)
 
     def close(self) -> None:
-        """The work ends, one way or another."""
+        """Stop the status line, whether the work was completed or not."""
         self._live.stop()
 
     def say(self, text: str, once: bool = False) -> None:
-        """Something the user must know now; `once`: what would be said of every point is said of
-        the first.
+        """Print a message that the user must see now.
+
+        Args:
+            text: The message.
+            once: Whether to print the message only the first time, if it applies to every point.
         """
         if not (once and text in self._known):
             self._known.add(text)
             self._console.print(text, soft_wrap=True, markup=False, style="yellow")
 
     def skipped(self, processes: int) -> None:
-        """Another driver's outcome turned up for a point of ours, which spares so many processes."""
+        """Count a point that another driver has recorded, which saves `processes` processes."""
         self._skipped += 1
         self.spared(processes)
         self._draw()
 
     def aside(self, seconds: float) -> None:
-        """So long something was done once that no point will need again."""
+        """Exclude a one-time activity of `seconds` seconds from the time estimate."""
         self._begin = self._begin + seconds
         self._ended = self._ended + seconds
 
     def spared(self, processes: int) -> None:
-        """So many processes of a point are not needed, or were measured by an earlier driver."""
+        """Subtract processes that a point does not need, or that an earlier driver has measured."""
         self._processes_left -= processes
 
     def begin(self, name: str, phase: str = "starting") -> None:
-        """A point begins, or one of its processes, in a phase."""
+        """Report that a point, or one of its processes, begins in the given phase."""
         self._name = name
         self.phase(phase)
 
     def process_ended(self) -> None:
-        """A process of a point has ended."""
+        """Report that a process of a point has ended."""
         self._ended = time.monotonic()
         self._processes += 1
         self.spared(1)
 
     def phase(self, name: str) -> None:
-        """The point enters a phase."""
+        """Report that the point enters a phase."""
         self._phase = name
         self._draw()
 
     def done(self, row: RecordedPoint) -> None:
-        """The point has an outcome."""
+        """Report the outcome of a point."""
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
@@ -143,8 +163,10 @@ class Reporter:
             self._console.print(f"{self._name}: {self._phase}", soft_wrap=True, markup=False)
 
     def _status(self) -> list[str]:
-        """How many points are done; then, as far as there is something to say: outcomes, time left,
-        what is known.
+        """Return the parts of the status line.
+
+        The first part is the number of completed points. Counts of outcomes, the remaining time and
+        the intermediate result follow if they are known.
         """
         measured = sum(self._counts.values())
         done = measured + self._skipped
@@ -164,7 +186,7 @@ class Reporter:
 
 
 def describe_point(row: RecordedPoint, where: str) -> str:
-    """The results of one point, in a few lines."""
+    """Return the results of one point as a few lines of text; `where` names the store."""
     metrics = row.metrics
     tags = row.tags
     own = next(
@@ -194,12 +216,16 @@ def describe_point(row: RecordedPoint, where: str) -> str:
 
 
 def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[str, str]]:
-    """The timed steps, how far they are from what the platform can do, where their time went, what
-    to know of them.
+    """Yield a heading and a text per line about the timed steps.
+
+    The lines state the step time, the comparison with the platform's peaks, the profile, and
+    caveats.
     """
     metrics = row.metrics
     tags = row.tags
-    count = metrics.get("processes", 1)  # runs of before points had several processes do not say so
+    count = metrics.get(
+        "processes", 1
+    )  # absent in runs recorded before points could have several processes
     if count == 1:
         processes = "a single process"
     else:
@@ -276,7 +302,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
 
 
 def describe_sweep(summary: Summary) -> None:
-    """The closing table on standard output."""
+    """Print the closing table on standard output."""
     console = standard_output()
     rows = summary.rows
     if rows and len(rows) <= _ROWS:
@@ -308,8 +334,9 @@ def describe_sweep(summary: Summary) -> None:
 
 
 def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
-    """A table of what was measured, and below it why the others were not: reasons are too long for
-    a column.
+    """Print a table of the measured points, then the reasons of the others.
+
+    Reasons are printed as lines because they are too long for a column.
     """
     measured = [
         (row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))

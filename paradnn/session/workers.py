@@ -1,5 +1,7 @@
-"""Worker processes: which points can share one, what it is started with, and how a point is
-measured in it.
+"""Worker processes: worker keys, process start, and the measurement of points in workers.
+
+A worker imports one framework and forks a child process per point. Points with equal keys share a
+worker.
 """
 
 import contextlib
@@ -31,7 +33,7 @@ from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
 
-#: Variables that bound the threads of an operation, in one framework or another; NPROC is that of
+#: Variables that bound the threads of an operation in one of the frameworks. NPROC bounds those of
 #: XLA's CPU client.
 _THREADS = (
     *("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
@@ -41,8 +43,15 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What is read when a framework is imported. side: which of two points that are measured at
-    once it is for.
+    """Settings that take effect at a framework's import; points with equal keys share a worker.
+
+    Attributes:
+        python: Path of the interpreter under test.
+        framework: Name of the framework.
+        threads: Bound of the threads of an operation; None leaves the framework's default.
+        platform: Name of the platform, such as "cpu".
+        env: Additional environment variables, as sorted pairs of name and value.
+        side: Index of the point within a pair that is measured at the same time; otherwise 0.
     """
 
     python: str
@@ -54,7 +63,7 @@ class WorkerKey:
 
     @classmethod
     def of(cls, point: Point, side: int = 0) -> Self:
-        """The key of the worker that can measure `point`."""
+        """Return the key of the worker that can measure `point`."""
         platform = point.platform
         framework = point.framework
         variables = tuple(sorted(framework.env.items()))
@@ -62,15 +71,17 @@ class WorkerKey:
         return cls(python, framework.name, platform.threads, platform.name, variables, side)
 
     def environ(self) -> dict[str, str]:
-        """The worker's environment: the driver's own, with what the key says, without what opens
-        the store.
+        """Return the environment variables of the worker.
+
+        These are the driver's own variables, overridden by the key's. Omits the `MLFLOW_`
+        variables, which give access to the store.
         """
         own = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {"TF_CPP_MIN_LOG_LEVEL": "2", **own, **self.variables()}
 
     def variables(self) -> dict[str, str]:
-        """What the key says, on any host."""
-        # JAX would take most of a device's memory at once, and no peak could be measured.
+        """Return the variables that the key implies, independent of the host."""
+        # By default JAX reserves most of a device's memory, which would hide the peak of a point.
         device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if self.platform == "cpu":
             device = {
@@ -91,31 +102,36 @@ class WorkerKey:
         }
 
 
-_LOOK = 0.1  # seconds between two looks at the child's memory
-_GRACE = 10.0  # seconds that a killed child or worker is given to be gone
+_LOOK = 0.1  # seconds between two checks of the child's memory
+_GRACE = 10.0  # seconds in which a killed child or worker must exit
 _START_TIMEOUT = 300.0  # seconds in which the framework must be imported
-#: Of what a child wrote: lines that are shown, and bytes of the end in which they are looked for.
+#: Limits of a child's reported standard error: last lines shown, and bytes searched for them.
 _STDERR_LINES = 60
 _STDERR_BYTES = 2**16
-#: Bytes of a message, and of all that a worker says of one point: a trace that is kept and a
-#: million queries are less.
+#: Limits in bytes of one message, and of all messages about one point. A kept trace and the records
+#: of a million queries are smaller.
 _MOST_IN_LINE = 128 * 2**20
 _MOST_IN_ALL = 256 * 2**20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds and bytes that a point may take; None: no limit."""
+    """Limits of one point.
+
+    Attributes:
+        timeout: Time limit in seconds.
+        memory_bytes: Memory limit in bytes; None means no limit.
+    """
 
     timeout: float
     memory_bytes: int | None
 
 
-_PAUSE = 10  # what is shared is asked for again after so many times the seconds that it took
+_PAUSE = 10  # wait between two reads of the private memory, as a multiple of the read's duration
 
 
 class PointProcesses:
-    """The processes of one point, children of `worker`."""
+    """Processes of one point: a child of the worker with process id `worker`, and its descendants."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
@@ -123,9 +139,16 @@ class PointProcesses:
         self._next = 0.0
 
     def held(self, pid: int, limit: int | None) -> int:
-        """Bytes of a child and the processes that it started; above `limit` what they share counts
-        once. Each counts with as much of files as the worker holds: so much would a process of its
-        own (`paradnn.worker.memory`).
+        """Return the resident bytes of a child and the processes that it started.
+
+        Each process counts at least the file-backed pages that the worker holds, because a separate
+        process would hold the same (`paradnn.worker.memory`). If the total exceeds the limit, pages
+        that the processes share count once. That value is cached for a while, since reading it is
+        slow.
+
+        Args:
+            pid: Process id of the child.
+            limit: Memory limit in bytes; None skips the correction for shared pages.
         """
         each = self._each(pid)
         total = sum(each.values())
@@ -133,7 +156,7 @@ class PointProcesses:
             return total
         begun = time.monotonic()
         if begun >= self._next:
-            # The first counts with all that it holds, and the others with what they alone hold.
+            # The child counts with its whole resident memory, the other processes with private memory.
             self._known = sum(
                 held if member == pid else _private(member, held) for member, held in each.items()
             )
@@ -143,7 +166,7 @@ class PointProcesses:
     def _each(self, pid: int) -> dict[int, int]:
         try:
             members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-        except OSError:  # gone, or a system without this file
+        except OSError:  # the process has exited, or the system lacks this file
             members = [pid]
         held = {}
         with contextlib.suppress(psutil.Error):
@@ -156,8 +179,9 @@ class PointProcesses:
 
 
 def _private(pid: int, resident: int) -> int:
-    """Bytes that no other process has: 0 of one that is gone, all `resident` ones where the system
-    does not tell.
+    """Return the bytes that no other process shares.
+
+    Returns 0 if the process has exited, and `resident` if the system does not report the value.
     """
     try:
         return int(psutil.Process(pid).memory_full_info().uss)
@@ -169,33 +193,36 @@ def _private(pid: int, resident: int) -> int:
 
 @dataclass
 class ProcessMonitor:
-    """What the driver has seen of the child so far."""
+    """Driver's observations of a child process.
+
+    Times are readings of `time.perf_counter`, in seconds.
+    """
 
     begin: float
     resident: PointProcesses
-    has_eager: bool  # whether what it compiles could run without that
+    has_eager: bool  # whether an eager mode exists as an alternative to the point's compilation
     pid: int | None = None
     phase: str = "start"
-    entered: float = 0.0  # when the phase began
+    entered: float = 0.0  # start of the current phase
     started: float | None = None
     peak: int = 0
-    stopped: str | None = None  # why the driver killed it: "timeout" or "memory"
+    stopped: str | None = None  # why the driver killed the child: "timeout" or "memory"
     killed_at: float = 0.0
     answer: Answer | None = None
-    measured: Answer | None = None  # the answer as it was when the profile began
+    measured: Answer | None = None  # the answer as of the start of the profile
     news: list[WorkloadMessage] = field(default_factory=list)
-    fault: str | None = None  # a message that is not what the protocol says
+    fault: str | None = None  # description of a message that violates the protocol
 
 
 class Worker:
-    """One `python -m paradnn.worker` and the pipe to it."""
+    """One `python -m paradnn.worker` process and the pipes to it."""
 
     def __init__(self, key: WorkerKey) -> None:
         self._folder = Scratch()
         self._log = self._folder.path / "worker.log"
         self._points = 0
         self._ready = False
-        self._broken: str | None = None  # the latest line that is no JSON
+        self._broken: str | None = None  # description of the latest line that is not valid JSON
         self._python = key.python
         self._is_engine = FRAMEWORKS[key.framework].is_engine
         self.alive = True
@@ -203,8 +230,8 @@ class Worker:
             True  # whether the latest point had a child, or the import itself failed
         )
         environ = key.environ()
-        # A folder that holds this package alone: beside it, in site-packages, are frameworks that
-        # are not under test.
+        # Put only this package on the path. Its parent folder, site-packages, may also hold frameworks
+        # that are not under test.
         (self._folder.path / PACKAGE.name).symlink_to(PACKAGE)
         path = [str(self._folder.path), environ.get("PYTHONPATH")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -217,8 +244,8 @@ class Worker:
             "--driver",
             str(os.getpid()),
         ]
-        # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then kills
-        # the worker.
+        # A separate session: Ctrl-C in the terminal reaches only the driver, which then kills the
+        # worker.
         own: dict[str, Any] = {"env": environ, "cwd": self._folder.path, "start_new_session": True}
         with self._log.open("wb") as log:
             try:
@@ -235,7 +262,7 @@ class Worker:
         self._to, self._from = self._process.stdin, self._process.stdout.fileno()
         os.set_blocking(self._from, False)
         self._buffer = bytearray()
-        self._received = 0  # bytes that it has said of the latest point
+        self._received = 0  # bytes received about the latest point
 
     def measure(
         self,
@@ -243,8 +270,16 @@ class Worker:
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and
-        parts.
+        """Measure one point; afterwards `alive` says whether the worker can measure another.
+
+        Args:
+            point: The request, in the form of `paradnn.config.identity.point_request`.
+            limits: Time and memory limits of the point.
+            on_news: Called with the name of each phase that begins and with each workload message.
+
+        Returns:
+            The outcome, with the answer if there is one. Failures of the child or the worker are
+            outcomes too.
         """
         has_eager = not self._is_engine and point.get("compile", "eager") != "eager"
         watch = ProcessMonitor(time.perf_counter(), PointProcesses(self.pid), has_eager)
@@ -264,15 +299,13 @@ class Worker:
         request = messages.Request(
             messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr)
         )
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # seen at once in `_follow`, as the end of the pipe
+        with contextlib.suppress(BrokenPipeError):  # `_follow` detects the closed pipe at once
             self._to.write(encode(request))
             self._to.flush()
         try:
             ending = self._follow(watch, limits, time.perf_counter(), on_news)
         except MessageError as error:
-            # Nothing else that such a worker says can be relied upon.
+            # After a protocol violation no further message of this worker can be trusted.
             watch.fault = str(error)
             self.reached_point = True
             ending = Ending(None, None, "worker", watch.phase)
@@ -280,14 +313,21 @@ class Worker:
         return self._result(watch, ending, limits, stderr)
 
     def close(self) -> None:
-        """Kill worker and child; remove their files."""
+        """Kill the worker and its child, and remove their files."""
         self._kill_worker()
-        with contextlib.suppress(OSError), self._process:  # waits, and closes the pipes
+        with contextlib.suppress(OSError), self._process:  # waits for the exit and closes the pipes
             pass
         self._folder.remove()
 
     def _wait_ready(self) -> tuple[str, str] | None:
-        """Wait for the framework's import; outcome and reason when it failed. Raises MessageError."""
+        """Wait until the framework is imported.
+
+        Returns:
+            None if the import succeeded, otherwise the outcome and its reason.
+
+        Raises:
+            MessageError: If a message violates the protocol.
+        """
         deadline = time.perf_counter() + _START_TIMEOUT
         while not self._ready:
             for event in self._events(deadline - time.perf_counter()):
@@ -299,7 +339,9 @@ class Worker:
                 last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = self._process.wait(_GRACE)
-                    if code < 0:  # says nothing of the software: another is started
+                    if (
+                        code < 0
+                    ):  # a signal is no evidence about the software: a new worker is started
                         self.reached_point = False
                         return (
                             "crash",
@@ -318,7 +360,11 @@ class Worker:
         sent: float,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> Ending:
-        """Read events until the child is gone, ending it at its limits. Raises MessageError."""
+        """Read events until the child has exited, and kill the child if it exceeds a limit.
+
+        Raises:
+            MessageError: If a message violates the protocol or answers another request.
+        """
         while True:
             for event in self._events(_LOOK):
                 if isinstance(event, messages.Refused):
@@ -360,7 +406,7 @@ class Worker:
             self._enforce(watch, limits, sent)
 
     def _enforce(self, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
-        """Kill the child when it is over a limit; the worker, when that did not help."""
+        """Kill the child if it exceeds a limit; kill the worker if the child survives that."""
         now = time.perf_counter()
         if watch.stopped:
             if now - watch.killed_at > _GRACE:
@@ -392,9 +438,7 @@ class Worker:
         now = time.perf_counter()
         tail = self._tail(stderr)
         stderr.unlink(missing_ok=True)
-        for folder in self._folder.path.glob(
-            "trace-*"
-        ):  # of a child that did not live to remove it
+        for folder in self._folder.path.glob("trace-*"):  # left behind by a child that was killed
             shutil.rmtree(folder, ignore_errors=True)
         answer = None if watch.fault else watch.answer
         outcome, reason = classify(
@@ -415,7 +459,7 @@ class Worker:
             outcome = "crash"
             reason = f"a message of the worker cannot be understood: {watch.fault}"
         elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
-            # Only the profile was lost, which comes after all that is timed.
+            # The profile runs after everything that is timed, so only the profile is lost.
             lost = messages.NoProfile(
                 f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory")
             )
@@ -430,8 +474,12 @@ class Worker:
         return PointResult(outcome, reason, answer, phases, shown, watch.peak or None, news=news)
 
     def _events(self, timeout: float) -> list[Event]:
-        """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises
-        MessageError.
+        """Return the events that arrive within `timeout` seconds.
+
+        Clears `alive` at the end of the pipe.
+
+        Raises:
+            MessageError: If a message violates the protocol or exceeds a size limit.
         """
         if not wait([self._from], max(timeout, 0.0)):
             return []
@@ -450,7 +498,7 @@ class Worker:
         for line in map(bytes, filter(None, lines)):
             try:
                 events.append(read_event(line))
-            except BrokenLine as error:  # a child may have been killed in the middle of writing it
+            except BrokenLine as error:  # the child may have been killed while it wrote the line
                 self._broken = str(error)
         return events
 
@@ -463,9 +511,13 @@ class Worker:
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
-    """Live workers by key, so that interleaved software stacks do not pay the import again. `limit`
-    bounds how many are kept, `share` the part of memory that they may hold together; the least
-    recently used goes first.
+    """Live workers by key, so that interleaved software stacks do not repeat the import.
+
+    Idle workers are dropped in least-recently-used order.
+
+    Args:
+        limit: Maximum number of workers.
+        share: Maximum share of the memory that all workers may hold together, in 0..1.
     """
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
@@ -475,14 +527,15 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
         self._busy: set[WorkerKey] = set()
         self._closed = False
-        self._lock = threading.RLock()  # two points that take turns are measured at once
+        self._lock = threading.RLock()  # two points that take turns are measured at the same time
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def prepare(self, key: WorkerKey) -> None:
-        """Start the worker of `key` without waiting: its import runs while the driver does
-        something else.
+        """Start the worker of `key` without waiting.
+
+        The framework's import then overlaps with the driver's other work.
         """
         self._get(key)
 
@@ -493,12 +546,14 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         limits: Limits,
         on_news: Callable[[str | WorkloadMessage], None],
     ) -> PointResult:
-        """Measure one point; whatever happens to child or worker, a result with an outcome comes
-        back.
+        """Measure one point; any failure of the child or the worker is returned as an outcome.
+
+        If the worker was killed before it reached the point, a new worker measures the point.
+        Arguments are those of `Worker.measure`.
         """
         try:
             worker = self._get(key)
-        except OSError as error:  # the interpreter went away
+        except OSError as error:  # the interpreter was removed
             return PointResult("unavailable", f"{key.python} does not start: {error.strerror}")
         self._busy.add(key)
         try:
@@ -511,13 +566,13 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         if worker.alive:
             return result
         self._drop(key)
-        # A worker that was killed while it slept says nothing of this point: a new one measures it.
+        # A worker that was killed while idle is no evidence about this point: measure it again.
         if worker.reached_point:
             return result
         return self._get(key).measure(point, limits, on_news)
 
     def close(self) -> None:
-        """Kill every worker and its child; none is started any more."""
+        """Kill every worker and its child; later requests for a worker raise OSError."""
         with self._lock:
             self._closed = True
             for key in list(self._workers):
@@ -536,7 +591,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             return self._workers[key]
 
     def _too_heavy(self) -> bool:
-        """Whether another worker like these would leave points too little memory."""
+        """Return whether another worker of the largest size would exceed the pool's memory share."""
         held = [
             PointProcesses(worker.pid).held(worker.pid, None) for worker in self._workers.values()
         ]
