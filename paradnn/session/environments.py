@@ -1,6 +1,8 @@
-"""Where the points of a session are measured: the environment of each worker, and other hosts,
-servers (`paradnn.worker.host`) that run processes of its points. Software stacks are made before
-the first point is measured, so that no installer runs beside a measurement.
+"""Places in which a session measures points: the environment of each worker, and other hosts.
+
+Other hosts run servers (`paradnn.worker.host`), which start processes of the session's points.
+Software stacks are made before the first point is measured, so that no installer runs during a
+measurement.
 """
 
 import contextlib
@@ -26,8 +28,13 @@ from paradnn.worker.process_group import KEY, host_and_port
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
-    """What points would be measured on now, by worker; None for a stack that is not made.
-    ParadnnError as below.
+    """Return the environments in which the points would be measured now, by worker.
+
+    Returns:
+        Worker key -> environment; None for a stack that is not made or lacks the framework.
+
+    Raises:
+        ParadnnError: If an interpreter of the user cannot be used.
     """
     environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
@@ -36,8 +43,7 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
             environments[key] = None
             stack = Stack.of(point.software)
             packages = find_stack(stack) if stack else ()
-            # A stack without the framework makes its points unavailable, which the session finds
-            # out.
+            # Points of a stack without the framework are unavailable; the session reports them.
             with contextlib.suppress(*((ParadnnError,) if stack else ())):
                 if packages is not None:
                     versions = software_versions(key.python, key.framework)
@@ -46,8 +52,16 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
 
 
 class WorkerEnvironments(contextlib.ExitStack):
-    """The environments of `points`; stacks that are in use stay until it is closed. Raises
-    ParadnnError for an interpreter of the user's own that cannot be used.
+    """Environments of the points of a session; makes missing software stacks.
+
+    Stacks in use are locked against removal until this context is closed.
+
+    Args:
+        points: Points of the session.
+        say: Prints a message to the user.
+
+    Raises:
+        ParadnnError: If an interpreter of the user cannot be used.
     """
 
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
@@ -55,7 +69,8 @@ class WorkerEnvironments(contextlib.ExitStack):
         self._say = say
         self._stacks: dict[
             str, tuple[str, ...] | str
-        ] = {}  # by key: its packages, or why it cannot be made
+            # key -> packages of the stack, or the reason why it cannot be made
+        ] = {}
         self._environments: dict[WorkerKey, Environment] = {}
         self._problems: dict[WorkerKey, str] = {}
         try:
@@ -68,16 +83,16 @@ class WorkerEnvironments(contextlib.ExitStack):
             raise
 
     def environment(self, point: Point) -> Environment:
-        """What `point` is measured on."""
+        """Return the environment in which `point` is measured."""
         return self._environments[WorkerKey.of(point)]
 
     def problem(self, point: Point) -> str | None:
-        """Why `point` is unavailable, in one line; None where it can be measured."""
+        """Return in one line why `point` is unavailable; None if it can be measured."""
         return self._problems.get(WorkerKey.of(point))
 
     @property
     def environment_ids(self) -> set[str]:
-        """Of all environments."""
+        """Identifiers of all environments."""
         return {environment.environment_id for environment in self._environments.values()}
 
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
@@ -96,29 +111,33 @@ class WorkerEnvironments(contextlib.ExitStack):
                 )
                 self._say(problem)
         packages = self._stacks[wanted.key]
-        # Not the environment of a stack that could be made: the points are measured once it can.
+        # These versions differ from those of the finished stack, so that its points are measured
+        # once it can be made.
         versions: Mapping[str, str] = {"stack": wanted.key}
         if isinstance(packages, str):
             self._problems[key] = packages
             return describe_environment(key.platform, versions)
         try:
             versions = software_versions(key.python, key.framework)
-        except ParadnnError as error:  # a stack without the framework
+        except ParadnnError as error:  # the stack lacks the framework
             self._problems[key] = str(error)
         return describe_environment(key.platform, versions, packages)
 
 
-HOSTS = "PARADNN_HOSTS"  # the variable with the addresses of the servers, host:port, in the order of the hosts
-#: One of them. An address of one link alone (fe80::2%eth0) would mean nothing to the other host.
+# Variable with the addresses of the servers, host:port, in the order of the hosts.
+HOSTS = "PARADNN_HOSTS"
+#: One address. A link-local address (fe80::2%eth0) is invalid, because other hosts cannot use it.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
-_ANSWER = 5.0  # seconds in which a server answers that is there
+_ANSWER = 5.0  # seconds within which a running server answers
 _REMEDY = "docs/how-to/clusters.md says how points come to have several hosts"
 _RESTART = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
 
 
 def _named(environ: Mapping[str, str]) -> list[str]:
-    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set. ConfigError
-    for what is no address, and where the key is not there that the servers have.
+    """Return the addresses of the servers that PARADNN_HOSTS lists; empty if it is not set.
+
+    Raises:
+        ConfigError: If an entry is not an address, or the key of the servers is not set.
     """
     given = environ.get(HOSTS)
     addresses = given.split(",") if given else []
@@ -134,16 +153,25 @@ def _named(environ: Mapping[str, str]) -> list[str]:
 
 
 def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
-    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the
-    points'.
+    """Raise ConfigError if every point needs more hosts than the session has.
+
+    Args:
+        counts: Number of hosts of each point.
+        environ: Environment variables of the session.
     """
     if max(counts, default=1) > 1 and min(counts) > (there := 1 + len(_named(environ))):
         raise ConfigError("hosts", min(counts), f"this session has {there}", _REMEDY)
 
 
 def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What a request says of the others of so many hosts; processes there get the variables
-    `environ`. Raises WorkerError where there are fewer.
+    """Return the part of a request that describes the hosts other than this one.
+
+    Args:
+        hosts: Number of hosts of the point, including this one.
+        environ: Variables for the processes on the other hosts.
+
+    Raises:
+        WorkerError: If the session has fewer hosts.
     """
     addresses = _named(os.environ)
     if len(addresses) < hosts - 1:
@@ -152,7 +180,10 @@ def other_hosts(hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def require_answers() -> None:
-    """Raise WorkerError where a host is gone: that a point failed says nothing of it then."""
+    """Raise WorkerError if a server does not answer.
+
+    A point that fails after a host has gone gives no evidence about the point.
+    """
     for address in _named(os.environ):
         try:
             socket.create_connection(host_and_port(address), timeout=_ANSWER).close()
@@ -161,8 +192,10 @@ def require_answers() -> None:
 
 
 def require_possible(points: Sequence[Point]) -> None:
-    """Raise ConfigError for input that is not there, and where no point has the device, cores or
-    hosts it names.
+    """Raise ConfigError if no point can be measured on this machine, or if input data is missing.
+
+    Missing devices, cores and hosts are an error only if every point lacks them. A missing input
+    path of any point is an error.
     """
     for data in dict.fromkeys(point.data for point in points):
         path = getattr(data, "path", None)

@@ -1,6 +1,7 @@
-"""What a machine can do at most: read from the store, or measured once and recorded as a run of its
-own. A point's utilisation is stated against ceilings of the same framework, with the same threads,
-in the same environment.
+"""Ceilings: peak rates of a machine, read from the store, or measured once and recorded as a run.
+
+The utilization of a point refers to ceilings of the same framework, with the same threads, in the
+same environment.
 """
 
 import contextlib
@@ -35,24 +36,29 @@ from paradnn.store.journal import Journal
 from paradnn.store.metrics import rounded_measurement
 from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcome_of
 
-_VERSION = 1  # changes with what is measured: ceilings of another version are not used
+_VERSION = 1  # increment if the measurement changes: ceilings of another version are ignored
 _TIMEOUT = 600.0
-#: Processes that measure ceilings: so many, and more, at most so many, until each kernel was
-#: undisturbed in two.
+#: Number of processes that measure ceilings. Further processes follow, up to MOST_PROCESSES, until
+#: at least QUIET processes measured each kernel undisturbed.
 PROCESSES = 3
 MOST_PROCESSES = 6
 QUIET = 2
-_LOOK = 1.0  # seconds between two looks while another driver measures the ceilings
-#: How far measurements of one quantity, each sound, may be apart: what is more has a cause, such as
-#: a busy machine.
+_LOOK = 1.0  # mean seconds between two checks while another driver measures the ceilings
+#: Tolerated relative difference between two sound measurements of one quantity. A larger difference
+#: has a cause, such as a busy machine.
 _MARGIN = 0.05
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory. contended: what
-    disturbed them, None where nothing did. references: metric -> ms of a call of each reference
-    kernel, the best of the environment.
+    """Ceilings of one environment.
+
+    Attributes:
+        run_id: Run that holds the ceilings.
+        flops_per_second: Precision -> FLOP/s of the fastest matrix product.
+        bytes_per_second: Bandwidth of main memory in B/s; None if unknown.
+        contended: Description of the disturbance during the measurement; None without one.
+        references: Metric -> best time of one call of a reference kernel, in ms.
     """
 
     run_id: str
@@ -65,7 +71,7 @@ class Ceilings:
     def of(
         cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None
     ) -> Self:
-        """The ceilings in a run's metrics and tags."""
+        """Return the ceilings in a run's metrics and tags."""
         prefix = "peak_flops_per_second."
         peaks = {
             key.removeprefix(prefix): value
@@ -79,15 +85,19 @@ class Ceilings:
         return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), contended, references)
 
     def emulated(self, precision: str) -> float | None:
-        """How fast 16-bit products are against float32's where they are slower: the platform
-        emulates them.
+        """Return the rate of products in `precision` as a share of float32's, if it is below 1.
+
+        A 16-bit precision that is slower than float32 is emulated by the platform.
+
+        Returns:
+            The share; None if a rate is unknown or the precision is not slower.
         """
         ours = self.flops_per_second.get(precision)
         full = self.flops_per_second.get("float32")
         return ours / full if ours and full and ours < full else None
 
     def tags(self, precision: str) -> dict[str, str]:
-        """Tags of a point that is compared with them."""
+        """Return the tags of a point that is compared with these ceilings."""
         tags = {"ceilings_run": self.run_id}
         if self.contended:
             tags["ceilings_contended"] = f"the ceilings are too low: {self.contended}"
@@ -100,15 +110,18 @@ class Ceilings:
 
 
 def below_ceilings(point: Point, flops: float) -> bool:
-    """Whether ceilings say anything about a point with so many FLOPs: what only sends is below
-    none.
+    """Return whether ceilings bound a point with `flops` FLOPs.
+
+    They bound no point that only transfers data. A model whose costs are counted in the worker
+    has no FLOPs by formula, but is bounded.
     """
     return flops > 0 or point.model.is_counted
 
 
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
-    """What the ceilings for `point` are called: they depend on device, threads and framework
-    settings alone.
+    """Return the identity of the ceilings for `point`.
+
+    Ceilings depend only on the device, the threads and the framework's settings.
     """
     point = single_device(without_price(point), environment)
     parts = {
@@ -120,8 +133,9 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 
 def single_device(point: Point, environment: Environment) -> Point:
-    """The point on one device, for which ceilings are measured: those of a CPU are together one of
-    all their cores.
+    """Return the point on one device, for which ceilings are measured.
+
+    The devices of a CPU are merged into one that has all their cores.
     """
     if point.devices == 1:
         return point
@@ -137,8 +151,16 @@ def single_device(point: Point, environment: Environment) -> Point:
 def device_peaks(
     point: Point, environment: Environment, ceilings: Ceilings | None
 ) -> dict[str, float]:
-    """What the point's devices can do together at its precision, given the ceilings of one, as far
-    as it is known.
+    """Return the known peaks of all devices of the point together, at the point's precision.
+
+    Args:
+        point: The point.
+        environment: Environment in which the point runs.
+        ceilings: Measured ceilings of one device; None if unknown.
+
+    Returns:
+        Measured (`peak_`) and specified (`spec_`) rates in FLOP/s and B/s, as far as they are
+        known. The best times of the reference kernels in ms are included.
     """
     measured = ceilings or Ceilings("", {}, None)
     chips = 1 if point.platform.name == "cpu" else point.devices
@@ -155,9 +177,11 @@ def device_peaks(
 def overrun_tags(
     point: Point, environment: Environment, metrics: Mapping[str, float]
 ) -> dict[str, str]:
-    """Tags of a run that was faster than the peak it is compared with; none of one that was not.
-    `ceilings_note` says by how much, `ceilings_remedy` is the command that re-measures the
-    ceilings.
+    """Return the tags of a run that exceeds its measured matmul peak by more than the tolerance.
+
+    Returns:
+        `ceilings_note`, which states the ratio, and `ceilings_remedy`, the command that
+        measures the ceilings again. Empty for any other run.
     """
     platform = single_device(point, environment).platform
     framework = point.framework
@@ -186,7 +210,13 @@ def overrun_tags(
 
 
 class CeilingsKeeper:
-    """Finds or measures ceilings, each once a session."""
+    """Finds or measures ceilings, each once per session.
+
+    Args:
+        pool: Workers that measure the ceilings.
+        tracker: Journal that stores them.
+        say: Prints a message to the user.
+    """
 
     def __init__(self, pool: WorkerPool, tracker: Journal, say: Callable[[str], None]) -> None:
         self._pool = pool
@@ -195,8 +225,15 @@ class CeilingsKeeper:
         self._known: dict[Identity, Ceilings | None] = {}
 
     def of(self, point: Point, environment: Environment, *, again: bool = False) -> Ceilings | None:
-        """The ceilings for `point`; None where they cannot be measured, which is reported once.
-        `again` re-measures.
+        """Return the ceilings for `point`.
+
+        Args:
+            point: The point.
+            environment: Environment in which the point runs.
+            again: Whether to measure the ceilings again.
+
+        Returns:
+            The ceilings; None if they cannot be measured, which is reported once.
         """
         point = single_device(point, environment)
         identity = ceilings_identity(point, environment)
@@ -220,8 +257,8 @@ class CeilingsKeeper:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
                 self._say(f"no ceilings: {problem}; no utilisation is reported")
                 return None
-            # Two drivers that claimed at once both withdrew: they must not claim again at the same
-            # moment.
+            # Two drivers that claim at the same moment both withdraw. The random wait keeps them
+            # from claiming at the same moment again.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
         if isinstance(claim, Finished):
             metrics, stored = self._tracker.fetch(claim.run_id)
@@ -256,8 +293,9 @@ class CeilingsKeeper:
         return measured
 
     def _best(self, identity: Identity, own: Mapping[str, float]) -> dict[str, float]:
-        """The best time of each reference kernel in the metrics `own` and in all ceilings so far,
-        as metrics.
+        """Return the best time of each reference kernel, as metrics in ms.
+
+        The minimum covers the metrics `own` and all ceilings recorded so far.
         """
         best: dict[str, float] = {}
         runs = self._tracker.finished_anywhere(identity)
@@ -267,8 +305,10 @@ class CeilingsKeeper:
         return best
 
     def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
-        """Which stored ceilings are used: such as nothing disturbed; where there are none, on a
-        busy machine any.
+        """Return a predicate on a run's tags that accepts usable ceilings.
+
+        Undisturbed ceilings are usable. If the store holds only contended ones and the machine is
+        busy now, these are usable too.
         """
         known = self._tracker.finished_anywhere(identity)
         found = [
@@ -280,8 +320,13 @@ class CeilingsKeeper:
         )
 
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
-        """All kernels in one process, then the fastest in further ones, until so many were
-        undisturbed. What the first one came to, and the rates of all.
+        """Measure the ceilings in several processes.
+
+        The first process measures all kernels. The others measure only the fastest, until enough
+        processes were undisturbed or the maximum is reached.
+
+        Returns:
+            The result of the first process, and the rates of all processes.
         """
         request = _request(point)
         limits = Limits(_TIMEOUT, int(0.9 * available_memory()))
@@ -304,7 +349,11 @@ class CeilingsKeeper:
 
 
 def _request(point: Point) -> dict[str, Any]:
-    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
+    """Return the request to a worker that measures ceilings.
+
+    A quarter of the free memory bounds the arrays, since an array that exceeds the caches is large
+    enough.
+    """
     return {
         "task": "ceilings",
         "platform": asdict(point.platform),
@@ -320,7 +369,16 @@ def make_ceilings_record(
     result: PointResult,
     processes: Sequence[PeakRates],
 ) -> Record:
-    """What is stored of the rates that processes measured; `result` is that of the first one."""
+    """Return the record of ceilings.
+
+    Args:
+        claim: Claim under which they were measured.
+        name: Name of the run.
+        point: Point for which they were measured, on one device.
+        environment: Environment of the measurement.
+        result: Result of the first process.
+        processes: Rates that each process measured; may be empty.
+    """
     metrics, reason = (_metrics(processes), _disturbed(processes)) if processes else ({}, None)
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
     tags = run_tags("ceilings", claim.identity, environment) | {CEILINGS_OUTCOME: result.outcome}
@@ -353,14 +411,15 @@ def make_ceilings_record(
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
-    """The fastest product of each precision."""
+    """Return the fastest product of each precision."""
     ordered = sorted(rates.matmul, key=lambda row: row.flops_per_second)
     return list({row.precision: row for row in ordered}.values())
 
 
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
-    """Rates of each ceiling's kernel by the name of its metric, one a process, and what disturbed
-    each.
+    """Return the rates of each ceiling's kernel by the name of its metric.
+
+    Each process contributes a pair: the rate, and the description of a disturbance or None.
     """
     found: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
     best = {(row.size, row.compile, row.precision) for row in _fastest(processes[0])}
@@ -376,9 +435,7 @@ def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str 
 
 
 def _disturbed(processes: Sequence[PeakRates]) -> str | None:
-    """What disturbed a kernel so often that fewer than two processes are left of it; None where
-    nothing did.
-    """
+    """Return why a kernel has too few undisturbed processes; None if every kernel has enough."""
     for name, rows in _kernels(processes).items():
         reasons = [disturbed for _, disturbed in rows if disturbed]
         if reasons and len(rows) - len(reasons) < QUIET:
@@ -390,16 +447,18 @@ def _disturbed(processes: Sequence[PeakRates]) -> str | None:
 
 
 def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
-    """The fastest product of each precision and the bandwidth of main memory: geometric mean and
-    95% interval of the processes in which nothing disturbed it, or of all; and the best time of
-    each reference kernel.
+    """Return the ceilings as metrics.
+
+    These are the rate of the fastest product of each precision and the bandwidth of main memory.
+    Each is a geometric mean with a 95% interval over the undisturbed processes. If every process
+    was disturbed, all of them count. The best time of each reference kernel is included.
     """
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():
         rates = [rate for rate, disturbed in rows if disturbed is None] or [
             rate for rate, _ in rows
         ]
-        # Clamped, since the logarithms' rounding errors may put a mean beyond equal rates.
+        # Clamp the mean: rounding errors of logarithms can put it outside the range of equal rates.
         metrics[name] = min(max(statistics.geometric_mean(rates), min(rates)), max(rates))
         if len(rates) > 1:
             base, dot, precision = name.partition(".")
@@ -413,7 +472,7 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with floats rounded as stores round metrics."""
+    """Return the values with floats rounded as stores round metrics."""
     return {
         name: rounded_measurement(value) if isinstance(value, float) else value
         for name, value in values.items()

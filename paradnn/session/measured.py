@@ -1,5 +1,6 @@
-"""A point as it was measured: what its workers answered, what several processes say of one value,
-and whether that contradicts itself. Its metrics are its kind of work's (`paradnn.workloads`).
+"""Measured points: workers' answers, summaries over processes, and the outcome of a point.
+
+Each kind of work derives its own metrics from them (`paradnn.workloads`).
 """
 
 import math
@@ -19,16 +20,26 @@ from paradnn.platform.environment import Environment
 from paradnn.worker.chance import events_factor, quantile_ranks
 from paradnn.worker.series import block_interval, missing_interval_reason, widened_interval
 
-LOOKED = 1.1  # by so much wider is the interval of processes whose number it has itself decided
+LOOKED = (
+    1.1  # factor that widens the interval if the interval itself decided the number of processes
+)
 
 
 @dataclass(frozen=True)
 class Summarised:
-    """Location and spread of positive values that one or more processes took, in their own unit.
-    `low` and `high`: the 95% interval of `value`, None where there is too little for one, as
-    `reason` says; `error`: the standard error of its logarithm. `cv`: standard deviation over mean
-    within a process; `process_cv`: standard deviation of the logarithms of their medians;
-    `between_cv`: what of it the spread within does not explain.
+    """Location and spread of positive values from one or more processes, in the unit of the values.
+
+    Attributes:
+        value: Median of one process, or geometric mean of the processes' medians.
+        low: Lower end of the 95% interval of `value`; None if there is too little data.
+        high: Upper end of the 95% interval of `value`; None if there is too little data.
+        minimum: Smallest value of all processes.
+        maximum: Largest value of all processes.
+        cv: Coefficient of variation (standard deviation over mean) within a process.
+        error: Standard error of the logarithm of `value`.
+        process_cv: Standard deviation of the logarithms of the processes' medians.
+        between_cv: Part of `process_cv` that the spread within processes does not explain.
+        reason: Why there is no interval.
     """
 
     value: float
@@ -44,12 +55,12 @@ class Summarised:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linearly interpolated quantile (type 7); `share` in 0..1."""
+    """Return a linearly interpolated quantile (type 7); `share` is in 0..1."""
     return float(np.quantile(values, share))
 
 
-#: Values of a process that must say something new for an upper end, where neighbours resemble each
-#: other so much.
+#: Number of effectively independent values per process that an upper end requires, if the
+#: dependence between neighbors exceeds the factor `_ALIKE`.
 _SEEN = 20
 _ALIKE = 2.0
 
@@ -61,11 +72,22 @@ def quantile_metrics(
     of: Callable[[Sequence[float], float], float],
     scale: float = 1.0,
 ) -> dict[str, float]:
-    """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms
-    (values times `scale`): by order statistics of all values, with what neighbours have in common
-    taken off their number, and as far as the spread of the processes' own quantiles reaches. An end
-    beyond all values is not known, nor the upper one where a process has fewer than `_SEEN` values
-    that say something new: a queue that fills slowly has not shown how long it gets.
+    """Return a quantile and its 95% interval as metrics in ms.
+
+    The interval uses order statistics of all values. Their number is divided by a factor that
+    accounts for the dependence of neighboring values. With several processes, it also covers the
+    interval of the processes' own quantiles.
+
+    An end beyond all values is omitted. With several processes, the upper end is also omitted if
+    neighbors are strongly dependent and a process has fewer than `_SEEN` effectively independent
+    values. A queue that fills slowly has not shown its final length.
+
+    Args:
+        name: Prefix of the metrics' names.
+        share: Quantile, in 0..1.
+        each: Values of each process, in the order in which they were measured.
+        of: Function that returns the quantile of one process from its values and `share`.
+        scale: Factor that converts a value to ms.
     """
     values = [of(process, share) for process in each]
     middle = statistics.geometric_mean(values)
@@ -86,30 +108,43 @@ def quantile_metrics(
 
 
 def t_quantile(degrees: int) -> float:
-    """The 97.5% quantile of Student's t."""
+    """Return the 97.5% quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 0.975))
 
 
 def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float, float]:
-    """95% interval of the geometric mean of two or more independent positive values: Student's, of
-    their logarithms.
+    """Return the 95% interval of the geometric mean of independent positive values.
+
+    This is Student's interval of the mean logarithm.
+
+    Args:
+        values: At least two values.
+        widening: Factor on the half-width of the logarithmic interval.
     """
     logs = [math.log(value) for value in values]
     middle = statistics.fmean(logs)
     half = widening * t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     low, high = (
-        math.exp(min(max(end, -700.0), 700.0)) for end in (middle - half, middle + half)
-    )  # floats hold them
+        math.exp(min(max(end, -700.0), 700.0))
+        for end in (middle - half, middle + half)
+        # Limit the exponents to the range of floats.
+    )
     return low, high
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
-    """Whether no more processes are needed for an interval whose half is the share `goal` of the
-    value. The first one that is narrow may be so by chance: it is `LOOKED` times as wide, and its
-    half, squared, has what the chance of few processes would add (after Chow and Robbins, Annals of
-    Mathematical Statistics 36, 1965): it holds 93.9 to 96.5%.
+    """Return whether the interval is narrow enough, so that no more processes are needed.
+
+    The criterion is that the half-width is at most the share `goal` of the value. The first narrow
+    interval may be narrow by chance. It is therefore widened by the factor `LOOKED`, and a term for
+    the chance of few processes is added to its squared half-width. This follows Chow and Robbins
+    (Annals of Mathematical Statistics 36, 1965). The resulting coverage is 93.9 to 96.5%.
+
+    Args:
+        processes: Values of each process.
+        goal: Half-width of the interval as a share of the value.
     """
     found = summarise(processes, looked=True)
     count = len(processes)
@@ -122,10 +157,16 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
 
 
 def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
-    """What values say that each process took one after the other. One process: their median with
-    `block_interval`. Several: the geometric mean of their medians and the interval that those alone
-    give (Kalibera and Jones, ISMM 2013); none where it would go further beyond all blocks than they
-    lie apart. `looked`: their number came from it (`narrow_enough`).
+    """Summarise the values of one or more processes.
+
+    One process: the median with the interval of `block_interval`. Several processes: the geometric
+    mean of their medians, with the interval of these medians alone (Kalibera and Jones, ISMM 2013).
+    On a logarithmic scale, an interval must not extend beyond the range of all values by more than
+    that range. Otherwise it is omitted.
+
+    Args:
+        processes: Values of each process, in the order in which they were measured.
+        looked: Whether the interval decided the number of processes (`narrow_enough`).
     """
     medians = [statistics.median(values) for values in processes]
     spreads = [
@@ -139,7 +180,7 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
         cv = None
     minimum = min(map(min, processes))
     maximum = max(map(max, processes))
-    # Of the logarithms of medians of values that are correlated in time.
+    # Standard errors of the logarithms of medians; the values are correlated in time.
     errors = [
         (ends := widened_interval(values)) and math.log(ends[1] / ends[0]) / (2 * 1.96)
         for values in processes
@@ -172,9 +213,18 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
 
 @dataclass(frozen=True)
 class Measured:
-    """A point as it was measured: `results` of its processes, of which the last may have failed,
-    the `tags` its run was begun with, `peaks` of its devices, the host's `load` average at its
-    start; times are Unix milliseconds.
+    """Measured point: the input of its record.
+
+    Attributes:
+        point: The point.
+        environment: Environment in which it was measured.
+        costs: FLOPs, bytes and parameters of a step.
+        results: Results of its processes; the last one may be a failure.
+        tags: Tags with which its run began.
+        peaks: Peaks of its devices, as metrics.
+        load: Load average of the host at the start; None if unknown.
+        start_time: Start in Unix milliseconds.
+        end_time: End in Unix milliseconds.
     """
 
     point: Point
@@ -189,23 +239,23 @@ class Measured:
 
     @property
     def answers(self) -> list[Answer]:
-        """What the processes answered that lived to do so."""
+        """Answers of the processes that returned one."""
         return [result.answer for result in self.results if result.answer]
 
     @property
     def timed(self) -> list[Measurement]:
-        """What the timed steps of each process gave."""
+        """Measurements of the timed steps, one per process that has one."""
         return measurements(self.answers)
 
     @property
     def step(self) -> Summarised:
-        """The step times of all processes."""
+        """Summary of the step times of all processes, in seconds."""
         measure = self.point.measure
         looked = measure.relative_interval is not None and measure.processes > 1
         return summarise([entry.timing.step_times for entry in self.timed], looked)
 
     def ending(self) -> tuple[str, str | None]:
-        """Outcome and reason: `ok` where all processes are."""
+        """Return the outcome and its reason; the outcome is `ok` only if all processes are `ok`."""
         for number, result in enumerate(self.results, 1):
             if result.outcome != "ok":
                 where = f"process {number}: " if number > 1 else ""
@@ -214,5 +264,5 @@ class Measured:
 
 
 def measurements(answers: Sequence[Answer]) -> list[Measurement]:
-    """What the timed steps of each process gave."""
+    """Return the measurements of the timed steps, one per answer that has one."""
     return [answer.measurement for answer in answers if answer.measurement]

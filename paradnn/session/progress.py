@@ -223,9 +223,8 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
     """
     metrics = row.metrics
     tags = row.tags
-    count = metrics.get(
-        "processes", 1
-    )  # absent in runs recorded before points could have several processes
+    # The metric is absent in runs recorded before points could have several processes.
+    count = metrics.get("processes", 1)
     if count == 1:
         processes = "a single process"
     else:

@@ -131,7 +131,7 @@ _PAUSE = 10  # wait between two reads of the private memory, as a multiple of th
 
 
 class PointProcesses:
-    """Processes of one point: a child of the worker with process id `worker`, and its descendants."""
+    """Processes of one point: a child of the worker with process id `worker`, and its children."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
@@ -156,7 +156,7 @@ class PointProcesses:
             return total
         begun = time.monotonic()
         if begun >= self._next:
-            # The child counts with its whole resident memory, the other processes with private memory.
+            # The child counts with its resident memory, the other processes with private memory.
             self._known = sum(
                 held if member == pid else _private(member, held) for member, held in each.items()
             )
@@ -230,8 +230,8 @@ class Worker:
             True  # whether the latest point had a child, or the import itself failed
         )
         environ = key.environ()
-        # Put only this package on the path. Its parent folder, site-packages, may also hold frameworks
-        # that are not under test.
+        # Put only this package on the path. Its parent folder, site-packages, may also hold
+        # frameworks that are not under test.
         (self._folder.path / PACKAGE.name).symlink_to(PACKAGE)
         path = [str(self._folder.path), environ.get("PYTHONPATH")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -591,7 +591,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             return self._workers[key]
 
     def _too_heavy(self) -> bool:
-        """Return whether another worker of the largest size would exceed the pool's memory share."""
+        """Return whether another worker of the largest size would exceed the memory share."""
         held = [
             PointProcesses(worker.pid).held(worker.pid, None) for worker in self._workers.values()
         ]
