@@ -1,6 +1,4 @@
-"""What a session asks of the code that chooses points while others are measured, and what became of
-all of them.
-"""
+"""Interface of sweep designs, which choose points during a session, and summaries of sessions."""
 
 import math
 from collections import Counter
@@ -15,7 +13,18 @@ from paradnn.store.runs import Record
 
 @dataclass(frozen=True)
 class RecordedPoint:
-    """One point of a session and its run; `known`: the store held the outcome already."""
+    """One point of a session and its run.
+
+    Attributes:
+        run_id: Identifier of the run.
+        name: Name of the run.
+        family: Model family.
+        outcome: Outcome of the point.
+        reason: Reason of the outcome; None if it needs none.
+        metrics: Metrics of the run.
+        tags: Tags of the run.
+        known: Whether the store held the outcome before this session.
+    """
 
     run_id: str
     name: str
@@ -28,7 +37,7 @@ class RecordedPoint:
 
     @classmethod
     def of_record(cls, run_id: str, record: Record) -> Self:
-        """The row of a point that was recorded just now."""
+        """Return the row of a point that this session has just recorded."""
         family = record.params["model.name"]
         return cls(
             run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags
@@ -36,7 +45,12 @@ class RecordedPoint:
 
     @classmethod
     def of(cls, family: str, values: Mapping[str, Any]) -> Self:
-        """The row of a stored run: its id, name, tags (texts) and metrics in one mapping."""
+        """Return the row of a stored run.
+
+        Args:
+            family: Model family.
+            values: Identifier, name, outcome, tags (strings) and metrics of the run in one mapping.
+        """
         tags = {key: value for key, value in values.items() if isinstance(value, str)}
         metrics = {key: float(value) for key, value in values.items() if key not in tags}
         run_id, name, outcome = (tags.pop(key) for key in ("run_id", "name", "outcome"))
@@ -45,8 +59,13 @@ class RecordedPoint:
 
 @dataclass(frozen=True)
 class DesignPoint:
-    """One measurement of a point, with tags of its own. excluded: why it is out of memory without
-    being tried. turns: what it shares with the visit beside it, which is measured by turns with it.
+    """One measurement of a point.
+
+    Attributes:
+        point: The point.
+        tags: Additional tags of this measurement.
+        excluded: Reason why the point counts as out of memory without a trial; None if tried.
+        turns: Turns that this measurement shares with the adjacent one; None without any.
     """
 
     point: Point
@@ -57,8 +76,13 @@ class DesignPoint:
 
 @dataclass(frozen=True)
 class DesignResult:
-    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags,
-    artifacts.
+    """Contents of the parent run in addition to counts and table.
+
+    Attributes:
+        text: Conclusion in Markdown.
+        metrics: Metrics of the parent run.
+        tags: Tags of the parent run.
+        artifacts: Artifacts of the parent run, by path.
     """
 
     text: str = ""
@@ -68,9 +92,12 @@ class DesignResult:
 
 
 class SweepDesign:
-    """Decides after each batch of measurements what is measured next. points: one of every worker
-    that will be needed. resumes: whether points that the store holds are as good as measured; else
-    each visit is a measurement of its own.
+    """Base class of designs, which choose the next measurements after each batch.
+
+    Attributes:
+        points: One representative point per worker that is needed.
+        resumes: Whether an outcome in the store replaces a measurement; otherwise each visit is
+            measured.
     """
 
     points: Sequence[Point]
@@ -78,42 +105,57 @@ class SweepDesign:
 
     @property
     def left(self) -> int:
-        """How many measurements it still asks for, at most."""
+        """Maximum number of measurements that are still needed."""
         raise NotImplementedError
 
     @property
     def seconds_left(self) -> float:
-        """How long it still asks for measurements: infinite where time does not end it."""
+        """Remaining time limit in seconds; infinite if time does not end the design."""
         return math.inf
 
     @property
     def progress(self) -> str:
-        """What is known so far, in a few words; may be empty."""
+        """Short text about the result so far; may be empty."""
         return ""
 
     def batch(self, rows: Sequence[RecordedPoint]) -> Sequence[DesignPoint]:
-        """What is measured next, in this order; nothing ends it. `rows`: how those ended that were
-        measured last.
+        """Return the next measurements in order; an empty batch ends the design.
+
+        Args:
+            rows: Outcomes of the previous batch.
         """
         raise NotImplementedError
 
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:
-        """Whether a visit of the batch is still to be made: asked before its point is claimed, and
-        once it is.
+        """Return whether a measurement of the batch is still needed.
+
+        Args:
+            visit: The measurement.
+            claimed: Whether its point is claimed. The method is called both before and after the
+                claim.
         """
         return True
 
     def conclusion(self) -> DesignResult:
-        """What came of it, also of one that was interrupted."""
+        """Return the result, also of an interrupted design."""
         return DesignResult()
 
 
 @dataclass
 class Summary:
-    """Rows of the measured points, and counts of those that needed none: `skipped` outcomes that
-    the store held, points that are `repeated` in the sweep. parent: the parent run's id. problem:
-    what happened to recorded results that were deleted, as text.
-    conclusion: in Markdown.
+    """Summary of a session.
+
+    Attributes:
+        total: Number of points.
+        rows: Rows of the recorded points.
+        skipped: Number of points whose outcome the store held already, by outcome.
+        repeated: Number of points that occur more than once in the sweep.
+        interrupted: Whether the session was interrupted.
+        seconds: Duration of the session in seconds.
+        where: Location of the runs, as text.
+        problem: What happened to recorded results that were deleted, as text.
+        parent: Identifier of the parent run.
+        conclusion: Conclusion in Markdown.
     """
 
     total: int = 0
@@ -129,17 +171,17 @@ class Summary:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """How many points this session measured with each outcome."""
+        """Number of points that this session measured, by outcome."""
         return Counter(row.outcome for row in self.rows if not row.known)
 
     @property
     def measured(self) -> int:
-        """Points measured by this session."""
+        """Number of points that this session measured."""
         return self.outcomes.total()
 
     @property
     def missing(self) -> int:
-        """Points without an outcome."""
+        """Number of points without an outcome."""
         return self.total - self.measured - self.skipped.total() - self.repeated
 
     @property
@@ -154,7 +196,7 @@ class Summary:
         return 1 if self.missing > 0 or self.problem else 0
 
     def counts(self) -> str:
-        """What became of the points, in words."""
+        """Return the counts of outcomes as text."""
         parts = [
             ", ".join(f"{count} {name}" for name, count in self.outcomes.most_common())
             or "none measured"

@@ -1,6 +1,8 @@
-"""A folder that measures points on a machine with an engine alone (docs/how-to/engines.md): made here,
-where models are built and converted. There its run.py, `paradnn.session.run_elsewhere`, measures
-and keeps results as files for `sync`.
+"""Folders that measure points on a machine with only an engine (docs/how-to/engines.md).
+
+The folder is made on this machine, where models are built and converted. On the other machine its
+run.py (`paradnn.session.run_elsewhere`) measures the points. It keeps the results as files for
+`sync`.
 """
 
 import json
@@ -19,7 +21,7 @@ from paradnn.session.environments import WorkerEnvironments
 from paradnn.session.record import run_name
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
-#: The artefact runs here too before it leaves, for as short a while as can be.
+#: Shortest possible measurement: each artifact also runs here once before it is shipped.
 _BRIEF = {
     "min_seconds": 0.0,
     "min_blocks": 1,
@@ -30,9 +32,19 @@ _BRIEF = {
 
 
 def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> int:
-    """Make a folder that measures `points`, with this package and a converted model for each; the
-    exit code, 1 where none can be converted. Raises ConfigError for a point that no engine runs
-    step by step, and for the folder.
+    """Make a folder that measures `points`, with this package and a converted model per point.
+
+    Args:
+        points: Points to measure elsewhere.
+        name: Path of the folder.
+        say: Prints a message to the user.
+
+    Returns:
+        The exit code: 1 if no point could be converted, otherwise 0.
+
+    Raises:
+        ConfigError: If an engine alone cannot measure a point step by step, or if the folder
+            holds other files.
     """
     for point in points:
         mode = (point.workload.name, point.workload.mode)

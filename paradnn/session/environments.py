@@ -124,7 +124,7 @@ class WorkerEnvironments(contextlib.ExitStack):
         return describe_environment(key.platform, versions, packages)
 
 
-# Variable with the addresses of the servers, host:port, in the order of the hosts.
+#: Variable with the addresses of the servers, host:port, in the order of the hosts.
 HOSTS = "PARADNN_HOSTS"
 #: One address. A link-local address (fe80::2%eth0) is invalid, because other hosts cannot use it.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")

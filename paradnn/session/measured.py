@@ -20,9 +20,8 @@ from paradnn.platform.environment import Environment
 from paradnn.worker.chance import events_factor, quantile_ranks
 from paradnn.worker.series import block_interval, missing_interval_reason, widened_interval
 
-LOOKED = (
-    1.1  # factor that widens the interval if the interval itself decided the number of processes
-)
+#: Factor that widens the interval if the interval itself decided the number of processes.
+LOOKED = 1.1
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""A claimed point until it is recorded: what its processes measured so far, what the next one is
-asked, its record; and what is said of it meanwhile.
+"""Claimed points until they are recorded: results so far, the next request, and the record.
+
+Also reports the progress of a point while a worker measures it.
 """
 
 import time
@@ -23,12 +24,15 @@ from paradnn.session.turns import BlockTurns
 from paradnn.store.runs import Claim, Record
 from paradnn.worker.series import adjusted_times
 
-_PAUSE = 2.0  # seconds between two words on what a worker does
+_PAUSE = 2.0  # minimum seconds between two progress messages
 
 
 class ProgressPrinter:
-    """A word on the terminal of one point's news, and its curve in the store; not more often than
-    every two seconds.
+    """Progress messages and metric history of one point, at most once every two seconds.
+
+    Args:
+        work: Kind of work, which formats messages and extracts metrics.
+        tell: Stores new metric snapshots.
     """
 
     def __init__(self, work: RunRecords, tell: Callable[[Sequence[MetricSnapshot]], None]) -> None:
@@ -39,8 +43,11 @@ class ProgressPrinter:
         self._last = 0.0
 
     def say(self, news: WorkloadMessage) -> str | None:
-        """Take it in; what the terminal is to show, where it is time for that. The rest comes with
-        the record.
+        """Accept a message from a worker.
+
+        Returns:
+            The text for the terminal; None if the previous text is too recent. Snapshots that were
+            not stored by then are stored with the record.
         """
         self._news.append(news)
         now = time.monotonic()
@@ -55,8 +62,21 @@ class ProgressPrinter:
 
 @dataclass
 class OpenPoint:
-    """A claimed point. `excluded` and `turns` are those of its visit; `longest`: seconds for which
-    its claim holds from `claimed` on (on the monotonic clock).
+    """Claimed point.
+
+    Attributes:
+        point: The point.
+        environment: Environment in which it is measured.
+        ceilings: Ceilings it is compared with; None if unknown.
+        claim: Claim in the store.
+        tags: Tags with which its run begins.
+        costs: FLOPs, bytes and parameters of a step.
+        longest: Seconds for which the claim is valid, counted from `claimed`.
+        excluded: Reason why this visit counts as out of memory without a trial; None if tried.
+        turns: Turns that this visit shares with another; None without any.
+        results: Results of the processes so far.
+        load: Load average of the host at the start; None if unknown.
+        claimed: Time of the claim or of its last renewal, in seconds of the monotonic clock.
     """
 
     point: Point
@@ -74,13 +94,15 @@ class OpenPoint:
 
     @property
     def wanted(self) -> int:
-        """How many more processes are known to be needed."""
+        """Number of further processes that are known to be needed."""
         return max(0, self.point.measure.processes - len(self.results))
 
     @property
     def is_complete(self) -> bool:
-        """Whether a process failed, or there are as many as were asked for and as make the interval
-        narrow enough.
+        """Whether the point needs no further process.
+
+        This is so after a failure, or once the requested processes exist and the interval is narrow
+        enough or the maximum number of processes is reached.
         """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"
@@ -97,8 +119,10 @@ class OpenPoint:
         )
 
     def request(self) -> dict[str, Any]:
-        """What the next process is asked: the first alone profiles; of several, none measures on
-        for its interval, and each has a schedule of queries of its own.
+        """Return the request to the next process.
+
+        Only the first process profiles. If a point has several processes, none extends its
+        measurement to narrow its interval, and each has a separate schedule of queries.
         """
         measure = self.point.measure
         if measure.processes > 1:
@@ -109,7 +133,7 @@ class OpenPoint:
         return point_request(replace(self.point, measure=measure, workload=work))
 
     def record(self) -> Record:
-        """All that the run is to hold."""
+        """Return the record of the run."""
         point = self.point
         environment = self.environment
         costs = self.costs
@@ -117,7 +141,7 @@ class OpenPoint:
         tags = {**self.tags, **(self.ceilings.tags(point.precision) if self.ceilings else {})}
         own = (self.load, self.claim.start_time, int(time.time() * 1000))
         seen = measurements([each.answer for each in results if each.answer])
-        if seen and seen[0].counted:  # in the program, where arithmetic gives none
+        if seen and seen[0].counted:  # counted in the program, if no formula exists
             costs, tags["costs"] = seen[0].counted, "counted"
         peaks = device_peaks(point, environment, self.ceilings)
         while True:
@@ -127,10 +151,9 @@ class OpenPoint:
                 )
                 break
             except (ArithmeticError, ValueError) as error:
-                if (
-                    results[-1].answer is None
-                ):  # numbers of which nothing can be computed end this point, not the sweep
+                if results[-1].answer is None:
                     raise
+                # Values that admit no computation end this point, not the sweep.
                 reason = f"what its worker measured cannot be: {error}"
                 results = [
                     *results[:-1],

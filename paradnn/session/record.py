@@ -1,7 +1,8 @@
-"""From a worker's answer to what is stored: params, metrics, tags and artifacts of one run. Pure
-functions: nothing here reads a clock, a device or a store. Every summary is derived from raw values
-that are stored beside it, and every result is checked against itself; a violated check is a fault
-of this tool and says so.
+"""Conversion of workers' answers to the params, metrics, tags and artifacts of one run.
+
+These are pure functions: they read no clock, device or store. Every summary is derived from raw
+values that are stored alongside it. Every result is checked for contradictions. A failed check is a
+bug in ParaDnn, and the run's tags say so.
 """
 
 import json
@@ -30,19 +31,19 @@ from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
 from paradnn.worker.series import chosen_kernel
 
-#: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
+#: Tables of a profile, stored as files of the run; `mlflow.load_table` reads them.
 _TABLES = ("operations", "operation_types")
-#: How phases that any kind of work may have are called where they were disturbed.
+#: Prefixes of contention reasons for phases that any kind of work may have.
 _DISTURBED = {"latency": "while single steps were timed: "}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-#: A step that takes longer than this under the profiler, as a multiple of the measured one, is
-#: another step.
+#: Ratio of a step's time under the profiler to the measured time, above which the profile gets a
+#: note.
 _SLOWDOWN = 1.1
-_WIDEST = 10.0  # an interval that reaches further, as a share of the value, says nothing
+_WIDEST = 10.0  # half-width relative to the value, above which an interval is uninformative
 
 
 def run_name(point: Point) -> str:
-    """A name a person recognises in a list: family, size, batch, and what is not the default."""
+    """Return a recognizable name: family, size, batch, precision, platform, other non-defaults."""
     words = [
         point.model.name,
         point.model.size,
@@ -68,8 +69,9 @@ def run_name(point: Point) -> str:
 
 
 def run_tags(kind: str, measured: identity.Identity, environment: Environment) -> dict[str, str]:
-    """Tags that identify a run of any kind, known before it is measured, and the versions of its
-    software.
+    """Return the tags that identify a run of any kind, and the versions of its software.
+
+    All of them are known before the measurement.
     """
     tags = {
         "kind": kind,
@@ -83,7 +85,7 @@ def run_tags(kind: str, measured: identity.Identity, environment: Environment) -
 
 
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:
-    """Tags that identify a point's run, known before it is measured."""
+    """Return the tags that identify a point's run; all are known before the measurement."""
     measured = identity.Identity(
         identity.point_id(point), environment.environment_id, point.replicate
     )
@@ -99,8 +101,13 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Point, dict[str, str]]:
-    """The point with its price where one is known, of all its devices (those of a CPU are cores of
-    its hosts); tags of the price's currency and, if it is not the point's own, of its origin.
+    """Return the point with its price, if one is known.
+
+    The price covers all devices of the point. The cores of a CPU are priced as part of their host.
+
+    Returns:
+        The point, and tags with the currency of the price and the origin of a price from
+        `prices`. No tags if the price is unknown.
     """
     price = point.platform.price_per_hour
     tags = {"price_currency": prices.currency or ""}
@@ -115,7 +122,12 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
 
 
 def make_record(measured: Measured) -> Record:
-    """The record of one point, from how each of its processes ended."""
+    """Return the record of a measured point.
+
+    Raises:
+        ArithmeticError: If the measured values admit no computation.
+        ValueError: If the measured values admit no computation.
+    """
     point = measured.point
     work = measured.point.workload
     records = work.role(RunRecords)
@@ -134,10 +146,10 @@ def make_record(measured: Measured) -> Record:
             for answer in measured.answers
             for problem in find_contradictions(point, costs, metrics, answer)
         ]
-        # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
+        # The tags with which the run began hold the ceilings' note on emulation.
         tags = _measured_tags(measured) | tags
         speed = metrics.get("reference_speed")
-        if speed:  # what the model does to the kernel is not the machine's
+        if speed:  # exclude the model's own effect on the kernel from the speed of the machine
             tags |= slow_tags(
                 {tags["reference_kernel"]: speed * math.exp(metrics["reference_own"])}, tags
             )
@@ -154,7 +166,7 @@ def make_record(measured: Measured) -> Record:
     for name in {
         name for each in (metrics, *(moment.metrics for moment in history)) for name in each
     }:
-        metric(name)  # a metric without a unit is a fault of this tool
+        metric(name)  # a metric without a unit is a bug in ParaDnn
     times = measured.start_time, measured.end_time
     own = (
         identity.as_params(identity.point_request(point)),
@@ -175,20 +187,20 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
     profile = measured.answers[0].profile
     timings = [one.timing for one in timed]
     compiled = [one.compilation for one in timed]
-    # Whether each process was steady, and what says so: of several, of those that were not.
+    # Steadiness of each process. With several processes, the reason lists those that were unsteady.
     unsteady = [
         f"process {n}: {timing.steady_reason}"
         for n, timing in enumerate(timings, 1)
         if not timing.steady
     ]
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
-    # What the first process says of its compilation, and what disturbed that of any.
+    # The first process's note on its compilation, and a disturbance of any process's compilation.
     disturbed = [
         f"meanwhile {seen.reason}"
         for entry in compiled
         if (seen := entry.contention) and seen.reason
     ]
-    # a profile knows how often a loop ran
+    # Prefer the profile, which knows how often a loop ran.
     if isinstance(profile, Profile):
         profiled = profile.product_types
     else:
@@ -201,7 +213,7 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
         "reference_kernel": chosen_kernel(timings),
         "energy_source": timed[0].energy_source,
         "compile_note": "; ".join([*filter(None, [compiled[0].note]), *disturbed[:1]]) or None,
-        # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
+        # `mlflow.log_table` writes the same value; the UI and `mlflow.load_table` find tables by it.
         "mlflow.loggedArtifacts": json.dumps(tables) if isinstance(profile, Profile) else None,
         **_contended_tags(measured.answers),
         **precision_tags(profiled or timed[0].product_types, precision),
@@ -211,8 +223,11 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
 
 
 def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
-    """In which types, those of operands, the products multiply, by their share of the FLOPs, where
-    that is known.
+    """Return tags about the operand types of matrix products; none if the types are unknown.
+
+    Args:
+        types: Operand type -> share of the products' FLOPs.
+        precision: Precision of the point.
     """
     if not types:
         return {}
@@ -226,8 +241,10 @@ def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]
 
 
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
-    """What the run holds beside its timing, and how far the profiler changed the step. The extra
-    `limited` says that under another limit of time or memory there may be room for the profile.
+    """Return tags about the profile, and the degree to which the profiler changed the step.
+
+    The tag `extras` lists what the run holds in addition to its timing. The word `limited` in it
+    means that the profile may succeed with a higher limit of time or memory.
     """
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
@@ -247,8 +264,9 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
 
 
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
-    """Whether other work took cores in any phase of any process, and what; empty where the system
-    does not tell.
+    """Return tags about other work that took cores during any phase of any process.
+
+    Empty if the system does not report contention.
     """
     words = {
         **_DISTURBED,
@@ -268,7 +286,7 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
         ]
     reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
     tags = {"contended": str(bool(reasons)).lower()} if watched else {}
-    worst: dict[str, str] = {}  # of those that differ in their numbers alone
+    worst: dict[str, str] = {}  # the worst of the reasons that differ only in their numbers
     for reason in reasons:
         alike = _NUMBER.sub("", reason)
         worst[alike] = max(
@@ -306,7 +324,7 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
     if answer and isinstance(profile := answer.profile, Profile):
-        # The trace stands under the path where TensorBoard looks for it.
+        # TensorBoard looks for the trace under this path.
         artifacts |= {f"{name}.json": plain(getattr(profile, name)) for name in _TABLES}
         artifacts |= {
             f"trace/{path}": {"base64": content} for path, content in profile.trace.items()
@@ -362,8 +380,12 @@ def _describe_steps(
 
 @dataclass(frozen=True)
 class Headline:
-    """The one number of a run that a line shows, in its unit; `ends` of its 95% interval, None
-    where it has none.
+    """The main number of a run, for display in one line.
+
+    Attributes:
+        value: The number.
+        unit: Its unit.
+        ends: Ends of its 95% interval; None if it has no interval.
     """
 
     value: float
@@ -371,8 +393,9 @@ class Headline:
     ends: tuple[float, float] | None
 
     def relative(self) -> str:
-        """Half of the interval as a share of the value: "2.1%"; beyond ten times the value it says
-        no more.
+        """Return the half-width of the interval as a share of the value, such as "2.1%".
+
+        Shares of ten or more are shown as ">1000%".
         """
         if not self.ends:
             return "-"
@@ -380,14 +403,14 @@ class Headline:
         return f"{share:.1%}" if share < _WIDEST else f">{_WIDEST:.0%}"
 
     def describe_interval(self) -> str:
-        """The interval's ends as text: "95% interval 1,198 to 1,270"."""
+        """Return the interval's ends as text, such as "95% interval 1,198 to 1,270"."""
         if not self.ends:
             return "no 95% interval"
         low, high = self.ends
         return f"95% interval {rounded(low)} to {rounded(high)}"
 
     def number(self) -> str:
-        """The value without its unit: "1,235"."""
+        """Return the value without its unit, such as "1,235"."""
         return rounded(self.value)
 
     def __str__(self) -> str:
@@ -395,12 +418,21 @@ class Headline:
 
 
 def headline(metrics: Mapping[str, float], *, steps: bool = False) -> Headline | None:
-    """What the run was measured for, or, of its timed `steps` alone, tokens or examples a second;
-    None without any.
+    """Return the main number of a run.
+
+    Args:
+        metrics: Metrics of the run.
+        steps: Whether to consider only the timed steps, in tokens or examples per second.
+
+    Returns:
+        The first metric that a kind of work declares as its headline, otherwise the rate of the
+        steps. None if the run has neither.
     """
+    # Kinds of work with the highest order come first: a point under load also has timed steps.
     works = sorted(
-        WORKLOADS.values(), key=lambda work: -work.order
-    )  # a point under load has timed steps too
+        WORKLOADS.values(),
+        key=lambda work: -work.order,
+    )
     for units in [
         *(work.role(ResultDescription).headlines for work in works if not steps),
         *(work.role(ResultDescription).rates for work in works),

@@ -1,9 +1,8 @@
-"""`python run.py`: measure the points of this folder on this machine, which needs Python and the
-engines' packages.
+"""Measure the points of this folder on this machine: `python run.py`.
 
-A point that has a result is passed over, so the same command goes on after an interruption. Where
-the folder was made (`elsewhere=FOLDER`, docs/how-to/engines.md), `python -m paradnn.sync FOLDER` logs the
-results.
+It needs Python and the packages of the engines. Points that have a result are skipped, so the same
+command continues after an interruption. On the machine that made the folder (`elsewhere=FOLDER`,
+docs/how-to/engines.md), `python -m paradnn.sync FOLDER` logs the results.
 """
 
 import json
@@ -26,7 +25,7 @@ FOLDER = Path(__file__).absolute().parent
 
 
 def main() -> None:
-    """Measure what has no result yet."""
+    """Measure the points that have no result yet."""
     with WorkerPool(limit=1) as pool:
         for path in sorted(FOLDER.glob("asked-*.json")):
             name = path.stem.replace("asked", "point")
@@ -40,7 +39,8 @@ def main() -> None:
             entry = OpenPoint(point, environment, None, claim, tags, step_costs(point))
             key = WorkerKey.of(
                 replace(point, software=Software())
-            )  # this interpreter, whatever converted the model
+                # Use this interpreter, whichever converted the model.
+            )
             while not entry.is_complete:
                 begun = time.time()
                 request = {**entry.request(), "artefact": str(path.with_suffix(".npz"))}

@@ -1,8 +1,11 @@
-"""Two points that take turns on one machine: both are built, then a block of the one follows a
-block of the other. What the machine does to one block it does to its neighbour a moment later, so
-most of what differs between whole processes cancels in their ratio (duet benchmarking: Bulej et
-al., ICPE 2020). A side says where its turn ends (`paradnn.worker.turns`), and is stopped until the
-next one: no pool of threads of its own spins meanwhile.
+"""Turns of two points on one machine: a block of one point follows a block of the other.
+
+Both points are built first. The machine disturbs a block and its neighbor in similar ways. Most of
+the differences between whole processes therefore cancel in the ratio of the two points (duet
+benchmarking: Bulej et al., ICPE 2020).
+
+A side reports the end of its turn (`paradnn.worker.turns`). The driver stops its processes until
+its next turn, so that its thread pools do not spin in the meantime.
 """
 
 import contextlib
@@ -18,20 +21,21 @@ from paradnn.config.point import Point
 from paradnn.core.scratch import Scratch
 from paradnn.session.run_records import RunRecords
 
-HasEnded = Callable[[], bool]  # whether a side's process has ended, whatever became of it
-_LOOK = 0.2  # seconds between two looks at whether a side has ended before its time
+HasEnded = Callable[[], bool]  # reports whether a side's process has ended, whatever its outcome
+_LOOK = 0.2  # seconds between two checks for a premature end of a side
 
 
 def takes_turns(point: Point) -> bool:
-    """Whether blocks of a point can stand between those of another: while it waits it must not
-    compute, nor hold a device of which the other needs the memory.
+    """Return whether blocks of the point can alternate with those of another point.
+
+    A waiting point must neither compute nor hold memory of a device that the other one needs.
     """
     alone = point.devices == point.hosts == 1 and point.data.name == "synthetic"
     return alone and point.platform.name == "cpu" and point.workload.role(RunRecords).can_take_turns
 
 
 class _Line:
-    """The driver's end of a side's socket, and the side's group of processes."""
+    """The driver's end of a side's socket, and the side's process group."""
 
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         connection.settimeout(timeout)
@@ -40,8 +44,11 @@ class _Line:
         self._group = int(self._told() or 0)
 
     def turn(self) -> float | None:
-        """Let the side run until it says that its turn is over: what it says; None where it ended
-        instead.
+        """Let the side run for one turn.
+
+        Returns:
+            The value in seconds that the side reports at the end of its turn; None if the side
+            ended instead.
         """
         self._signal(signal.SIGCONT)
         try:
@@ -54,7 +61,7 @@ class _Line:
         return seconds
 
     def close(self) -> None:
-        """There are no more turns."""
+        """Close the connection and let the side continue without turns."""
         with contextlib.suppress(OSError):
             self._lines.close()
         self._connection.close()
@@ -73,9 +80,17 @@ class _Line:
 
 
 class BlockTurns(contextlib.ExitStack):
-    """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that
-    `orders` says. A turn that takes longer than `timeout` s is a side's last. `pairs` are seconds a
-    step, first side and second, of blocks that ran one right after the other.
+    """Turns of two points, until both have the required time and number of blocks.
+
+    Args:
+        orders: Yields the order of the two sides in each round.
+        seconds: Minimum total duration of each side's turns in seconds.
+        blocks: Minimum number of rounds.
+        timeout: Maximum duration of a turn in seconds. A turn that exceeds it is the side's last.
+
+    Attributes:
+        pairs: Seconds per step of the first and the second side, for blocks that ran one
+            directly after the other.
     """
 
     def __init__(
@@ -102,18 +117,22 @@ class BlockTurns(contextlib.ExitStack):
         return self
 
     def path(self, side: int) -> str:
-        """Where a side's worker waits for its turn."""
+        """Return the path of the socket on which a side's worker waits for its turn."""
         return str(self._folder / str(side))
 
     def play(self, ended: Sequence[HasEnded]) -> None:
-        """Give turns until there are enough; what a side does after its blocks it does alone, too."""
+        """Give turns until there are enough blocks, then let the sides finish one after the other.
+
+        Args:
+            ended: A function per side that returns whether its process has ended.
+        """
         lines: dict[int, _Line] = {}
         for side in next(self._orders):
             line = self._accept(side, ended[side])
             if line:
                 if line.turn() is None:
                     line.close()
-                else:  # built and warm
+                else:  # the side is built and warmed up
                     lines[side] = line
         spent = [0.0, 0.0]
         blocks = 0
@@ -126,7 +145,8 @@ class BlockTurns(contextlib.ExitStack):
                 if seconds is None:
                     lines.pop(
                         side
-                    ).close()  # the other has its blocks alone: its run is one like any other
+                        # The other side continues alone; its run is valid like any other.
+                    ).close()
                     break
                 took[side] = seconds
                 spent[side] -= begun - (begun := time.perf_counter())
@@ -139,7 +159,11 @@ class BlockTurns(contextlib.ExitStack):
                 time.sleep(0.01)
 
     def _accept(self, side: int, ended: HasEnded) -> _Line | None:
-        """The call of a side's process; None where it ended without one."""
+        """Return the connection of a side's process.
+
+        Returns:
+            The connection; None if the process ended without one, or on a timeout.
+        """
         until = time.monotonic() + (self._timeout or math.inf)
         while not ended() and time.monotonic() < until:
             try:
