@@ -1,9 +1,10 @@
-"""What a point was measured on: hardware, software, state of the host. An allow-list, never the
-whole environment.
+"""Environment of a measurement: hardware, software and state of the host.
 
-`environment_id` is the hash of what two runs must share to be pooled: processor, cores, memory,
-accelerators and the versions of the software under test. Host name, load, governor and kernel are
-recorded beside it.
+The facts follow an allow-list; environment variables are never recorded as a whole.
+
+`environment_id` is the hash of the facts that two runs must share to be pooled. These are
+processor, cores, memory, accelerators and the versions of the software under test. Host name, load,
+governor and kernel are recorded in addition to it.
 """
 
 import contextlib
@@ -19,9 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-with contextlib.suppress(
-    ModuleNotFoundError
-):  # where an engine alone measures (`paradnn.session.run_elsewhere`)
+# psutil may be absent where an engine alone measures (`paradnn.session.run_elsewhere`).
+with contextlib.suppress(ModuleNotFoundError):
     import psutil
 
 from paradnn.config.identity import digest
@@ -36,7 +36,7 @@ from paradnn.core.versions import FRAMEWORKS, versions
 from paradnn.platform.commits import commit_of
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvidia_smi, read_text
 
-#: What the processor can do that changes how fast a step is.
+#: Processor features that affect the speed of a step.
 _ISA = {
     *(
         "avx",
@@ -52,16 +52,21 @@ _ISA = {
     *("asimd", "sve", "bf16"),
 }
 
-_SAFE_SHARE = 0.9  # of the free memory, which a point may take
+_SAFE_SHARE = 0.9  # share of the free memory that a point may take
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts of one host and one software stack; `device` is what a person calls the platform.
+    """Facts of one host and one software stack.
 
-    `packages` is all that a made stack has installed, name==version; it is kept in a file of its
-    own. `findings` are those of `python -m paradnn.check`: settings change from day to day, so they
-    are no part of the id.
+    Attributes:
+        device: Readable name of the platform.
+        hardware: Facts about processor, memory and accelerators.
+        software: Package -> version.
+        host: State of the host, which does not affect the identifier.
+        packages: All packages of a made stack, as name==version; stored in a separate file.
+        findings: Findings of `python -m paradnn.check`. They do not affect the identifier, because
+            settings change from day to day.
     """
 
     device: str
@@ -77,7 +82,7 @@ class Environment:
         return digest({"hardware": self.hardware, "software": self.software})
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for the run's artifact."""
+        """Return all facts but the packages, for the run's artifact."""
         found = {"environment_id": self.environment_id, **asdict(self)}
         del found["packages"]
         return found
@@ -86,8 +91,12 @@ class Environment:
 def describe_environment(
     platform_name: str, software: Mapping[str, str], packages: tuple[str, ...] = ()
 ) -> Environment:
-    """The environment of this host with the given software versions, as seen from one kind of
-    platform.
+    """Return the environment of this host.
+
+    Args:
+        platform_name: Kind of platform: "cpu", "gpu" or "tpu".
+        software: Package -> version of the software under test.
+        packages: All packages of a made stack, as name==version.
     """
     hardware: dict[str, Any] = dict(_processor())
     device = (
@@ -110,18 +119,18 @@ _host_findings = functools.cache(host_findings)
 
 
 def missing_device(platform_name: str) -> str | None:
-    """Why there can be no such device here, in a few words; None where there is one, or may be one."""
+    """Return briefly why this machine has no such device; None if it has or may have one."""
     if sys.platform != "linux" or platform_name == "cpu":
         return None
     if platform_name == "gpu":
-        # Boards of other makers, and of NVIDIA where its program is not installed, show as device
-        # files.
+        # Other vendors' boards appear as device files; so do NVIDIA's if `nvidia-smi` is not
+        # installed.
         there = bool(_nvidia()) or any(
             Path(f"/dev/{name}").exists() for name in ("nvidiactl", "kfd", "dxg")
         )
     else:
-        # TensorFlow and JAX set TPU_ML_PLATFORM in every process that imports them, with a TPU or
-        # without.
+        # TensorFlow and JAX set TPU_ML_PLATFORM in every process that imports them, even without a
+        # TPU.
         there = any(
             name.startswith("TPU_") and not name.startswith("TPU_ML_PLATFORM")
             for name in os.environ
@@ -133,7 +142,7 @@ def missing_device(platform_name: str) -> str | None:
 
 
 def available_memory() -> int:
-    """Return the bytes that can be taken without swapping, within limits of control groups."""
+    """Return the bytes that can be taken without swapping, within the limits of control groups."""
     available = int(psutil.virtual_memory().available)
     headroom = memory_headroom_bytes()
     if headroom is None:
@@ -142,8 +151,9 @@ def available_memory() -> int:
 
 
 def memory_limit(point: Point) -> int:
-    """Bytes of host memory that `point` may take now: what it asks for, else a safe share of what
-    is free.
+    """Return the bytes of host memory that `point` may take now.
+
+    This is the point's own limit, by default a safe share of the free memory.
     """
     given = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
     if given is not None:
@@ -152,7 +162,15 @@ def memory_limit(point: Point) -> int:
 
 
 def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
-    """Why a point is out of memory by arithmetic alone; None where it is to be tried."""
+    """Return why a point is out of memory according to its lower bound; None if it must be tried.
+
+    Only points on a CPU that set `measure.predict_oom` are predicted.
+
+    Args:
+        point: The point.
+        costs: Costs of its step, with the lower bound of memory on all hosts together.
+        limit: Memory limit per host in bytes; None means no limit.
+    """
     bound = costs.memory_lower_bound_bytes / point.hosts
     if (
         point.platform.name != "cpu"
@@ -166,22 +184,29 @@ def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
 
 @functools.cache
 def software_versions(python: str, framework: str) -> Mapping[str, str]:
-    """Versions that the interpreter `python` has installed, read without importing the framework.
+    """Return the versions that an interpreter has installed, without importing the framework.
 
-    Raises ConfigError when the framework is not there, WorkerError when the interpreter does not
-    run.
+    Args:
+        python: Path of the interpreter.
+        framework: Name of the framework.
+
+    Raises:
+        ConfigError: If the framework is not installed, or the interpreter cannot be started.
+        WorkerError: If the interpreter cannot describe itself.
     """
     if python == sys.executable:
         return _require(versions(framework), framework, python)
-    # As text: on the interpreter's path, the folder of this package would show it this
-    # environment's distributions.
+    # Pass the source as text. With this package's folder on its path, the interpreter would also
+    # see the distributions of this environment.
     code = f"{inspect.getsource(worker_versions)}\nimport json\nprint(json.dumps(versions({framework!r})))"
     try:
         for _ in range(3):
             done = subprocess.run(
                 [python, "-c", code], capture_output=True, text=True, timeout=120, check=False
             )
-            if done.returncode >= 0:  # else it was killed, which says nothing of it
+            if (
+                done.returncode >= 0
+            ):  # otherwise a signal killed it, which is no evidence about the interpreter
                 break
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         remedy = "give the path of a Python interpreter"
@@ -202,7 +227,7 @@ def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[s
     entry = FRAMEWORKS[framework]
     for package, extra in ((entry.package, entry.extra), ("keras", "")):
         if not any(name.startswith(package) for name in found):
-            # What this project's own interpreter lacks is one of its extras.
+            # A package that ParaDnn's own interpreter lacks belongs to one of ParaDnn's extras.
             if python == sys.executable and extra:
                 wanted = f"'paradnn[{extra}]'"
             else:
@@ -216,7 +241,7 @@ def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[s
 
 @functools.cache
 def _processor() -> Mapping[str, Any]:
-    # Size of each level that the first core sees, as Linux has it.
+    # Sizes of the cache levels of the first core, as Linux reports them.
     caches = {}
     kinds = {"Data": "d", "Instruction": "i"}
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
@@ -238,14 +263,14 @@ def _processor() -> Mapping[str, Any]:
 
 
 def _cpuinfo(*heads: str) -> str:
-    """What the first row says that begins with one of these; empty where there is none."""
+    """Return the value of the first row that begins with one of the heads, or an empty string."""
     rows = read_text(Path("/proc/cpuinfo")).splitlines()
     return next((row.partition(":")[2].strip() for row in rows if row.startswith(heads)), "")
 
 
 @functools.cache
 def _nvidia() -> tuple[Mapping[str, str], ...]:
-    """Name, memory and driver of each NVIDIA device; none where `nvidia-smi` is not there."""
+    """Return name, memory and driver of each NVIDIA device; empty without `nvidia-smi`."""
     rows = nvidia_smi("gpu", "name", "memory.total", "driver_version")
     return tuple(
         {"name": name, "memory": f"{memory} MiB", "driver": driver} for name, memory, driver in rows
@@ -269,8 +294,9 @@ def _host() -> Mapping[str, Any]:
 
 
 def _git_commit() -> str:
-    """Commit of this checkout, with a mark where files are changed; an installed package is in no
-    checkout.
+    """Return the commit of this checkout, with a mark if files are modified.
+
+    Returns "unknown" for an installed package, which has no checkout.
     """
     with contextlib.suppress(OSError, ParadnnError):
         if CHECKOUT is not None:

@@ -1,12 +1,14 @@
-"""What manufacturers say their parts can do: peak arithmetic by precision, memory bandwidth,
-memory.
+"""Manufacturers' specifications: peak arithmetic rates by precision, memory bandwidth, memory size.
 
-The table `specifications.csv` has a row a part: rates in TFLOP/s, of float32 outside the tensor
-cores, of float16 and bfloat16 inside them where it has those, bandwidth in GB/s, memory in GiB.
-They are of dense products without structured sparsity, at boost clock (CPUs: cores x base clock x
-float32 FLOP a cycle, 64 with two FMA units of 512 bits, 32 with two of 256 bits), of one device (a
-package, a board or a socket) unless the name says otherwise. A part or a precision that is not
-there is unknown, and stays so: nothing is guessed from a similar one.
+The table `specifications.csv` has one row per part. Rates are in TFLOP/s, bandwidth in GB/s, and
+memory in GiB. The rate of float32 applies outside the tensor cores. Those of float16 and bfloat16
+apply inside them if the part has any.
+
+Rates are those of dense products without structured sparsity, at boost clock. Those of CPUs are
+cores x base clock x float32 FLOP per cycle: 64 with two 512-bit FMA units, 32 with two 256-bit
+units. All values are per device (a package, a board or a socket) unless the name says otherwise.
+
+A part or a precision that the table lacks is unknown. It is never inferred from a similar part.
 """
 
 import re
@@ -18,11 +20,18 @@ from paradnn.core.tables import rows
 
 @dataclass(frozen=True)
 class Hardware:
-    """One part. `peak_flops`: precision -> FLOP/s; `bandwidth` in B/s; `memory_bytes`; None where
-    no source says.
+    """Specification of one part; None means that no source states the value.
 
-    `aliases` are lower-case parts of the names under which frameworks and systems report it; the
-    longest that occurs in a name decides. `source` names the publication of the numbers.
+    Attributes:
+        name: Name of the part.
+        kind: Kind of platform, such as "cpu" or "gpu".
+        peak_flops: Precision -> FLOP/s; precisions without a source are absent.
+        bandwidth: Memory bandwidth in B/s.
+        memory_bytes: Memory size in bytes.
+        source: Publication of the numbers.
+        aliases: Lower-case substrings of the names that frameworks and systems report. The longest
+            alias that occurs in a name decides.
+        cores: Number of cores of a CPU.
     """
 
     name: str
@@ -53,17 +62,20 @@ def _part(row: Mapping[str, str]) -> Hardware:
 
 HARDWARE = tuple(map(_part, rows(__file__)))
 
-#: What follows the name of a part that is another one: other clocks, other memory, another board.
+#: Suffixes that denote a different part, with other clocks, other memory or another board.
 _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|mobile))"
 
 
 def find_hardware(device: str, cores: int | None = None) -> Hardware | None:
-    """The part that a device's name speaks of, such as "NVIDIA H200" or "TPU v2"; None where it is
-    not known.
+    """Return the part with the given device name; None if it is unknown.
 
-    A CPU is found only with all cores of one socket: a virtual machine with some of them has
-    another peak, which is not specified. `cores` is how many the host has; without it the device's
-    name must end in them, as in stored runs.
+    A CPU is found only with all cores of one socket. A virtual machine with some of the cores has
+    another peak, which is not specified.
+
+    Args:
+        device: Name of a device, such as "NVIDIA H200" or "TPU v2".
+        cores: Number of cores of the host. By default the device's name must end with it, as in
+            stored runs.
     """
     text = device.lower()
     if re.search(r"\bmig\b", text):  # a slice of a board

@@ -1,11 +1,15 @@
-"""Software stacks: interpreters with the framework of a given version, made on first use.
+"""Software stacks: interpreters with a framework of a given version, made on first use.
 
-A stack is a Python version and requirements, named in conf/software. uv makes it once, outside the
-repository, in a folder beside its place and renamed when it is complete, so that what is there is
-whole. A second driver that wants the same stack waits and finds it made; what a driver uses is not
-removed: a lock file beside the stacks is held together by those who use one, and alone by who makes
-or removes it. What uv prints may hold the address and the password of a package index: of all that,
-one line is kept, and of an address in it the host alone.
+A stack is a Python version and a list of requirements, named in conf/software. uv makes it once,
+outside the repository. The folder gets its final name only when it is complete, so that no stack is
+partial.
+
+A lock file per stack coordinates drivers. Users of a stack hold it shared; a driver that makes or
+removes the stack holds it exclusively. A second driver that needs the same stack therefore waits
+until it is made, and no stack in use is removed.
+
+The output of uv may contain the address and the password of a package index. It is reduced to one
+line, and any address in it to its host.
 """
 
 import contextlib
@@ -34,9 +38,9 @@ from paradnn.core.words import without_secrets
 
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"
-_TIMEOUT = 3600.0  # seconds that uv may take
-_PAUSE = 0.2  # seconds between two looks at a lock
-#: Variables that would lead uv to another place than the one it is given.
+_TIMEOUT = 3600.0  # time limit of uv in seconds
+_PAUSE = 0.2  # seconds between two attempts to take a lock
+#: Variables that would direct uv to another environment than the given one.
 _MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _UNREACHED = (
     "Connection",
@@ -47,8 +51,8 @@ _UNREACHED = (
     "tcp connect error",
 )
 _LONGEST = 300
-#: What an interpreter has installed, from the distributions' own metadata: nothing of it is
-#: imported.
+#: Program that prints an interpreter's version and packages. It reads the metadata of
+#: distributions without importing them.
 _DESCRIBE = """
 import importlib.metadata, json, platform
 versions = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
@@ -61,7 +65,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stack:
-    """What a stack is to be; where it lives follows from that."""
+    """Specification of a stack, which determines its location.
+
+    Attributes:
+        name: Name in conf/software.
+        python_version: Version of Python, such as "3.12".
+        requirements: Sorted requirements, in the form of pip.
+    """
 
     name: str
     python_version: str
@@ -69,7 +79,7 @@ class Stack:
 
     @classmethod
     def of(cls, software: Software) -> Self | None:
-        """The stack that `software` asks for; None where it names an interpreter that is there."""
+        """Return the stack that `software` requests; None if it names an existing interpreter."""
         if not software.requirements:
             return None
         requirements = sorted(" ".join(entry.split()) for entry in software.requirements)
@@ -78,30 +88,30 @@ class Stack:
 
     @property
     def key(self) -> str:
-        """Its folder's name; another requirement or another kind of machine is another stack."""
+        """Name of the folder; other requirements or another kind of machine give another key."""
         parts = [self.python_version, self.requirements, sys.platform, platform.machine()]
         return f"{_slug(self.name)}-{digest(parts)}"
 
     @property
     def folder(self) -> Path:
-        """Where it is or will be."""
+        """Path of the stack, which may not exist yet."""
         return _stacks_folder() / self.key
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of the stack's interpreter."""
         return self.folder / "bin" / "python"
 
 
 def _stacks_folder() -> Path:
-    """The folder of all stacks: $XDG_CACHE_HOME/paradnn/stacks, by default in ~/.cache."""
+    """Return the folder of all stacks: $XDG_CACHE_HOME/paradnn/stacks, by default in ~/.cache."""
     given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "stacks"
 
 
 @cache
 def interpreter_of(software: Software) -> str:
-    """The path of the interpreter under test; that of a stack need not be there yet."""
+    """Return the path of the interpreter under test; that of a stack may not exist yet."""
     stack = Stack.of(software)
     if stack:
         return str(stack.python)
@@ -110,10 +120,17 @@ def interpreter_of(software: Software) -> str:
 
 @contextlib.contextmanager
 def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
-    """The packages, name==version, of a stack that is ready and stays for as long; made first where
-    it is not there or not as it was made. `say` gets what takes long.
+    """Make a stack if it is missing or modified, and protect it from removal in this context.
 
-    Raises WorkerError with the last line of uv.
+    Args:
+        stack: The stack.
+        say: Prints a message to the user before a long operation.
+
+    Yields:
+        The packages of the stack, as name==version.
+
+    Raises:
+        WorkerError: If the stack cannot be made; the message has uv's output on one line.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -124,13 +141,19 @@ def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
 
 
 def find_stack(stack: Stack) -> tuple[str, ...] | None:
-    """The packages of a stack that is there as it was made; None where one would be made first."""
+    """Return the packages of a complete and unmodified stack; None if it must be made first."""
     packages, problem = _check(stack)
     return None if problem else packages
 
 
 def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
-    """The packages of the stack, which is there and locked against removal when this returns."""
+    """Return the packages of the stack, which is then complete and locked against removal.
+
+    Args:
+        stack: The stack.
+        lock: Descriptor of its lock file.
+        say: Prints a message to the user before a long operation.
+    """
     told = False
     while True:
         if _holds(lock, fcntl.LOCK_SH):
@@ -154,7 +177,7 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _lock_of(key: str) -> Iterator[int]:
-    """A descriptor of the file that is locked for a stack; whatever it holds is let go in the end."""
+    """Open the lock file of a stack, and release any lock on it at the end."""
     folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -165,7 +188,7 @@ def _lock_of(key: str) -> Iterator[int]:
 
 
 def _holds(lock: int, kind: int) -> bool:
-    """Whether a lock could be taken at once, in place of what is held of it."""
+    """Try to replace the current lock by one of `kind` without waiting; return whether it worked."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -174,7 +197,7 @@ def _holds(lock: int, kind: int) -> bool:
 
 
 def _marker(folder: Path) -> dict[str, Any] | None:
-    """What was written of a stack when it was complete; None where it is not."""
+    """Return the description stored when the stack was complete; None if it is incomplete."""
     try:
         found: dict[str, Any] = json.loads((folder / _MARKER).read_text())
     except (OSError, ValueError):
@@ -183,7 +206,7 @@ def _marker(folder: Path) -> dict[str, Any] | None:
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
-    """The packages of a stack that is as it was made; else why it is not."""
+    """Return the packages of a stack, and why it cannot be used (empty if it is as it was made)."""
     marker = _marker(stack.folder)
     if marker is None:
         return (), "is incomplete"
@@ -196,11 +219,15 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 
 def _make(stack: Stack, lock: int) -> None:
-    """Make the stack beside its place and move it there; what a killed driver left there goes.
-    Raises WorkerError.
+    """Make the stack in a temporary folder and rename it; remove leftovers of killed drivers first.
 
-    `lock` is a descriptor that uv inherits: should this process be killed, it holds until uv has
-    exited.
+    Args:
+        stack: The stack.
+        lock: Descriptor of the lock file, which uv inherits. If this process is killed, the lock
+            remains until uv has exited.
+
+    Raises:
+        WorkerError: If uv is not installed or fails.
     """
     try:
         from uv import find_uv_bin
@@ -233,7 +260,11 @@ def _make(stack: Stack, lock: int) -> None:
 
 
 def _describe(python: Path) -> dict[str, Any]:
-    """Version and packages of an interpreter; raises WorkerError where it does not run."""
+    """Return version and packages of an interpreter.
+
+    Raises:
+        WorkerError: If the interpreter does not run.
+    """
     command = [str(python), "-I", "-c", _DESCRIBE]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -248,7 +279,11 @@ def _slug(name: str) -> str:
 
 
 def named_stack(name: str) -> Stack:
-    """The stack of conf/software/NAME.yaml."""
+    """Return the stack of conf/software/NAME.yaml.
+
+    Raises:
+        ConfigError: If the name is unknown, or names an interpreter that exists already.
+    """
     if name not in (names := option_names("software")):
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
     stack = Stack.of(read(Software, option_content("software", name), "software"))
@@ -260,7 +295,7 @@ def named_stack(name: str) -> Stack:
 
 
 def list_stacks() -> Iterator[str]:
-    """A line for every stack that conf/software names or that was made."""
+    """Yield a line for every stack that conf/software names or that was made."""
     known = set()
     for name in option_names("software"):
         with contextlib.suppress(ConfigError):
@@ -287,7 +322,11 @@ def _state(folder: Path) -> str:
 
 
 def remove_stacks(name: str) -> Iterator[str]:
-    """Remove every stack of that name; raises WorkerError for one that is in use."""
+    """Remove every stack with the given name, and yield a line for each.
+
+    Raises:
+        WorkerError: If a stack is in use.
+    """
     pattern = re.compile(rf"({re.escape(_slug(name))}-[0-9a-f]{{16}})({re.escape(_MAKING)}\d+)?")
     matching = [
         (folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))
@@ -303,7 +342,11 @@ def remove_stacks(name: str) -> Iterator[str]:
 
 
 def _run(command: Sequence[str], lock: int) -> None:
-    """Run uv; whatever ends the wait ends it and all that it started. Raises WorkerError."""
+    """Run uv; if the wait ends early, kill uv and all processes that it started.
+
+    Raises:
+        WorkerError: If uv fails or exceeds its time limit.
+    """
     environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING}
     pipes: dict[str, Any] = {
         "stdin": subprocess.DEVNULL,
@@ -333,10 +376,10 @@ def _run(command: Sequence[str], lock: int) -> None:
 
 
 def _problem(output: str) -> str:
-    """Why it failed, on one line: all that uv said, which when quiet says nothing else.
+    """Return the reason of a failure on one line, from the whole output of uv in quiet mode.
 
-    Versions of uv break their words into lines and draw between them, each in its own way: letters
-    and ASCII stay.
+    Versions of uv break lines at different places and draw different characters between them. Only
+    word characters and printable ASCII are kept. Addresses are reduced to their host.
     """
     text = " ".join(
         re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()

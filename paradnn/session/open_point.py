@@ -32,7 +32,7 @@ class ProgressPrinter:
 
     Args:
         work: Kind of work, which formats messages and extracts metrics.
-        tell: Stores new metric snapshots.
+        tell: Callback that stores new metric snapshots.
     """
 
     def __init__(self, work: RunRecords, tell: Callable[[Sequence[MetricSnapshot]], None]) -> None:

@@ -146,7 +146,7 @@ def make_record(measured: Measured) -> Record:
             for answer in measured.answers
             for problem in find_contradictions(point, costs, metrics, answer)
         ]
-        # The tags with which the run began hold the ceilings' note on emulation.
+        # Tags with which the run began take precedence. They hold the ceilings' note on emulation.
         tags = _measured_tags(measured) | tags
         speed = metrics.get("reference_speed")
         if speed:  # exclude the model's own effect on the kernel from the speed of the machine
@@ -213,7 +213,7 @@ def _measured_tags(measured: Measured) -> dict[str, str]:
         "reference_kernel": chosen_kernel(timings),
         "energy_source": timed[0].energy_source,
         "compile_note": "; ".join([*filter(None, [compiled[0].note]), *disturbed[:1]]) or None,
-        # `mlflow.log_table` writes the same value; the UI and `mlflow.load_table` find tables by it.
+        # Written as by `mlflow.log_table`, so that the UI and `mlflow.load_table` find the tables.
         "mlflow.loggedArtifacts": json.dumps(tables) if isinstance(profile, Profile) else None,
         **_contended_tags(measured.answers),
         **precision_tags(profiled or timed[0].product_types, precision),

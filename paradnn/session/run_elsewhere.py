@@ -39,7 +39,7 @@ def main() -> None:
             entry = OpenPoint(point, environment, None, claim, tags, step_costs(point))
             key = WorkerKey.of(
                 replace(point, software=Software())
-                # Use this interpreter, whichever converted the model.
+                # Use this interpreter, even if another one converted the model.
             )
             while not entry.is_complete:
                 begun = time.time()

@@ -1,8 +1,8 @@
 """Turns of two points on one machine: a block of one point follows a block of the other.
 
-Both points are built first. The machine disturbs a block and its neighbor in similar ways. Most of
-the differences between whole processes therefore cancel in the ratio of the two points (duet
-benchmarking: Bulej et al., ICPE 2020).
+Both points are built first. The machine affects a block and the next one, a moment later, in similar
+ways. Most of the differences between whole processes therefore cancel in the ratio of the two
+points (duet benchmarking: Bulej et al., ICPE 2020).
 
 A side reports the end of its turn (`paradnn.worker.turns`). The driver stops its processes until
 its next turn, so that its thread pools do not spin in the meantime.
@@ -21,7 +21,7 @@ from paradnn.config.point import Point
 from paradnn.core.scratch import Scratch
 from paradnn.session.run_records import RunRecords
 
-HasEnded = Callable[[], bool]  # reports whether a side's process has ended, whatever its outcome
+HasEnded = Callable[[], bool]  # whether a side's process has ended, with any outcome
 _LOOK = 0.2  # seconds between two checks for a premature end of a side
 
 
@@ -143,10 +143,8 @@ class BlockTurns(contextlib.ExitStack):
             for side in [side for side in next(self._orders) if side in lines]:
                 seconds = lines[side].turn()
                 if seconds is None:
-                    lines.pop(
-                        side
-                        # The other side continues alone; its run is valid like any other.
-                    ).close()
+                    # The other side continues alone; its run is valid like any other.
+                    lines.pop(side).close()
                     break
                 took[side] = seconds
                 spent[side] -= begun - (begun := time.perf_counter())
