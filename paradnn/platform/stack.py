@@ -188,7 +188,7 @@ def _lock_of(key: str) -> Iterator[int]:
 
 
 def _holds(lock: int, kind: int) -> bool:
-    """Try to replace the current lock by one of `kind` without waiting; return whether it worked."""
+    """Try to replace the current lock by one of `kind` at once; return whether it succeeded."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -101,8 +101,8 @@ class OpenPoint:
     def is_complete(self) -> bool:
         """Whether the point needs no further process.
 
-        This is so after a failure, or once the requested processes exist and the interval is narrow
-        enough or the maximum number of processes is reached.
+        A failure completes the point. Otherwise it needs the requested number of processes. After
+        that, a goal for the interval may need more, up to the maximum number of processes.
         """
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"

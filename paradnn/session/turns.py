@@ -1,8 +1,8 @@
 """Turns of two points on one machine: a block of one point follows a block of the other.
 
-Both points are built first. The machine affects a block and the next one, a moment later, in similar
-ways. Most of the differences between whole processes therefore cancel in the ratio of the two
-points (duet benchmarking: Bulej et al., ICPE 2020).
+Both points are built first. The machine affects a block and the next one, a moment later, in
+similar ways. Most of the differences between whole processes therefore cancel in the ratio of the
+two points (duet benchmarking: Bulej et al., ICPE 2020).
 
 A side reports the end of its turn (`paradnn.worker.turns`). The driver stops its processes until
 its next turn, so that its thread pools do not spin in the meantime.

@@ -108,8 +108,8 @@ _START_TIMEOUT = 300.0  # seconds in which the framework must be imported
 #: Limits of a child's reported standard error: last lines shown, and bytes searched for them.
 _STDERR_LINES = 60
 _STDERR_BYTES = 2**16
-#: Limits in bytes of one message, and of all messages about one point. A kept trace and the records
-#: of a million queries are smaller.
+#: Limits in bytes of one message, and of all messages about one point. A kept trace and the
+#: records of a million queries are smaller.
 _MOST_IN_LINE = 128 * 2**20
 _MOST_IN_ALL = 256 * 2**20
 
@@ -339,9 +339,8 @@ class Worker:
                 last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = self._process.wait(_GRACE)
-                    if (
-                        code < 0
-                    ):  # a signal is no evidence about the software: a new worker is started
+                    # A signal is no evidence about the software: a new worker is started.
+                    if code < 0:
                         self.reached_point = False
                         return (
                             "crash",
