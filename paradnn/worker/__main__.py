@@ -1,9 +1,9 @@
-"""`python -m paradnn.worker --framework tensorflow`: import the framework once, then fork a child
-for each point.
+"""`python -m paradnn.worker --framework tensorflow`: import once, fork a child per point.
 
-The import costs seconds and is paid once; the fork costs milliseconds and gives each point a
-process of its own: its own memory peak, no graph left over, and a crash that ends that child alone.
-No device is touched before the fork, since neither a GPU context nor a thread pool survives it.
+The worker pays for the import, which takes seconds, once. A fork takes milliseconds and gives each
+point its own process. The point thus has its own memory peak, inherits no graph, and a crash ends
+only that child. The worker touches no device before the fork, since neither a GPU context nor a
+thread pool survives it.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from paradnn.worker.fork_server import die_with_parent, serve
 
 
 def main() -> int:
-    """Serve points until standard input ends; 1 when the framework cannot be imported."""
+    """Serve points until standard input ends; return 1 if the framework cannot be imported."""
     parser = argparse.ArgumentParser(
         prog="python -m paradnn.worker", description=__doc__.splitlines()[0]
     )
@@ -31,21 +31,21 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)
-    # Whatever the framework prints goes to standard error: standard output is the protocol's.
+    # Output of the framework goes to standard error; standard output carries only the protocol.
     channel = EventWriter(os.dup(1))
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
         from paradnn.worker.request import answer_request
 
-        list(FAMILIES), list(WORKLOADS)  # found once, and not by every child
+        list(FAMILIES), list(WORKLOADS)  # load them once, not in every child
     except Exception as error:
         channel.send(Refused(f"{type(error).__name__}: {error}"))
         return 1
     if FRAMEWORKS[arguments.framework].backend == "tensorflow":
-        # AutoGraph leaves a file for each function where a child does not end by itself: in this
-        # folder, which goes with the worker. PyTorch keeps what is compiled once for a machine in
-        # the usual one.
+        # AutoGraph leaves a file per function if a child does not exit by itself. Keep them in this
+        # folder, which is removed with the worker. PyTorch caches compiled code for the machine, so
+        # it keeps the usual folder.
         tempfile.tempdir = os.getcwd()
     channel.send(Ready(PROTOCOL_VERSION))
     serve(channel, lambda point, report: answer_request(point, framework, report))

@@ -1,8 +1,10 @@
-"""What counts of late queries say of a percentile: standard library alone, for worker and driver.
+"""Confidence in percentiles from counts of late queries.
 
-Latencies of neighbouring queries resemble each other, since they waited in one queue. So many of
-them say as much as fewer independent ones; how many fewer, the scatter of batch means says (Law,
-Simulation Modeling and Analysis, 9.5.3).
+The module uses the standard library alone; the worker and the driver both import it.
+
+Latencies of neighbouring queries are correlated, since the queries waited in one queue. N
+correlated queries have the information of fewer independent ones. The scatter of batch means shows
+how many fewer (Law, Simulation Modeling and Analysis, 9.5.3).
 """
 
 import bisect
@@ -11,24 +13,26 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Numbers of batches whose means tell how correlated neighbours are, with (t quantile of one degree
-#: less / normal quantile)**2. A correlation that reaches beyond many short batches shows between
-#: few long ones.
+#: Numbers of batches whose means show the correlation of neighbours, each with
+#: (t quantile / normal quantile)**2, where t has one degree of freedom less than batches.
+#: A correlation that is longer than many short batches is visible between few long ones.
 _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}
-#: Terms of a continued fraction, and how near its value must be.
+#: Largest number of terms of the continued fraction, its relative tolerance, and the replacement of
+#: zero denominators.
 _TERMS = 100_000
 _NEAR = 1e-14
 _TINY = 1e-300
 
 
 def beta_share(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), a, b > 0: DLMF 8.17.22, by Lentz's
-    algorithm. Of a binomial count K of n trials with probability p it gives P(K <= k) = I_(1-p)(n -
-    k, k + 1).
+    """Return the regularised incomplete beta function I_x(a, b) for a, b > 0.
+
+    The formula is DLMF 8.17.22, evaluated by Lentz's algorithm. For a binomial count K of n trials
+    with probability p, P(K <= k) = I_(1-p)(n - k, k + 1).
     """
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
-    if x > (a + 1) / (a + b + 2):  # where the fraction converges fast
+    if x > (a + 1) / (a + b + 2):  # the fraction of the complement converges fast
         return 1 - beta_share(1 - x, b, a)
     log_front = (
         a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -52,9 +56,16 @@ def beta_share(x: float, a: float, b: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def required_in_time_queries(late: int, share: float, confidence: float) -> int:
-    """How many queries in time LoadGen asks for beside `late` late ones (its early stopping,
-    tolerance 0): the least h for which so few late queries among h + late would have a chance below
-    1 - confidence if no more than `share` (0.99 for the 99th percentile) of all were in time.
+    """Return the number of in-time queries that LoadGen requires for `late` late ones.
+
+    This is LoadGen's early stopping with tolerance 0. The result is the least h for which so few
+    late queries among h + late would have a probability below 1 - confidence if at most `share` of
+    all queries were in time.
+
+    Args:
+        late: The number of late queries.
+        share: The share of queries that must be in time: 0.99 for the 99th percentile.
+        confidence: The confidence in 0..1.
     """
     high = 1
     while not passes(high, late, share, confidence):
@@ -65,16 +76,20 @@ def required_in_time_queries(late: int, share: float, confidence: float) -> int:
 
 
 def passes(in_time: float, late: float, share: float, confidence: float) -> bool:
-    """Whether counts, which correlation may have made fractions, show `share` to be in time with
-    `confidence`.
+    """Return whether counts show with `confidence` that at least `share` of queries is in time.
+
+    Correction for correlation may have made the counts fractional.
     """
     return in_time > 0 and beta_share(share, in_time, late + 1) < 1 - confidence
 
 
 def events_factor(cumulative: Sequence[int]) -> float:
-    """By how much more the share of events among trials scatters than that of independent ones, at
-    least 1: the most that parts of several lengths show. `cumulative`: how many of the trials were
-    events up to each.
+    """Return the variance of the share of events relative to independent trials, at least 1.
+
+    It is the largest value over batches of several lengths.
+
+    Args:
+        cumulative: The number of events up to and including each trial.
     """
     total = len(cumulative)
     share = cumulative[-1] / total if total else 0.0
@@ -92,14 +107,23 @@ def events_factor(cumulative: Sequence[int]) -> float:
 
 
 def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int | None, int | None]:
-    """Places, from 0, in `count` sorted values between which their quantile `share` lies with 95%.
-    Order statistics of as many independent values as the `count` correlated ones are worth (count /
-    factor): the values below a quantile are binomial (Conover, Practical Nonparametric Statistics,
-    3.2). None: no value is that far.
+    """Return the 95% confidence interval of a quantile as ranks of sorted values.
+
+    The ranks are the order statistics of count / factor independent values, the effective size of
+    the `count` correlated ones. The number of values below a quantile is binomial (Conover,
+    Practical Nonparametric Statistics, 3.2).
+
+    Args:
+        count: The number of values.
+        share: The quantile in 0..1.
+        factor: The variance relative to independent values (`events_factor`).
+
+    Returns:
+        The ranks of both ends, from 0; None for an end that lies beyond all values.
     """
     worth = max(1.0, count / factor)
 
-    def below(rank: int) -> float:  # P(fewer than `rank` of them are below the quantile)
+    def below(rank: int) -> float:  # P(fewer than `rank` values are below the quantile)
         return beta_share(1 - share, worth - rank + 1, rank)
 
     ranks = range(1, math.floor(worth) + 1)

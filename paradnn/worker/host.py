@@ -1,5 +1,4 @@
-"""`python -m paradnn.worker.host --host ADDRESS`: let this host run processes of points that
-another host measures.
+"""`python -m paradnn.worker.host --host ADDRESS`: run processes for points of another host.
 
     node2$ PARADNN_HOSTS_KEY=... python -m paradnn.worker.host --host 10.0.0.2 --port 5000
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 \\
@@ -148,7 +147,7 @@ def _accept_client(listening: socket.socket, pending: dict[int, PendingConnectio
     try:
         connected, _ = listening.accept()
         client = PendingConnection(connected, time.monotonic())
-    except OSError:  # it has gone, or no descriptor is left
+    except OSError:  # the client is gone, or no file descriptor is left
         return
     if len(pending) == _MAX_PENDING:
         pending.pop(next(iter(pending))).connected.close()

@@ -1,9 +1,11 @@
-"""The other processes of a point that has several (`model=channel`): forked from its own, or on
-other hosts (`python -m paradnn.worker.host`), and gone with it.
+"""Further processes of a point that has several (`model=channel`).
 
-Each runs as many steps as it is asked for through a channel of its own. When one exits that should
-not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver
-reports it.
+The point's own process forks them, or they run on other hosts (`python -m paradnn.worker.host`).
+They end when the point's own process ends.
+
+Each process runs the requested number of steps, which it receives over its own channel. If one
+exits unexpectedly, the kernel kills the point's own process (SIGIO), even while that process is
+blocked. The driver reports the failure.
 """
 
 import contextlib
@@ -29,31 +31,39 @@ from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
-#: Seconds without any answer after which a peer counts as gone, that a process which failed leaves
-#: the point's own process to report it, and to wait for another's report once this one has failed.
+#: Seconds without a reply after which a peer counts as gone (_LONGEST). Seconds that a failed
+#: process leaves the point's own process to report the failure (_GRACE). Seconds to wait for another
+#: process's report after this process has failed (_REPORT_SECONDS).
 _LONGEST = 30.0
 _GRACE = 10.0
 _REPORT_SECONDS = 2.0
-#: Bytes that a message may have: the longest is a point with its environment variables.
+#: Largest message in bytes. The longest messages are points with their environment variables.
 _MOST_BYTES = 1 << 20
 
 LOOPBACK = "127.0.0.1"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Both parts of host:port, the brackets of an IPv6 address taken off: `[::1]:5000`."""
+    """Split host:port into its parts, without the brackets of an IPv6 address (`[::1]:5000`)."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def with_port(host: str, port: int) -> str:
-    """host:port, an IPv6 address in brackets."""
+    """Return host:port, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
-    """A socket that listens on `port`, 0 for a free one. Raises UnavailableError, naming `option`, where
-    it is taken.
+    """Return a socket that listens on a port.
+
+    Args:
+        port: The port; 0 for any free one.
+        host: The address to listen on.
+        option: The option that the error message proposes to change.
+
+    Raises:
+        UnavailableError: If the port is taken or cannot be listened on.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -70,7 +80,7 @@ def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socke
 
 
 class RankFailed(PointEnded):
-    """Another process of the group failed with an outcome of its own."""
+    """Failure of another process of the group, with its own outcome."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(outcome, reason)
@@ -80,14 +90,24 @@ class RankFailed(PointEnded):
         return str(self.args[1])
 
     def message(self) -> bytes:
-        """It as another process of the group raises it (`hear`)."""
+        """Return the message from which `hear` raises this failure in another process."""
         return encode({"outcome": self.outcome, "reason": str(self)})
 
 
 def hear(channel: Connection, kind: Any) -> Any:
-    """The next message, JSON that is read as a `kind` (`paradnn.core.channel`): nothing is
-    unpickled. Raises the RankFailed that the other side says, MessageError for anything else,
-    EOFError and OSError where the channel ends.
+    """Return the next message of a channel, parsed as a `kind`.
+
+    The message is JSON, read by `paradnn.core.channel`; nothing is unpickled.
+
+    Args:
+        channel: The channel to read.
+        kind: The expected type of the message.
+
+    Raises:
+        RankFailed: If the other side reports a failure.
+        MessageError: If the message is not a valid `kind`.
+        EOFError: If the channel is closed.
+        OSError: If the channel is broken.
     """
     content = read_json(channel.recv_bytes(_MOST_BYTES))
     if isinstance(content, dict) and set(content) == {"outcome", "reason"}:
@@ -96,22 +116,28 @@ def hear(channel: Connection, kind: Any) -> Any:
 
 
 def reply_timeout(point: Mapping[str, Any]) -> float:
-    """Seconds to wait for an answer: less than the driver waits for the point, so that the reason
-    names the peer.
+    """Return the seconds to wait for a reply.
+
+    They are fewer than the driver waits for the point, so that the reason names the peer.
     """
     return float(min(_LONGEST, 0.5 * point["measure"]["timeout"]))
 
 
 def silent(peer: str, seconds: float) -> RankFailed:
-    """The outcome of a peer that does not answer."""
+    """Return the failure of a peer that does not reply."""
     return RankFailed("timeout", f"{peer} did not answer within {seconds:g} s")
 
 
 @dataclass(frozen=True)
 class RemoteProcess:
-    """Process number `rank` of a point, on another host: host:port that is free for it, and the
-    address of this host as it is known there. Over `channel` it is sent the addresses at which all
-    find each other; `life` closes when either side exits.
+    """Process of a point on another host.
+
+    Attributes:
+        rank: The number of the process in its point.
+        address: host:port that is free for the process.
+        local: The address of this host as the other host sees it.
+        channel: Sends the process the addresses at which all processes find each other.
+        life: Descriptor of a connection that closes when either side exits.
     """
 
     rank: int
@@ -126,9 +152,13 @@ class RemoteProcess:
 
 
 class ProcessGroup:
-    """Processes 1 to `count` - 1 of a point; this one is number 0. `serve(rank, channel)` runs in
-    each of this host and returns when the channel closes; `elsewhere` are the last ones, on other
-    hosts, which are there already.
+    """Processes 1 to `count` - 1 of a point; the calling process is number 0.
+
+    Args:
+        count: The number of processes of the point.
+        serve: Runs in each further process of this host as `serve(rank, channel)`. It returns when
+            the channel closes.
+        elsewhere: The processes on other hosts, which have the highest ranks and exist already.
     """
 
     def __init__(
@@ -146,8 +176,8 @@ class ProcessGroup:
             point = os.getpid()
             pid = os.fork()
             if pid == 0:
-                # Those of earlier ranks too: a pipe that is open here would still send its signal
-                # when we close it.
+                # Close the pipes of earlier ranks too. A copy that stays open in this process would
+                # still send the parent its signal after the parent has closed the pipe.
                 for each in (life, *self._lives):
                     os.close(each)
                 run_rank(rank, point, child, [ours, *self.channels], serve)
@@ -160,7 +190,7 @@ class ProcessGroup:
             die_with(life)
 
     def failure(self) -> RankFailed | None:
-        """The failure that another process reports, waiting a moment for it."""
+        """Return the failure that another process reports within `_REPORT_SECONDS`."""
         deadline = time.monotonic() + _REPORT_SECONDS
         for channel in self.channels:
             try:
@@ -173,7 +203,7 @@ class ProcessGroup:
         return None
 
     def close(self) -> None:
-        """Kill the other processes; nothing more is asked of them."""
+        """Kill the other processes. The group is unusable afterwards."""
         for life in self._lives:
             os.close(life)
         for pid in self._pids:
@@ -184,8 +214,9 @@ class ProcessGroup:
 
 
 class GroupStep(Step):
-    """A step of all processes at once, of this one `step`, without a loss. Raises the RankFailed of
-    another process.
+    """Step that all processes run at once, without a loss; `step` is this process's part.
+
+    `run` raises the RankFailed of another process.
     """
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:
@@ -209,7 +240,7 @@ class GroupStep(Step):
 
 
 def serve_steps(channel: Connection, step: Step) -> None:
-    """Run as many steps as are asked for, until the channel closes."""
+    """Run the requested numbers of steps until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
             step.run(hear(channel, int))
@@ -217,9 +248,10 @@ def serve_steps(channel: Connection, step: Step) -> None:
 
 
 def die_with(life: int) -> None:
-    """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is
-    closed, over which nothing is sent: Python cannot, where a framework waits for one that is gone
-    and holds the interpreter's lock.
+    """Let the kernel kill this process by SIGIO when the other end of `life` closes.
+
+    `life` is a pipe or a connection that carries no data. Python code could not react, because a
+    framework may wait for the missing process while it holds the interpreter's lock.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
@@ -233,8 +265,14 @@ def run_rank(
     others: list[Connection],
     serve: Callable[[int, Connection], None],
 ) -> NoReturn:
-    """What a forked process does; it exits without the clean-up of the process that it was forked
-    from.
+    """Run a forked process, and exit without the clean-up of its parent.
+
+    Args:
+        rank: The number of the process in its point.
+        point: The id of the parent process.
+        channel: The channel to the parent.
+        others: Inherited channels, which this process closes.
+        serve: The work of the process.
     """
     code = 1
     try:
@@ -255,26 +293,33 @@ def run_rank(
         os._exit(code)
 
 
-# Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's
-# process connects to a server for each process that it wants there; both show that they know the
-# same key before anything else is read, and before the server forks: it sends a number, drawn at
-# random, and gets another with the proof for both (HMAC-SHA256), which it answers with its own.
-# Each side knows the other by the connection's address: no host's name is looked up. A second
-# connection ends each with the other (`die_with`).
+# Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's own
+# process opens one connection to a server for each process that it needs there. Both sides prove
+# that they have the same key before they read anything else, and before the server forks. The server
+# sends a random nonce. The client replies with its own nonce and a proof over both (HMAC-SHA256), and
+# the server replies with its own proof. Each side identifies the other by the address of the
+# connection; no host name is looked up. A second connection ends each process when the other ends
+# (`die_with`).
 
-#: The variable that holds the key of a server, and of those that may ask it.
+#: Environment variable with the key that a server and its clients share.
 KEY = "PARADNN_HOSTS_KEY"
-#: Bytes of the numbers that are drawn, and of a proof.
+#: Bytes of a nonce, and of a proof.
 _NONCE = 32
-#: Seconds of silence until the kernel asks whether the other host is there, between two such
-#: questions, and how many.
+#: TCP keep-alive: seconds of silence before the first probe, seconds between probes, and the number
+#: of unanswered probes after which the connection counts as closed.
 _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a server is asked for: process number `rank` of a point (a request's), with these
-    environment variables, that listens on `port`, 0: any that is free.
+    """Request for a process of a point, sent to a server.
+
+    Attributes:
+        protocol: The version of the protocol.
+        rank: The number of the process in its point.
+        port: The port to listen on; 0 for any free one.
+        environ: Environment variables of the process.
+        point: The point as in a request to a worker.
     """
 
     protocol: int
@@ -285,9 +330,18 @@ class Asked:
 
 
 def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> list[RemoteProcess]:
-    """Those of `count` processes that are on other hosts, waiting to begin: each host has as many,
-    this one the first of them. `port`: the first that each host's processes listen on, 0 for free
-    ones. Raises UnavailableError, RankFailed.
+    """Start the processes of a point that run on other hosts; they wait to begin.
+
+    Every host runs the same number of processes. This host runs the first of them.
+
+    Args:
+        point: The point as in a request to a worker.
+        count: The number of processes of the point on all hosts.
+        port: The first port that the processes of each host listen on; 0 for free ports.
+
+    Raises:
+        UnavailableError: If a server cannot be reached or has another key.
+        RankFailed: If a server fails or does not reply.
     """
     hosts = int(point.get("hosts", 1))
     if hosts == 1:
@@ -321,7 +375,7 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
             _prove(connected, key, address, patience)
             channel = Connection(connected.detach())
         finally:
-            connected.close()  # what is detached stays open
+            connected.close()  # a detached socket stays open
         channel.send_bytes(encode(asked))
         if not channel.poll(patience):
             raise silent(f"the server at {address}", patience)
@@ -341,7 +395,13 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
 
 
 def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
-    """Show that this side has the key, and see that the other has. Raises AuthenticationError."""
+    """Prove that this side has the key, and verify the proof of the other side.
+
+    Raises:
+        AuthenticationError: If the other side has another key.
+        EOFError: If the other side closes the connection.
+        RankFailed: If the other side does not reply in time.
+    """
     connected.settimeout(patience)
     try:
         nonce = _receive(connected)
@@ -359,7 +419,7 @@ def _prove(connected: socket.socket, key: bytes, address: str, patience: float) 
 
 
 def _receive(connected: socket.socket) -> bytes:
-    """As many bytes as a proof has, fewer where the other side ends before."""
+    """Receive the number of bytes of a proof, or fewer if the connection ends earlier."""
     data = b""
     while len(data) < _NONCE and (part := connected.recv(_NONCE - len(data))):
         data += part
@@ -371,8 +431,11 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 class PendingConnection:
-    """A connection to a server, until its other end has shown the key: nothing here waits. `since`:
-    when it came.
+    """Connection whose client has not shown the key to this server yet. No method waits.
+
+    Attributes:
+        connected: The socket of the connection.
+        since: The time at which the client connected.
     """
 
     def __init__(self, connected: socket.socket, since: float) -> None:
@@ -384,8 +447,11 @@ class PendingConnection:
         connected.send(self._own)  # fits any buffer
 
     def is_known(self, key: bytes) -> bool:
-        """Whether what it has said shows the key; False as long as that is open. Raises
-        AuthenticationError where it has another, and OSError where it is gone.
+        """Return whether the received bytes prove the key; False while they are incomplete.
+
+        Raises:
+            AuthenticationError: If the client has another key.
+            OSError: If the client is gone.
         """
         part = self.connected.recv(2 * _NONCE - len(self._said))
         if not part:
@@ -405,9 +471,13 @@ class PendingConnection:
 def accept(
     connected: socket.socket, patience: float
 ) -> tuple[Asked, Connection, socket.socket, list[str]]:
-    """What a client that has shown the key asks for, the channel to it, what this process listens
-    on, and where the processes find each other. One that asks for nothing in `patience` seconds
-    ends this process (SIGALRM).
+    """Read the request of a client that has shown the key.
+
+    A client that makes no request within `patience` seconds ends this process (SIGALRM).
+
+    Returns:
+        The request, the channel to the client, the socket on which this process listens, and the
+        addresses at which the processes find each other.
     """
     local = connected.getsockname()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -448,9 +518,7 @@ def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socke
 
 
 def _keep(life: socket.socket) -> int:
-    """The descriptor of a connection of whose other end the kernel asks now and then whether it is
-    there.
-    """
+    """Return the descriptor of a connection whose other end the kernel probes (TCP keep-alive)."""
     life.settimeout(None)
     life.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _ALIVE:

@@ -1,9 +1,11 @@
-"""A series of block times in the order in which they were taken: is it steady, how well is its
-median known, and what of it was the machine's speed.
+"""Analysis of a series of block times in the order of measurement.
 
-Blocks of one process are not independent: at lag one they correlate by 0.6 to 0.8 on a shared
-machine. Both questions allow for that as for an autoregression of first order, AR(1). Worker and
-driver both ask.
+The module decides whether a series is steady, gives the confidence interval of its median, and
+separates the variation of the machine's speed. The worker and the driver both use it.
+
+Blocks of one process are not independent: on a shared machine, their lag-one correlation is 0.6 to
+0.8. The steadiness verdict and the interval both allow for it, under the model of a first-order
+autoregression, AR(1).
 """
 
 import math
@@ -18,20 +20,20 @@ import numpy as np
 from paradnn.core.messages import Timing
 from paradnn.worker.chance import quantile_ranks
 
-#: Fewer values than this carry neither verdict nor interval; so few have one of their extremes
-#: where widening it would lead beyond them.
+#: A series with fewer values than FEWEST has neither a verdict nor an interval. A series of up to
+#: _FEW values has the interval of its extremes if widening would lead beyond them.
 FEWEST = 6
 _FEW = 16
-#: Of so many values a coefficient of 0.9 is now and then taken for one of 0.6, which widens the
-#: interval too little.
+#: Numbers of values for which the estimate sometimes mistakes a coefficient of 0.9 for 0.6, which
+#: widens the interval too little.
 _UNSURE = range(20, 80)
-#: A change of less than this share of the median does not matter, however clear it is.
+#: Changes below this share of the median are ignored, however significant they are.
 SMALLEST_CHANGE = 0.02
 
-#: Share of the variance that the best line or jump explains by chance in one of ten steady series,
-#: by the length of the series. The columns are the lag-one correlations of the residuals. Drawn by
-#: `python -m benchmarks.steadiness --table` from AR(1) series whose coefficient is 0, 0.5, 0.7 or
-#: 0.9, equally often.
+#: Share of the variance that the best line or jump explains by chance in one of ten steady series.
+#: Rows: the length of the series. Columns: the lag-one correlation of the residuals
+#: (`_CORRELATIONS`). Simulated by `python -m benchmarks.steadiness --table` from AR(1) series whose
+#: coefficient is 0, 0.5, 0.7 or 0.9, equally often.
 _CRITICAL_SHARES = {
     6: (0.87, 0.89, 0.89, 0.86, 0.86),
     8: (0.83, 0.84, 0.82, 0.82, 0.81),
@@ -50,12 +52,15 @@ _CORRELATIONS = (-0.2, 0.0, 0.2, 0.4, 0.6)
 
 @dataclass(frozen=True)
 class Change:
-    """What most changed over a series: a jump before value `at`, or a drift (`at` is None) from end
-    to end.
+    """Largest change over a series: a jump before value `at`, or a drift from end to end.
 
-    `size` is a share of the series' median, `explained` the share of the variance, `correlation`
-    the residuals' at lag one, `usual` the share that chance may explain. `relative_size` is the
-    change relative to the level before it, which for a fall is never below -1.
+    Attributes:
+        size: The change as a share of the series' median.
+        at: The index of the first value after the jump; None for a drift.
+        explained: The share of the variance that the change explains.
+        correlation: The lag-one correlation of the residuals.
+        usual: The share of the variance that chance may explain.
+        relative_size: The change relative to the level before it. For a fall it is at least -1.
     """
 
     size: float
@@ -80,9 +85,14 @@ class Change:
 
 
 def find_change(values: Sequence[float]) -> Change:
-    """The line or the jump that explains most of a series of `FEWEST` values or more, both fitted
-    by least squares: a jump before each value that has at least two, and a tenth, on either side.
-    What remains says how correlated the noise is, and so how much chance would have explained.
+    """Return the line or the jump that explains most of a series.
+
+    Both are fitted by least squares. A jump may come before each value that has at least two
+    values, and a tenth of the series, on either side. The residuals give the correlation of the
+    noise, and thus the share of the variance that chance would have explained.
+
+    Args:
+        values: A series of at least `FEWEST` values.
     """
     n = len(values)
     centred = np.asarray(values) - np.mean(values)
@@ -106,14 +116,14 @@ def find_change(values: Sequence[float]) -> Change:
     whole = centred @ centred
     correlation = _lag_one(rest)
     explained = 1 - rest @ rest / whole if whole else 0.0
-    # What chance explains, interpolated in the logarithm of n and in the correlation.
+    # The share explained by chance, interpolated in the logarithm of n and in the correlation.
     by_length = [
         np.interp(correlation, _CORRELATIONS, shares) for shares in _CRITICAL_SHARES.values()
     ]
     chance = np.interp(math.log(n), np.log(list(_CRITICAL_SHARES)), by_length)
     if at is None:
         first, last = np.mean(values) - size / 2, np.mean(values) + size / 2
-        # A line through positive values may end below 0: then the means of the ends are compared.
+        # A line through positive values may end below 0. If so, compare the means of the ends.
         if min(first, last) <= 0:
             first, last = np.mean(values[:edge]), np.mean(values[-edge:])
     else:
@@ -129,9 +139,10 @@ def find_change(values: Sequence[float]) -> Change:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of independent values (the sign test's; Conover, Practical
-    Nonparametric Statistics, section 3.2), from the k-th smallest to the k-th largest of them; None
-    of fewer than six.
+    """Return the 95% confidence interval of the median of independent values.
+
+    It is the interval of the sign test, from the k-th smallest to the k-th largest value (Conover,
+    Practical Nonparametric Statistics, section 3.2). It is None for fewer than six values.
     """
     first, last = quantile_ranks(len(values), 0.5)
     if first is None or last is None:
@@ -141,14 +152,18 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of positive values that are correlated in time; None where they
-    say too little.
+    """Return the 95% confidence interval of the median of positive, autocorrelated values.
 
-    That of `widened_interval`, which ends at the extremes. Where both of its ends lie beyond all
-    values there is none, but of up to `_FEW` values: those show too little of their correlation to
-    be widened by it, and what the extremes cover is known. As many as `_UNSURE` show it, but not
-    how far it reaches: those that may well have a coefficient of 0.9 have the extremes. How many
-    hold a median that is known: `python -m benchmarks.steadiness --coverage`, docs/explanation/method.md.
+    It is the `widened_interval`, clipped to the extremes of the values. It is None if the values do
+    not determine it, which is if both widened ends lie beyond all values. There are two exceptions.
+
+    - Up to `_FEW` values show too little of their correlation to widen the interval by it. They
+      keep the extremes, whose coverage is known, if that coverage is sufficient.
+    - A number of values in `_UNSURE` shows the correlation, but not how far it reaches. If their
+      coefficient may well be 0.9, the interval consists of the extremes.
+
+    `python -m benchmarks.steadiness --coverage` measures how many intervals contain a known median;
+    see docs/explanation/method.md.
     """
     ends = widened_interval(values)
     if ends is None:
@@ -157,9 +172,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     most = max(values)
     n = len(values)
     if ends[0] < least and ends[1] > most:
-        # Neighbours of an AR(1) with coefficient r are on one side of the median with probability
-        # 1/2 + asin(r) / pi (Sheppard 1899); taken as a chain, all n are with the (n - 1)-th power
-        # of that: 3% where n is 6 and r 0.
+        # Neighbours in an AR(1) with coefficient r are on the same side of the median with
+        # probability 1/2 + asin(r) / pi (Sheppard 1899). As a Markov chain, all n are on one side
+        # with the (n - 1)-th power of it: 3% if n is 6 and r is 0.
         one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
         if n > _FEW or one_side ** (n - 1) > 0.05:
             return None
@@ -169,7 +184,7 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def missing_interval_reason(values: Sequence[float]) -> str:
-    """What to do where `block_interval` is None, and why, in a line."""
+    """Return why `block_interval` is None and what to do, as one line."""
     if len(values) < FEWEST:
         return f"{len(values)} of the {FEWEST} blocks that it takes; raise measure.max_seconds or measure.min_blocks"
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
@@ -177,14 +192,15 @@ def missing_interval_reason(values: Sequence[float]) -> str:
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the median of positive values that are correlated in time, wherever it ends;
-    None for fewer than six.
+    """Return the 95% interval of the median of positive, autocorrelated values, unclipped.
 
-    `median_interval`, widened on either side (in logarithms) by sqrt((1 + r) / (1 - r)), the factor
-    by which an AR(1) widens the error of a mean. r comes from the lag-one correlation of the
-    values' normal scores, which a short series underestimates: (n r + 5) / (n - 6), more cautious
-    than Kendall's (n r + 1) / (n - 3) since the estimate scatters too; less for n under 20, and at
-    most 1 - 0.3 / n.
+    It is None for fewer than six values. It is the `median_interval`, widened on either side (in
+    logarithms) by sqrt((1 + r) / (1 - r)), the factor by which an AR(1) widens the error of a mean.
+
+    r comes from the lag-one correlation of the values' normal scores, which a short series
+    underestimates. The correction is (n r + 5) / (n - 6). It is more cautious than Kendall's (n r +
+    1) / (n - 3), since the estimate scatters too. It is smaller for n below 20, and the result is
+    at most 1 - 0.3 / n.
     """
     interval = median_interval(values)
     n = len(values)
@@ -194,13 +210,13 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
     r = min(max(r, 0.0), 1 - 0.3 / n)
     middle = statistics.median(values)
     wider = math.sqrt((1 + r) / (1 - r))
-    # In logarithms, and no further than a float goes.
+    # In logarithms, limited to the range of a float.
     low, high = (math.log(middle) + wider * math.log(end / middle) for end in interval)
     return math.exp(max(low, -700.0)), math.exp(min(high, 700.0))
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
-    """The lag-one correlation of the values' normal scores."""
+    """Return the lag-one correlation of the values' normal scores."""
     normal = statistics.NormalDist()
     scores = np.zeros(len(values))
     for rank, index in enumerate(np.argsort(values, kind="stable")):
@@ -209,14 +225,15 @@ def _rank_correlation(values: Sequence[float]) -> float:
 
 
 def _odds_of_long_memory(values: Sequence[float]) -> float:
-    """By how much more likely, in logarithms, an AR(1) with a coefficient of 0.9 gives these values
-    than one with 0.6, whatever its mean and variance: the restricted likelihood (Harville,
-    Biometrika 61, 1974).
+    """Return the log likelihood ratio of AR(1) coefficients 0.9 and 0.6.
+
+    It is positive if 0.9 is more likely. The restricted likelihood leaves the mean and the variance
+    open (Harville, Biometrika 61, 1974).
     """
     logs = np.log(values)
 
     def likelihood(r: float) -> float:
-        weights = np.full(len(logs), 1 - r)  # of the values in the estimate of the mean
+        weights = np.full(len(logs), 1 - r)  # weights of the values in the estimated mean
         weights[[0, -1]] = 1.0
         rest = logs - weights @ logs / weights.sum()
         squares = (1 - r * r) * rest[0] ** 2 + np.sum((rest[1:] - r * rest[:-1]) ** 2)
@@ -230,19 +247,24 @@ def _lag_one(centred: np.ndarray) -> float:
     return float(centred[:-1] @ centred[1:] / power) if power else 0.0
 
 
-# What the times of fixed kernels beside the blocks say of them: a control variate (Lavenberg and
-# Welch, Management Science 27, 1981). Log step time less slope times the log of how slow the kernel
-# was then is the step at one speed of the machine. The slope is learnt from the blocks themselves,
-# all processes together, and shrunk towards zero by what it is not known by; where they do not move
-# together it is zero, and the times stand as they were measured.
+# The times of fixed reference kernels, run between the blocks, are a control variate (Lavenberg and
+# Welch, Management Science 27, 1981). Subtracting slope times log kernel time from the log step time
+# gives the step time at a constant speed of the machine. The slope is estimated from the blocks of
+# all processes together, and shrunk towards zero by its uncertainty. If step and kernel times do not
+# move together, the slope is zero and the measured times are unchanged.
 
 KERNELS = ("arithmetic", "memory", "dispatch")
-_CAUTION = 2.0  # the slope is shrunk as if its standard error were so many times as large
+_CAUTION = 2.0  # factor on the slope's standard error when the slope is shrunk
 
 
 class Slope(NamedTuple):
-    """What is made of a slope: shrunk, the correlation; and as it was seen, freed of the kernel's
-    own noise, with its standard error, which is NaN where nothing was seen.
+    """Regression slope of log step times on log kernel times.
+
+    Attributes:
+        shrunk: The slope to apply: shrunk towards zero, from 0 to 1.
+        correlation: The correlation of step times and kernel times.
+        seen: The estimated slope, corrected for the noise of the kernel's own times.
+        error: The standard error of the estimate; NaN if it is not estimated.
     """
 
     shrunk: float
@@ -252,8 +274,9 @@ class Slope(NamedTuple):
 
 
 def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
-    """Seconds of a step in each block of each process, at the mean speed of the machine over all of
-    them; as they were measured where no reference moves with them.
+    """Return the seconds of a step per block and process at the mean speed of the machine.
+
+    The mean is over all processes. The times are unchanged if no reference kernel moves with them.
     """
     kernel = chosen_kernel(timings)
     if kernel is None:
@@ -265,8 +288,9 @@ def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
 
 
 def chosen_kernel(timings: Sequence[Timing]) -> str | None:
-    """The kernel whose times move most with the step's, of all blocks; None where there are too few
-    references.
+    """Return the kernel whose times correlate most with the step's, over all blocks.
+
+    It is None if there are too few references.
     """
     if not timings or not all(
         sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings
@@ -277,10 +301,18 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
 
 
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
-    """Slope of log step times on log kernel times, shrunk and from 0 to 1. Its variance is (1 + r
-    s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise of
-    the kernel's own times makes it too small: by how much says the one of a block with the kernel
-    two off.
+    """Return the slope of log step times on log kernel times, shrunk and limited to 0..1.
+
+    The variance of the slope is multiplied by (1 + r s) / (1 - r s) if neighbours are correlated,
+    where r and s are the lag-one correlations of the kernel times and of the residuals (Bartlett
+    1935).
+
+    The noise of the kernel's own times biases the slope towards zero. The slope of each block on
+    the kernel two blocks away shows by how much.
+
+    Args:
+        steps: Log step times (blocks, processes); NaN where a process has fewer blocks.
+        kernels: Log kernel times of the same shape.
     """
     y = steps - np.nanmean(steps)
     x = kernels - np.nanmean(kernels)
@@ -313,7 +345,7 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
 
 
 def _apart(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
-    """The mean product of values so many blocks apart."""
+    """Return the mean product of values that are `lag` blocks apart."""
     end = max(0, len(one) - lag)
     products = one[lag:] * other[:end] + one[:end] * other[lag:]
     seen = products[np.isfinite(products)]
@@ -321,7 +353,7 @@ def _apart(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
 
 
 def process_mean(each: np.ndarray) -> float:
-    """The mean over processes of their means."""
+    """Return the mean over processes of the means of their blocks."""
     return float(np.nanmean(each, axis=0).mean())
 
 
@@ -330,13 +362,14 @@ def _columns(each: Iterable[Iterable[float]]) -> np.ndarray:
 
 
 def step_logs(timings: Sequence[Timing]) -> np.ndarray:
-    """Log seconds of a step in each block: blocks x processes, NaN where a process has fewer."""
+    """Return log seconds of a step (blocks, processes); NaN where a process has fewer blocks."""
     return _columns(np.log(timing.blocks) - math.log(timing.steps_per_block) for timing in timings)
 
 
 def slowness(timings: Sequence[Timing], kernel: str) -> np.ndarray:
-    """Log seconds of a call of the kernel at the middle of each block, on the line between those
-    around it.
+    """Return log seconds of a kernel call at the middle of each block (blocks, processes).
+
+    The values are interpolated linearly between the references around the block.
     """
     found = []
     for timing in timings:
