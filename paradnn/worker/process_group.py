@@ -32,8 +32,8 @@ from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
 #: Seconds without a reply after which a peer counts as gone (_LONGEST). Seconds that a failed
-#: process leaves the point's own process to report the failure (_GRACE). Seconds to wait for another
-#: process's report after this process has failed (_REPORT_SECONDS).
+#: process leaves the point's own process to report the failure (_GRACE). Seconds to wait for
+#: another process's report after this process has failed (_REPORT_SECONDS).
 _LONGEST = 30.0
 _GRACE = 10.0
 _REPORT_SECONDS = 2.0
@@ -295,11 +295,11 @@ def run_rank(
 
 # Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's own
 # process opens one connection to a server for each process that it needs there. Both sides prove
-# that they have the same key before they read anything else, and before the server forks. The server
-# sends a random nonce. The client replies with its own nonce and a proof over both (HMAC-SHA256), and
-# the server replies with its own proof. Each side identifies the other by the address of the
-# connection; no host name is looked up. A second connection ends each process when the other ends
-# (`die_with`).
+# that they have the same key before they read anything else, and before the server forks. The
+# server sends a random nonce. The client replies with its own nonce and a proof over both
+# (HMAC-SHA256), and the server replies with its own proof. Each side identifies the other by the
+# address of the connection; no host name is looked up. A second connection ends each process when
+# the other ends (`die_with`).
 
 #: Environment variable with the key that a server and its clients share.
 KEY = "PARADNN_HOSTS_KEY"

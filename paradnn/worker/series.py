@@ -248,10 +248,10 @@ def _lag_one(centred: np.ndarray) -> float:
 
 
 # The times of fixed reference kernels, run between the blocks, are a control variate (Lavenberg and
-# Welch, Management Science 27, 1981). Subtracting slope times log kernel time from the log step time
-# gives the step time at a constant speed of the machine. The slope is estimated from the blocks of
-# all processes together, and shrunk towards zero by its uncertainty. If step and kernel times do not
-# move together, the slope is zero and the measured times are unchanged.
+# Welch, Management Science 27, 1981). Subtracting slope times log kernel time from the log step
+# time gives the step time at a constant speed of the machine. The slope is estimated from the
+# blocks of all processes together, and shrunk towards zero by its uncertainty. If step and kernel
+# times do not move together, the slope is zero and the measured times are unchanged.
 
 KERNELS = ("arithmetic", "memory", "dispatch")
 _CAUTION = 2.0  # factor on the slope's standard error when the slope is shrunk
