@@ -1,8 +1,7 @@
-"""Stands for an interpreter under test: the real fork server, and a point whose profile never ends
-well.
+"""Fake interpreter under test: the real fork server, with a point whose profile fails.
 
-It needs no framework, so that what becomes of the answer is what is tested: `point` says how the
-profile goes wrong.
+It needs no framework, so that a test covers only the handling of the answer. The key `profile` of
+the point selects how the profile fails.
 """
 
 import os

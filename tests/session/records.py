@@ -1,4 +1,4 @@
-"""Planted answers of workers, and the record of a point that gave them."""
+"""Planted answers of workers, and the record of a point with these answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +14,18 @@ from paradnn.store.runs import Record
 
 
 def timing(blocks: Sequence[float], steps: int = 1, **more: Any) -> Timing:
-    """Steady blocks of so many steps each."""
+    """Return steady blocks with a given number of steps each."""
     return replace(Timing(steps, [], [], list(blocks), True, "", None), **more)
 
 
 def answered(timing: Timing, measured: Mapping[str, Any] | None = None, **more: Any) -> PointResult:
-    """A process that ended well: fields of its measurement that differ, and of its answer."""
+    """Return the result of a process that succeeded.
+
+    Args:
+        timing: The blocks of the process.
+        measured: Fields of its measurement that differ from the defaults.
+        more: Fields of its answer that differ from the defaults.
+    """
     measurement = Measurement(
         1, Compilation([1.0], [1], None), {}, None, timing, None, "unavailable"
     )

@@ -1,8 +1,7 @@
-"""`python -m tests.session.stopping EVENT ...`: paradnn.train, ended or stopped by what it does and
-not by the clock.
+"""`python -m tests.session.stopping EVENT ...`: run paradnn.train, and stop or kill it at an event.
 
-Who looks from outside, however often, may come too late: by then the driver has gone on, or has
-ended.
+The driver sends the signal to itself. A test that polls from outside may react too late, after the
+driver has continued or has exited.
 """
 
 import os
@@ -16,8 +15,8 @@ from paradnn.session.open_point import ProgressPrinter
 from paradnn.store.journal import PartialResults
 from paradnn.store.mlflow_store import MlflowStore
 
-#: Where it happens, and what does: SIGSTOP lets the test look around, SIGKILL takes what was
-#: started along.
+#: Class, method, number of calls, and signal of each event. SIGSTOP lets the test inspect the
+#: stopped driver. SIGKILL also ends the processes that the driver started.
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
     "completed": (PartialResults, "forget", 1, signal.SIGSTOP),
@@ -26,7 +25,7 @@ EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
 
 
 def after(calls: int, method: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:
-    """`method`, with a signal to this process when it was called so often."""
+    """Return `method`, which signals this process after the given number of calls."""
     count = 0
 
     def called(*arguments: Any) -> Any:

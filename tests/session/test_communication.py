@@ -24,7 +24,7 @@ MESSAGES = ["paradnn.train", "model=channel", *SHORT]
 
 
 def no_process_is_left() -> bool:
-    """Wait for the kernel, which ends the children of a killed process a moment after it."""
+    """Wait for the kernel, which ends the children of a killed process with a short delay."""
     return wait_for(lambda: not processes_of_points())
 
 
@@ -56,7 +56,7 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
         messages = 2 if is_latency else 64
         assert metrics["transfer_us"] == pytest.approx(1e3 * step / messages)
         assert metrics["sent_bytes_per_second"] == pytest.approx(1e9 / metrics["transfer_us"])
-        # Few blocks have no interval.
+        # A run of a few blocks has no interval.
         low = metrics.get("transfer_low_us", 0.0)
         high = metrics.get("transfer_high_us", 1e9)
         assert low <= metrics["transfer_us"] <= high
@@ -109,7 +109,7 @@ def test_a_server_that_is_killed_ends_its_point(
 def test_points_are_measured_on_two_hosts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uses IPv6 if available; tests/worker/test_communication.py uses IPv4."""
+    """The test uses IPv6 if it is available; tests/worker/test_communication.py uses IPv4."""
     address = "::1" if has_ipv6() else "127.0.0.1"
     plain = ["model.transport=tcp,grpc"]
     reduced = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64"]
@@ -145,7 +145,7 @@ def test_a_host_that_is_gone_is_no_outcome_of_a_point(monkeypatch: pytest.Monkey
             errors.append(str(error))
         return bool(errors)
 
-    # The process that it forked for the last connection keeps its port a moment longer.
+    # The process that the server forked for the last connection holds its port for a moment.
     assert wait_for(is_gone)
     remedy = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
     assert errors == [f"no server answers at {variables[HOSTS]}; {remedy}"]

@@ -1,5 +1,6 @@
-"""Every way a point can end, by the real thing, in one sweep of good points; and drivers that are
-stopped or killed.
+"""Every outcome of a point, caused by real faults, in one sweep of good points.
+
+The module also covers drivers that are stopped or killed.
 """
 
 import os
@@ -24,7 +25,7 @@ from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait
 pytestmark = pytest.mark.framework
 
 PLAIN = "model: fc, model.layers: 1, model.input_size: 16, model.output_size: 4, batch_size: 4"
-#: What goes wrong, by measurement -> how points of so many nodes end.
+#: Settings that cause a fault -> outcomes by the number of nodes.
 FAULTS = {
     "measure.min_seconds: 0.02": {8: "ok", 9: "ok", 10: "ok", 11: "ok"},
     "model.layers: 2, measure.memory_limit: 2GiB": {40000: "oom_predicted"},
@@ -45,8 +46,12 @@ EXPECTED = {nodes: outcome for ends in FAULTS.values() for nodes, outcome in end
 def driver(
     store: Store, *arguments: str, until: str | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A running driver; killed with all it started when the test is done. `until`: see
-    tests/session/stopping.py.
+    """Run a driver, and kill it with all its processes at the end of the test.
+
+    Args:
+        store: The store of the driver.
+        arguments: Its command-line arguments.
+        until: An event of tests/session/stopping.py at which the driver stops.
     """
     if until:
         program = ["tests.session.stopping", until]
@@ -60,8 +65,9 @@ def driver(
 
 @contextmanager
 def meanwhile(act: Callable[[], object]) -> Iterator[None]:
-    """`act` runs in a thread beside the body, which measures in this process; its failure is that
-    of the test.
+    """Run `act` in a thread during the body, which measures in this process.
+
+    A failure of `act` fails the test.
     """
     with ThreadPoolExecutor(1) as threads:
         acting = threads.submit(act)
@@ -70,11 +76,10 @@ def meanwhile(act: Callable[[], object]) -> Iterator[None]:
 
 
 def measuring_child(process: subprocess.Popen[str] | psutil.Process) -> int | None:
-    """The forked child of a worker of a driver, which may be this process; None while no point is
-    being measured.
+    """Return the child that a worker of a driver has forked for a point, or None between points.
 
-    The driver has short-lived children besides (`git`, `lscpu`), which may be gone between two
-    looks.
+    The driver may be this process. It also has short-lived children (`git`, `lscpu`), which may
+    exit between two calls.
     """
     for child in psutil.Process(process.pid).children():
         with suppress(psutil.NoSuchProcess):
@@ -91,18 +96,18 @@ def is_running(store: Store, name: str) -> bool:
 
 
 def is_stopped(process: subprocess.Popen[str]) -> bool:
-    """Whether a driver has stopped itself."""
+    """Return whether a driver has stopped itself."""
     assert process.poll() is None, process.communicate()
     return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
 def all_gone(pids: list[int]) -> bool:
-    """Whether none of these processes is left, a moment after who started them."""
+    """Return whether all of these processes exit soon after their parent."""
     return wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def crash_the_point() -> None:
-    """The one that this process measures."""
+    """Crash the point that this process measures."""
     assert wait_for(lambda: measuring_child(psutil.Process()))
     os.kill(measuring_child(psutil.Process()), signal.SIGSEGV)
 

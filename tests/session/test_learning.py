@@ -1,4 +1,4 @@
-"""Training to an accuracy from the command line: a real model on real digits, and its run."""
+"""Training to an accuracy from the command line, and its run: a real model on real digits."""
 
 import signal
 import time
@@ -37,7 +37,7 @@ def test_digits_are_learned_and_every_epoch_is_a_step_of_its_metric(store: Store
     metrics = store.values("latest_metrics", point["run_id"])
     reached = int(metrics["epochs_to_target"])
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
-    # An epoch is recorded once, whether it was reported during the run or at its end.
+    # Each epoch is recorded once, whether it was reported during the run or at its end.
     assert [step for step, _ in accuracy] == list(range(1, reached + 3))
     assert [value >= 0.9 for _, value in accuracy[:reached]] == [False] * (reached - 1) + [True]
     assert metrics["steps_to_target"] == reached * (1438 // 64)
@@ -50,8 +50,10 @@ def test_digits_are_learned_and_every_epoch_is_a_step_of_its_metric(store: Store
 
 @pytest.fixture
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is up at the first look after a second epoch, whatever the limit and however fast
-    the machine. Epochs that an earlier process kept do not count.
+    """Let the time limit expire at the first check after a second epoch.
+
+    The effect does not depend on the limit or on the speed of the machine. Epochs that an earlier
+    process kept do not count.
     """
     enforce = Worker._enforce
     begun = dict[int, float]()
@@ -146,7 +148,7 @@ def learner(**learn: Any) -> Point:
 
 
 def epochs(joules: float | None = None) -> list[Epoch]:
-    """An epoch of 22 steps takes 2 s and 0.5 s of evaluation."""
+    """Return epochs of 22 steps: 2 s of training and 0.5 s of evaluation each."""
     return [
         Epoch(number, 22, 1000.0 + 2.5 * number, 2.0, 0.5, 0.2, 0.3, accuracy, joules)
         for number, accuracy in enumerate(ACCURACIES, 1)
@@ -233,7 +235,7 @@ def test_a_trained_model_is_timed_and_judged(store: Store, tmp_path: Path) -> No
     assert "of the held-out examples" in done.stdout
     [found] = store.runs()
     metrics: Any = store.values("latest_metrics", found["run_id"])
-    assert 0.85 < metrics["judged_accuracy"] < 0.97  # of 359: a share that no guess comes near
+    assert 0.85 < metrics["judged_accuracy"] < 0.97  # far above chance with 359 examples
     assert metrics["judged_accuracy"] + metrics["judged_error"] == pytest.approx(1)
     assert metrics["step_time_ms"] > 0
     for key, reason in (

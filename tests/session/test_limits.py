@@ -1,5 +1,6 @@
-"""What a run says beside its timing, as a user gets it: operation table, figure, ceilings, latency,
-energy.
+"""Results of a run apart from its timing, as a user obtains them.
+
+They are the operation table, the figure, the ceilings, the latency and the energy.
 """
 
 import json
@@ -31,7 +32,8 @@ from paradnn.store.runs import Claim, ResumePolicy
 from paradnn.store.tracker import open_tracker
 from tests.conftest import SHORT, TINY, Store, run, succeeded
 
-#: Relative error of a stored metric, twice: seven significant digits of a number that begins with 1.
+#: Twice the relative rounding error of a metric: seven significant digits of a number that begins
+#: with 1.
 ROUNDING = 2e-6
 DEVICES = Path(__file__).with_name("devices.yaml")
 WITH_CEILINGS = [entry for entry in TINY if entry != "ceilings=false"]
@@ -46,16 +48,17 @@ def table(path: Path) -> list[dict]:
 def test_profile_and_ceilings_of_a_sweep(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two points without network, one set of ceilings; later commands find them, in files and in
-    the store.
+    """Two points share one set of ceilings, measured without a network.
+
+    Later commands find the ceilings in files and in the store.
     """
-    others_take(monkeypatch, 0.9)  # whatever disturbed them, they stay
+    others_take(monkeypatch, 0.9)  # ceilings are kept in spite of a disturbance
     monkeypatch.setattr(peaks, "MOST_PROCESSES", 3)
-    # Products that last: TensorFlow traces no kernel that it knows to be cheap.
+    # Products of sufficient size: TensorFlow does not trace kernels that it considers cheap.
     size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
     request = peaks._request
-    # The smallest products in every precision and compile mode, and arrays that fit a cache:
-    # seconds, no half minute.
+    # The smallest products in every precision and compile mode, and arrays that fit into a cache,
+    # take seconds instead of half a minute.
     monkeypatch.setattr(peaks, "_request", lambda point: request(point) | {"memory_bytes": 2**20})
     command = [
         "paradnn.train",
@@ -111,9 +114,7 @@ def test_profile_and_ceilings_of_a_sweep(
 
 
 def exceeded(store: Store, command: list[str]) -> None:
-    """Ceilings of a machine that was busy beyond all measure: they are kept, and how to mend them
-    is said.
-    """
+    """Plant ceilings of an extremely busy machine; they are kept, and a remedy is proposed."""
     store.change(
         "UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'"
     )
@@ -135,7 +136,7 @@ def exceeded(store: Store, command: list[str]) -> None:
     for point in points:
         ratio = store.values("latest_metrics", point["run_id"])["flops_utilization"]
         stated = float(point["ceilings_note"].partition(" times the measured")[0])
-        assert stated == pytest.approx(ratio, rel=ROUNDING, abs=0.006)  # it has two decimals
+        assert stated == pytest.approx(ratio, rel=ROUNDING, abs=0.006)  # the note has two decimals
     succeeded(remedy.split()[2:], store)
     assert len(store.runs("ceilings")) == 2, "the remedy measures again"
 
@@ -162,8 +163,11 @@ def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
 
 
 class Rates:
-    """A pool whose processes find these rates, in FLOP/s of one product, each with what disturbed
-    it; `references`: seconds of a reference kernel, where it is run.
+    """Fake worker pool whose processes measure planted rates.
+
+    Args:
+        rates: FLOP/s of one product and the reason of a disturbance, per process.
+        references: Seconds of a reference kernel, if it is run.
     """
 
     def __init__(self, *rates: tuple[float, str | None], references: float | None = None) -> None:
@@ -184,13 +188,13 @@ class Rates:
 
 
 def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    """So much of two cores, as long as anyone looks."""
+    """Let other processes take a share of two cores at every reading of the load."""
     monkeypatch.setattr(LoadMonitor, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
 
 
 @pytest.mark.parametrize("rate", [1.00000045e11, 3.14159265e11, 1.00000055e11, 9.9999995e10])
 def test_recorded_ceilings_lie_within_their_table(rate: float) -> None:
-    """Metrics have seven digits: a peak that rounds up must not exceed the rates below it."""
+    """Metrics have seven digits; a peak that rounds up must not exceed the table's rates."""
     rows = [ProductRate("float32", 512, "graph", rate, rate, rate, 5)]
     claim = Claim("run", Identity("point", "environment", 0), 0)
     point = Point(FullyConnected())
@@ -246,7 +250,7 @@ def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.Monk
     environment = describe_environment("cpu", {"tensorflow": "2"})
     others_take(monkeypatch, 0.0)
     found = []
-    for seconds in (2e-3, 1e-3, 1.6e-3):  # of a busy minute, at its best, slow again
+    for seconds in (2e-3, 1e-3, 1.6e-3):  # a busy minute, the machine at its best, slow again
         keeper = CeilingsKeeper(Rates(*[(4e11, None)] * 3, references=seconds), tracker, print)
         found.append(keeper.of(point, environment, again=True))
     assert [each.references["best_reference_memory_ms"] for each in found] == pytest.approx(
@@ -297,8 +301,8 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     traces = list((store.files(kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
-    # The trace brings the profile along, and stands for the bare timing; that stands for neither of
-    # them.
+    # A run with a trace also has a profile, and it satisfies a request for the timing alone. The
+    # timing alone satisfies a request for neither.
     assert (
         "Already in the store"
         in run(["paradnn.train", *TINY, "measure.profile=true"], store).stdout
@@ -338,9 +342,9 @@ def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> No
         store.values("latest_metrics", found[name]["run_id"])
         for name in ("xla", "inference", "b4", "b8")
     )
-    # Of one example the gradients of weights are outer products, which XLA multiplies elementwise.
+    # With one example, the gradients of weights are outer products. XLA computes them elementwise.
     assert single["profile_flops_ratio"] < 0.9
-    # After thousands of steps TensorFlow would trace hardly one of the cheap kernels.
+    # After thousands of steps, TensorFlow would trace hardly any of the cheap kernels.
     assert cheap["profile_flops_ratio"] == 1.0
     assert (
         0
@@ -358,7 +362,7 @@ def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> No
 def test_ceilings_that_no_driver_finishes_are_missed_aloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim of a living process, which here is this one."""
+    """A living process, here this one, holds the claim."""
     monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
     monkeypatch.setattr(peaks, "_LOOK", 0.01)
     point = Point(FullyConnected())
@@ -391,7 +395,7 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
 
 
 def test_devices_are_held_against_what_they_can_do_together() -> None:
-    """The costs are those of all replicas."""
+    """The costs of a point with several devices are the costs of all its replicas."""
     model = {"name": "fc", "layers": 1, "nodes": 8}
 
     def point(**changes: Any) -> Point:
@@ -402,8 +406,8 @@ def test_devices_are_held_against_what_they_can_do_together() -> None:
     )
     assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
     assert both.bytes_per_step == 2 * half.bytes_per_step > whole.bytes_per_step
-    # A second set of weights, mean squares and velocities; the batch and what it makes are only
-    # divided.
+    # Each device has its own weights, mean squares and velocities. The batch and its activations
+    # are only divided.
     more = both.memory_lower_bound_bytes - whole.memory_lower_bound_bytes
     assert more == 3 * 4 * (whole.parameters + whole.non_trainable_parameters)
     ceilings = Ceilings("run", {"float32": 1e12}, 1e11)
@@ -415,5 +419,5 @@ def test_devices_are_held_against_what_they_can_do_together() -> None:
     cores = point(devices=2, platform={"name": "cpu", "threads": 2})
     assert peaks.device_peaks(cores, eight, ceilings)["peak_flops_per_second"] == 1e12
     assert peaks.single_device(cores, eight).platform.threads == 4
-    # All cores of a machine are its default.
+    # The default is all cores of the machine.
     assert ceilings_identity(cores, four) == ceilings_identity(point(), four)

@@ -1,6 +1,7 @@
-"""What a run holds of a planted load, beside plain NumPy and SciPy, and of a planted generation;
-and both as a user measures them: a real model, a real generator of queries, the run that comes of
-them.
+"""Load tests and token generation: records of planted data, and real measurements.
+
+Planted records are compared with plain NumPy and SciPy. The real measurements use a real model and
+a real load generator, as a user would.
 """
 
 import json
@@ -40,8 +41,9 @@ def asked(scenario: str = "server", **keys: Any) -> Point:
 
 
 def planted(seed: int, count: int = 2_000) -> QueryLog:
-    """A query every 5 ms, two at once, exponential waits of 2 ms in the mean, served in 3 ms,
-    issued 0.1 ms late.
+    """Return a log with a query every 5 ms, served in pairs.
+
+    Waits are exponential with mean 2 ms. Service takes 3 ms. Queries are issued 0.1 ms late.
     """
     log = QueryLog()
     random = np.random.default_rng(seed)
@@ -112,14 +114,14 @@ def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
     )
 
 
-#: Of each process the rate that held, and its probes; what is said of the peak: held, failed, the
-#: interval's high end.
+#: The rate that held and the probes, per process; then the expected peak, the expected failed rate,
+#: and the high end of the interval.
 PEAKS = [
     (
         [(200.0, [(100.0, True), (400.0, False), (200.0, True), (310.0, False)])],
         (200.0, 310.0, 310.0),
     ),
-    # A probe that ended undecided counts as failed for the search, though the peak may be above it.
+    # An undecided probe counts as failed in the search, although the peak may be above it.
     ([(200.0, [(210.0, None), (400.0, False), (300.0, None)])], (200.0, 210.0, 400.0)),
     ([(200.0, [(210.0, None)])], (200.0, 210.0, None)),
     (
@@ -146,7 +148,7 @@ def test_the_peak_lies_between_what_held_and_what_failed(
     names = [f"{name}_queries_per_second" for name in ("peak", "failed")]
     assert [made.metrics[name] for name in names] == pytest.approx(expected[:2])
     low, high = (made.metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
-    if expected[2] is ...:  # Student's interval of two logarithms, with SciPy
+    if expected[2] is ...:  # Student's t interval of two logarithms, by SciPy
         for found, rates, index in ((low, (2e3, 3e3), 0), (high, (2100, 3100), 1)):
             logs = np.log(rates)
             assert found == pytest.approx(
@@ -176,8 +178,9 @@ def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie
     ("load", "share"), [(0.5, 0.5), (0.5, 0.9), (0.8, 0.9), (0.95, 0.9), (0.95, 0.99)]
 )
 def test_a_queue_of_known_quantiles_is_not_said_to_be_shorter(load: float, share: float) -> None:
-    """M/M/1: times in the system are exponential with mean 1 / (1 - load); five processes of 500,
-    from empty.
+    """In an M/M/1 queue, sojourn times are exponential with mean 1 / (1 - load).
+
+    Each of five processes has 500 queries and starts with an empty queue.
     """
     random = np.random.default_rng(3)
     truth = -math.log(1 - share) / (1 - load)
@@ -213,11 +216,11 @@ def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
     assert "queries" not in nothing.metrics
 
 
-#: An hour is 3,600 s: a million queries at 200 a second take 5,000.
+#: An hour has 3,600 s. A million queries at 200 per second take 5,000 s.
 PRICE = "platform.price_per_hour=3.6"
 ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
-#: A machine that wakes the generator late, or pauses it, is one outcome; what is recorded is the
-#: same.
+#: Reason of another accepted outcome, on a machine that pauses the load generator or wakes it late.
+#: The record has the same metrics.
 LATE = "server.rate=50: the load generator could not keep up: "
 
 
@@ -315,7 +318,7 @@ def generator() -> Point:
 
 
 def thirty(step: float, steps: int) -> Timing:
-    """Blocks about a step of so many seconds."""
+    """Return 30 blocks with about the given seconds per step."""
     return timing([steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)], steps)
 
 

@@ -1,4 +1,4 @@
-"""Messages on a real pipe: a worker that sends nonsense or another version fails with a reason."""
+"""Messages on a real pipe: invalid messages and other versions fail with a reason."""
 
 import json
 import subprocess
@@ -65,7 +65,7 @@ def test_an_answer_is_read_as_it_was_written(answer: messages.Answer) -> None:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """Return a result with one changed field; a value of `...` removes the field."""
+    """Return a result with one changed field; the value `...` removes the field."""
     content = event("result", messages.PointAnswered(1, ANSWER))
     *parents, last = path.split(".")
     parent: Any = content
@@ -78,7 +78,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return content
 
 
-#: Malformed messages, with a part of the error.
+#: Malformed messages, each with a part of the expected error.
 FAULTS = [
     pytest.param(
         changed("answer.measurement.timing.blocks", []),
@@ -154,7 +154,7 @@ FAULTS = [
         {"event": "other"}, 'event="other" is not one of ready, refused', id="unknown-event"
     ),
 ]
-#: A worker that prints lines before it reads the request, and lines after it.
+#: A worker that prints lines before and after it reads the request.
 WORKER = """#!{python}
 import sys
 {first}
@@ -169,8 +169,8 @@ READY = {"event": "ready", "protocol": messages.PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
 UNCLEAR = "a message of the worker cannot be understood: "
 SPEAKS = f"this side speaks {messages.PROTOCOL_VERSION}"
-#: The first message of a worker, its message after the request, the outcome of the point, and a part
-#: of the reason.
+#: The first message of a worker, its message after the request, the expected outcome of the point,
+#: and a part of the expected reason.
 ENDINGS = [
     pytest.param(
         READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing", id="missing-field"
@@ -199,7 +199,7 @@ ENDINGS = [
     pytest.param(READY, '{"event": "result", "id": 1', "crash", "is not JSON", id="cut"),
     pytest.param(READY, "[" * 100_000, "crash", "is not JSON", id="deeply-nested"),
     pytest.param(READY, "\\xff", "crash", "is not JSON", id="no-json"),
-    # Version 1 said more when it was ready; another version may say less.
+    # The ready message of version 1 had more fields; another version may have fewer.
     pytest.param(
         {**READY, "protocol": 1, "seconds": 3.0},
         EXITED,
@@ -226,7 +226,7 @@ ENDINGS = [
 
 @pytest.fixture
 def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that measures a point with a worker that sends given lines."""
+    """Return a function that measures a point with a worker that sends the given lines."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def measure(
@@ -310,7 +310,7 @@ len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
 
 
 def test_a_request_of_another_version_is_rejected(tmp_path: Path) -> None:
-    """The real fork server rejects malformed requests, then serves the next one."""
+    """The real fork server rejects malformed requests and then serves the next request."""
     worker = [sys.executable, str(Path(__file__).with_name("profile_worker.py"))]
     request = messages.Request(messages.PROTOCOL_VERSION, 2, {"profile": "ends", "peak": 1}, None)
     lines = [

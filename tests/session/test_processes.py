@@ -1,5 +1,6 @@
-"""Points measured in several processes: what the run holds, and that nothing is lost or doubled
-when drivers end.
+"""Points measured in several processes, and their records.
+
+Nothing is lost or doubled when drivers end or are killed.
 """
 
 import json
@@ -29,7 +30,7 @@ from tests.session.test_faults import all_gone, crash_the_point, driver, is_stop
 
 pytestmark = pytest.mark.framework
 
-#: Relative rounding error of a metric, twice: seven digits of a number that begins with 1.
+#: Twice the relative rounding error of a metric: seven digits of a number that begins with 1.
 ROUNDING = 2e-6
 REST = [entry for entry in TINY if "nodes" not in entry]
 
@@ -42,7 +43,7 @@ def blocks_of(store: Store, run_id: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
-    """Two points in three processes each."""
+    """Return a store with two points, measured in three processes each."""
     store = Store(tmp_path_factory.mktemp("processes"))
     (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
     axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=3"]
@@ -51,7 +52,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> 
 
 
 def test_the_headline_is_that_of_the_processes(measured: Store) -> None:
-    """Value and interval computed again, with SciPy, from the raw blocks."""
+    """SciPy computes the value and the interval again from the raw blocks."""
     for point in measured.runs():
         metrics = measured.values("latest_metrics", point["run_id"])
         processes = blocks_of(measured, point["run_id"])
@@ -62,7 +63,7 @@ def test_the_headline_is_that_of_the_processes(measured: Store) -> None:
         )
         low, high = np.exp(stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))) * 1e3
         assert metrics["step_time_ms"] == pytest.approx(np.exp(logs.mean()) * 1e3, rel=ROUNDING)
-        if "interval_reason" in point:  # on a busy machine three processes may lie too far apart
+        if "interval_reason" in point:  # on a busy machine, three processes may differ too much
             times = np.concatenate(
                 [np.array(entry["blocks"]) / entry["steps_per_block"] for entry in processes]
             )
@@ -90,7 +91,7 @@ def test_the_processes_of_points_take_turns(measured: Store) -> None:
 
 
 def test_nothing_is_left_of_what_was_kept_meanwhile(measured: Store) -> None:
-    """Nor after a driver that was killed between recording a point and removing what it kept."""
+    """Not even if a driver was killed between recording a point and removing partial results."""
     assert not list(measured.folder.glob("partial-*"))
     tags = measured.runs()[0]
     kept = PartialResults(Tracking(uri=measured.uri, folder=str(measured.folder)))
@@ -111,7 +112,7 @@ def test_nothing_is_left_of_what_was_kept_meanwhile(measured: Store) -> None:
 def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none(
     store: Store,
 ) -> None:
-    """Killed where a point is complete and others have had their first process alone."""
+    """The driver is killed when one point is complete and the others have one process only."""
     folder = store.folder / "kept"
     axes = [
         "-m",
@@ -156,7 +157,7 @@ def test_a_process_that_dies_ends_its_point_and_no_other(
     request = OpenPoint.request
 
     def lasting(entry: OpenPoint) -> dict[str, Any]:
-        """The second process of the first point measures until it is killed."""
+        """Let the second process of the first point measure until it is killed."""
         asked = request(entry)
         if entry.results and asked["model"]["nodes"] == 8:
             asked["measure"] = asked["measure"] | {"min_seconds": 1000.0, "max_seconds": 1000.0}
@@ -202,7 +203,7 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
 def test_what_has_no_profile_is_no_part_of_a_point_with_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first driver is killed, as it were, between the record and the removal of what was kept."""
+    """Emulate a driver that is killed between recording a point and removing partial results."""
     axes = [
         "paradnn.train",
         "model.nodes=8",
@@ -228,7 +229,7 @@ def test_what_has_no_profile_is_no_part_of_a_point_with_one(
 def test_claims_of_points_that_are_open_for_long_are_renewed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a claim were to be renewed at once: after each process of each point that is open."""
+    """Claims are due for renewal at once: after each process of each open point."""
     renewed = []
     renew = MlflowStore.renew
 
@@ -243,7 +244,7 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(
     monkeypatch.setattr(MlflowStore, "renew", noted)
     axes = [*REST, "measure.processes=2", "measure.timeout=100", "tracking.folder=/dev/null/x"]
     done = run(["paradnn.train", "model.nodes=8", *axes], store)
-    # Only who is killed needs what is kept meanwhile.
+    # Only a driver that is killed needs the partial results, so the sweep continues without them.
     assert (
         done.stderr.count(
             "processes of points that are not complete are not kept: tracking.folder=/dev/null/x"

@@ -1,6 +1,4 @@
-"""What a person reads while points are measured and at the end: on terminals, in a pipe, of a busy
-machine.
-"""
+"""Progress and summary as a person reads them, on terminals, in a pipe and on a busy machine."""
 
 import io
 import re
@@ -33,14 +31,16 @@ def point(name: str, outcome: str = "ok") -> RecordedPoint:
 
 
 class Terminal(io.StringIO):
-    """Keeps what is written, as a terminal's window does."""
+    """Stream that keeps its output as the window of a terminal does."""
 
     def isatty(self) -> bool:
         return True
 
     def screen(self) -> list[str]:
-        """The lines that are to be seen in the end; a cursor goes to the line's begin, up, and
-        clears lines.
+        """Return the lines that are visible at the end.
+
+        The supported control codes return to the start of the line, move the cursor up and clear
+        lines.
         """
         lines = [""]
         row = 0
@@ -64,14 +64,14 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, for a test to set."""
+    """Return the current time in seconds, which a test may set."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 
 def measure(clock: list[float]) -> Reporter:
-    """Two of four points, each in 10 s, after half a minute for the ceilings."""
+    """Measure two of four points, each in 10 s, after 30 s for the ceilings."""
     reporter = Reporter(4, "fc, 4 points")
     reporter.start(0, 4)
     clock[0] += 30
@@ -85,7 +85,7 @@ def measure(clock: list[float]) -> Reporter:
 
 
 def on(stream: io.StringIO, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard output and error of a window so wide."""
+    """Redirect standard output and error to a window of a given width."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(f"sys.{name}", stream)
     monkeypatch.setenv("COLUMNS", str(width))
@@ -119,7 +119,7 @@ def test_a_pipe_gets_the_same_lines_and_the_time_left(
 ) -> None:
     on(pipe := io.StringIO(), 80, monkeypatch)
     reporter = measure(clock)
-    reporter.expect(200, 1, 60.0)  # no more time is left than the sweep may take
+    reporter.expect(200, 1, 60.0)  # the time left is at most the sweep's budget
     clock[0] += 10
     reporter.process_ended()
     reporter.done(replace(point("fc 4x96"), metrics={"examples_per_second": 21.0}))

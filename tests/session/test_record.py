@@ -1,6 +1,7 @@
-"""A record of planted answers and its price, summaries of raw values against SciPy and the standard
-library, and what a point that is measured in several processes asks of each, and when it has
-enough.
+"""Record of planted answers, its price, and summaries of raw values.
+
+SciPy and the standard library compute the expected summaries. For points in several processes, the
+tests also cover the request to each process and the end of the measurement.
 """
 
 from collections.abc import Sequence
@@ -48,9 +49,12 @@ def record(
     beside: dict[str, Contention] | None = None,
     latencies: Sequence[float] = (),
 ) -> Record:
-    """Of a process for each of `contention`; `beside` is that of their other phases.
+    """Return the record of a point with one process per argument, with 500 ms per step.
 
-    Each takes 500 ms a step; the single steps of each take all as long as one of `latencies`.
+    Args:
+        contention: The contention of each process while it measures.
+        beside: The contention of the other phases of the processes.
+        latencies: Seconds of every single step, per process.
     """
     point = read_point({"model": {"name": "fc"}, "mode": "inference" if latencies else "train"})
     results = []
@@ -65,7 +69,7 @@ def record(
 
 
 def test_the_note_of_a_run_has_interval_and_contention() -> None:
-    """The sentence that the UI shows must not be more confident than the metrics."""
+    """The sentence in the UI must not be more confident than the metrics."""
     blocks = [0.4, 0.5, 0.6, 0.45, 0.55, 0.5, 0.52, 0.48]
     reason = "other processes took 1.0 of 2 cores"
     busy = replace(QUIET, foreign_cpu_fraction=0.5, reason=reason)
@@ -107,8 +111,9 @@ def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
 
 
 def test_the_processor_time_of_a_step_stands_beside_its_time() -> None:
-    """Of 500 ms a step the processes took 75% of two cores; of one that was stopped for half of it,
-    half as much.
+    """The processes use 75% of two cores during a step of 500 ms.
+
+    A process that is stopped for half of that time uses half as much.
     """
     assert record(QUIET).metrics["processor_time_ms"] == pytest.approx(750.0)
     assert record(replace(QUIET, own_cpu_fraction=0.375)).metrics[
@@ -148,9 +153,9 @@ def test_what_contradicts_itself_is_said(
     assert "".join(problems).startswith(said) if said else problems == []
 
 
-# Compile time from the seconds of steps, by hand.
+# Compile time computed by hand from the seconds of steps.
 
-#: Ten steps a block: an ordinary step takes 0.1 s.
+#: Ten steps per block; a typical step takes 0.1 s.
 TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
 FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
 
@@ -199,7 +204,10 @@ def holds(found: Summarised, truth: float) -> bool:
 
 
 def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
-    """A value that no block came near cannot be: of a drift, of two processes that lie apart."""
+    """No interval extends to values that no block is close to.
+
+    Such values would follow from a drift, or from two processes that lie apart.
+    """
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarise([drift]).low is None
     assert str(summarise([drift]).reason).startswith(
@@ -225,8 +233,9 @@ def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
 def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(
     first: int, goal: float
 ) -> None:
-    """Processes 1% apart, thirty at most; 95% of 600 within three standard deviations and the
-    method's own 1%.
+    """At most 30 processes differ by 1%; the coverage over 600 trials is 95%.
+
+    The tolerance is three standard deviations plus the method's own 1%.
     """
     random = np.random.default_rng(7)
     held = 0
@@ -238,8 +247,9 @@ def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(
 
 
 def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
-    """Planted: 2% between processes, 1% within, three of ten blocks; the blocks of one know nothing
-    of the others.
+    """Planted deviations are 2% between processes and 1% within; three processes, ten blocks each.
+
+    The blocks of one process contain no information about the other processes.
     """
     random = np.random.default_rng(0)
     several = 0
@@ -259,7 +269,7 @@ def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
 
 
 def planted(*seconds: float, **settings: Any) -> OpenPoint:
-    """A point whose processes took steps of so many seconds, without noise within a process."""
+    """Return a point whose processes have the given seconds per step, without noise."""
     point = Point(model=FullyConnected(), measure=Measure(**settings))
     return OpenPoint(
         point,
@@ -272,7 +282,7 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
     )
 
 
-#: Two processes, and further ones until the interval is within 2% of the value.
+#: Two processes, and further ones until the half-width of the interval is 2% of the value.
 NARROW = {"processes": 2, "relative_interval": 0.02}
 
 
@@ -306,8 +316,9 @@ def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> 
 
 
 def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
-    """Processes that serve the same arrivals would agree in what is those arrivals' luck; the first
-    has LoadGen's.
+    """Processes with the same arrivals would share the chance effects of those arrivals.
+
+    The first process has LoadGen's schedule.
     """
     seeds = []
     for replicate in range(3):
@@ -356,9 +367,9 @@ def test_metrics_of_real_input_are_worked_out_by_hand() -> None:
     assert found["input_free_examples_per_second"] == pytest.approx(100)
     assert found["input_examples_per_second"] == 50
     assert found["input_cpu_ms_per_example"] == pytest.approx(4)
-    # Of a device that works while the host waits: half of a step that takes twice as long.
+    # The device works while the host waits: half of a step that takes twice as long.
     assert balance_metrics(INPUT, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
-    faster = replace(INPUT, fed_step_seconds=[0.09] * 6)  # by chance
+    faster = replace(INPUT, fed_step_seconds=[0.09] * 6)  # faster by chance
     assert balance_metrics(faster, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == 0
 
 
@@ -392,17 +403,17 @@ FROM = {"price_currency": "USD", "price_source": "a page, 2019"}
     [
         (on_gpu(), TABLE, ENVIRONMENT, 2.5, FROM),
         (OWN, TABLE, ENVIRONMENT, 3.0, {"price_currency": "USD"}),
-        (on_gpu(), TABLE, OTHER, 1.0, FROM),  # of the host
+        (on_gpu(), TABLE, OTHER, 1.0, FROM),  # the host's price
         (on_gpu(), Prices(), ENVIRONMENT, None, {}),
-        (TWO, TABLE, ENVIRONMENT, 5.0, FROM),  # of each chip
+        (TWO, TABLE, ENVIRONMENT, 5.0, FROM),  # a price per chip
         (
             replace(TWO, platform=Platform()),
             TABLE,
             ENVIRONMENT,
             2.5,
             FROM,
-        ),  # cores have none of their own
-        (TWO, TABLE, OTHER, 1.0, FROM),  # nor have the devices of a host
+        ),  # cores have no separate price
+        (TWO, TABLE, OTHER, 1.0, FROM),  # devices of a host have no separate price
         (on_gpu(), load_prices("example", "price"), ENVIRONMENT, None, {}),
     ],
 )

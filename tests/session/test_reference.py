@@ -1,4 +1,4 @@
-"""The machine's speed beside the blocks, against planted machines whose true step time is known."""
+"""Correction for the machine's speed, against planted machines with a known true step time."""
 
 import math
 from collections.abc import Callable
@@ -28,9 +28,21 @@ def planted(
     slow: float = 0.0,
     processes: int = 5,
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Log step times around 0, log kernel times beside them, and those before the model: a machine
-    whose speed differs between processes and wanders within them by 8% in all, and that is slower
-    by `slow`; `own` is the model's part.
+    """Return the times of a planted machine as logarithms.
+
+    Its speed differs between processes and wanders within them, by 8% in total.
+
+    Args:
+        random: The random generator.
+        slope: The true slope of step times on kernel times.
+        own: Slowdown of the kernels that the model itself causes.
+        slow: Slowdown of the whole machine.
+        processes: The number of processes.
+
+    Returns:
+        Log step times around 0 and log kernel times, (blocks, processes) each. The third item has
+            the
+        log kernel times before the model, per process.
     """
     steps = []
     kernels = []
@@ -40,7 +52,7 @@ def planted(
         speed[0] = random.normal(0, 0.056)
         for moment in range(
             1, 43
-        ):  # half a block and half a reference apart, one in phase for about a second
+        ):  # half a block and half a reference apart, correlated for about a second
             speed[moment] = 0.966 * speed[moment - 1] + 0.0145 * random.normal()
         speed += random.normal(0, 0.056) + slow
         before.append(float(np.mean(speed[:12] + random.normal(0, 0.02, 12))))
@@ -64,7 +76,7 @@ def half(entry: dict[str, float]) -> float:
 
 
 def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
-    """How many intervals hold the true second, or another time, by its logarithm."""
+    """Return the share of intervals that contain 1 s, or exp(log) seconds."""
     ends = [
         (entry["step_time_at_reference_low_ms"], entry["step_time_at_reference_high_ms"])
         for entry in entries
@@ -79,8 +91,9 @@ def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
 def test_the_interval_is_no_wider_and_holds(
     processes: int, slope: float, wide: float, best: float
 ) -> None:
-    """Also 15% from the reference speed, which is far; where the slope is not used, the truth is
-    the step as it was.
+    """The cases include a machine that is 15% from the reference speed, which is far.
+
+    If the slope is not used, the truth is the step time without correction.
     """
     random = np.random.default_rng(1)
     halves = []
@@ -97,8 +110,9 @@ def test_the_interval_is_no_wider_and_holds(
 
 
 def test_a_session_on_a_machine_that_is_slow_as_a_whole_is_told_apart() -> None:
-    """15% slower: the truth is in 93% of the intervals wherever the slope is known well enough to
-    go so far.
+    """On a machine that is 15% slower, at least 93% of the intervals contain the truth.
+
+    Only intervals count whose slope is known precisely enough for such a correction.
     """
     entries = found(slow=0.15)
     assert len(used := [entry for entry in entries if entry["reference_slope"]]) > 0.6 * POINTS
@@ -110,8 +124,9 @@ def test_a_session_on_a_machine_that_is_slow_as_a_whole_is_told_apart() -> None:
 
 @pytest.mark.parametrize("own", [0.02, 0.05, 0.15])
 def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
-    """It wins where all of its interval lies below the truth: hardly ever, and never by what it
-    slowed the kernel.
+    """A side wins if its whole interval lies below the truth, which must be rare.
+
+    It never wins by the amount by which it slowed the kernel.
     """
     entries = found(own=own)
     assert np.mean([entry["step_time_at_reference_high_ms"] < 1e3 for entry in entries]) <= 0.05
@@ -122,7 +137,7 @@ def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
 
 
 def test_one_process_is_brought_to_the_reference_speed_by_its_own_blocks() -> None:
-    """A machine at 90% of its best that wanders by 5%, and with it the steps."""
+    """The machine runs at 90% of its best speed and wanders by 5%, and the steps with it."""
     random = np.random.default_rng(0)
     kernels = 0.05 * random.standard_normal((20, 1))
     steps = kernels + 0.001 * random.standard_normal((20, 1))
@@ -145,16 +160,18 @@ def timing(blocks: int, kernel: dict[str, float], between: int = 1) -> Timing:
 
 
 def test_devices_are_never_adjusted_to_each_other() -> None:
-    """Without a best of its own environment a kernel says nothing of the point."""
+    """Without a best time in the same environment, a kernel has no information about the point."""
     kernel = {"arithmetic": 1e-3, "memory": 2e-3, "dispatch": 1e-5}
     assert "step_time_at_reference_ms" not in reference_metrics([timing(10, kernel)], {}, 8)
     known = reference_metrics([timing(10, kernel)], {"best_reference_arithmetic_ms": 0.8}, 8)
     assert known["reference_speed"] == pytest.approx(0.8)
     assert known["reference_arithmetic_ms"] == pytest.approx(1.0)
-    assert known["step_time_at_reference_ms"] == pytest.approx(10.0)  # nothing moves together
+    assert known["step_time_at_reference_ms"] == pytest.approx(
+        10.0
+    )  # step and kernel do not move together
 
 
-# The second is slowed by the model itself.
+# In the second case, the model itself slows the kernels.
 @pytest.mark.parametrize(
     ("before", "beside", "slow"), [(2, 2, True), (1, 2, False), (1.2, 1.2, False)]
 )
@@ -203,8 +220,9 @@ def test_too_few_references_say_nothing() -> None:
 
 
 class Slowing(Machine):
-    """A machine whose steps take 3 ms, 5 ms the first behind a reference, which takes 15 ms; four
-    are not timed.
+    """Machine with steps of 3 ms, and of 5 ms for the first step after a reference.
+
+    A reference takes 15 ms. Four steps after it are not timed.
     """
 
     def __init__(self) -> None:
@@ -241,8 +259,11 @@ def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: flo
 
 
 class Changing(Machine):
-    """A machine whose steps and kernels take `slow` of its clock times as long, but for noise;
-    `model`: steps alone.
+    """Machine whose times are multiplied by a function of its clock, apart from noise.
+
+    Args:
+        slow: The factor at a time of the machine's clock.
+        model: Whether the factor applies to the steps alone, and not to the kernels.
     """
 
     def __init__(self, slow: Callable[[float], float], model: bool = False) -> None:
@@ -271,8 +292,9 @@ def changing(
 
 
 def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
-    """What the model does itself does, though no kernel shows it; so does either without
-    references.
+    """A drift of the model itself, which no kernel shows, still makes a point unsteady.
+
+    Without references, either kind of drift does.
     """
     drift = partial(np.interp, xp=[1.0, 5.0], fp=[1.0, 1.3])
     seen = {
@@ -285,7 +307,7 @@ def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
 
 
 def test_a_process_stops_on_its_times_at_one_speed_of_the_machine() -> None:
-    """Its speed goes up and down by 10% within seconds."""
+    """The speed of the machine oscillates by 10% within seconds."""
     alone, beside = (
         changing(lambda now: 1 + 0.1 * math.sin(now), one, relative_interval=0.01) for one in (0, 1)
     )

@@ -1,4 +1,4 @@
-"""Two that take turns: never at once, pair by pair; and what becomes of one whose other is gone."""
+"""Two sides that take turns: never at once, pair by pair, even if one side is gone."""
 
 import threading
 import time
@@ -20,12 +20,13 @@ PROTOCOL = Protocol(
 
 
 class Gone(Exception):
-    """A side's process ends."""
+    """End of a side's process."""
 
 
 class Machine:
-    """What both sides run on, and its clock; `overlaps` counts calls of a side while the other was
-    computing.
+    """Shared machine of both sides, with a clock.
+
+    `overlaps` counts calls of one side while the other side was computing.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,10 @@ class Machine:
         self.now = 0.0
 
     def steps(self, seconds: float, gone_after: int | None) -> Callable[[int], None]:
-        """Steps that last so long each; the call with this number ends the side's process."""
+        """Return a function that runs steps of a given length.
+
+        Call number `gone_after` ends the process of the side.
+        """
         calls = 0
 
         def run(count: int) -> None:
@@ -46,7 +50,7 @@ class Machine:
                 self.overlaps += 1
                 return
             self.now += count * seconds
-            time.sleep(0.001)  # in which the other side would be seen
+            time.sleep(0.001)  # long enough to detect the other side
             self._held.release()
 
         return run
@@ -55,13 +59,15 @@ class Machine:
 def play(
     machine: Machine, seconds: tuple[float, float], gone: tuple[int | None, int | None]
 ) -> tuple[BlockTurns, list[int]]:
-    """Both sides in threads, as a worker's child does it; the turns, and the blocks of each, 0 of
-    one that went.
+    """Run both sides in threads, as the child of a worker does.
+
+    Returns:
+        The turns, and the number of blocks of each side: 0 for a side that is gone.
     """
 
     def side(number: int) -> int:
         if gone[number] == 0:
-            return 0  # before it could call
+            return 0  # the side ends before its first call
         turn = Turn(turns.path(number))
         turn.wait()
         try:

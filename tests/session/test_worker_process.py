@@ -1,5 +1,6 @@
-"""The pool of workers: a real worker, ended under the driver's feet; and what the driver counts of
-a point's processes, against memory of a known size.
+"""Pool of workers: real workers that die during the work of the driver.
+
+The module also compares the driver's account of the memory of a point's processes with known sizes.
 """
 
 import os
@@ -43,7 +44,7 @@ POINT = read_point(
 
 
 def workers() -> set[psutil.Process]:
-    """Those of this process; what another test keeps is among them."""
+    """Return the workers of this process, including those that another test keeps."""
     found = set()
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # just exited
@@ -59,7 +60,7 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
     files = set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*"))
     first = pool.measure(key, point_request(POINT), limits, phases.append)
     assert (first.outcome, phases) == ("ok", ["build", "compile", "warmup", "measure"])
-    # TensorFlow's AutoGraph writes one for each function that it converts.
+    # TensorFlow's AutoGraph writes one file per function that it converts.
     assert set(Path(tempfile.gettempdir()).glob("__autograph_generated_file*")) <= files
     worker = psutil.Process(pool._workers[key]._process.pid)
     known = workers()
@@ -74,7 +75,10 @@ def test_a_worker_that_dies_in_its_sleep_is_replaced(pool: WorkerPool) -> None:
 def test_folders_of_killed_drivers_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known by a lock: process numbers tell nothing of drivers in containers that share this /tmp."""
+    """A lock identifies living drivers.
+
+    Process numbers do not, since drivers in several containers may share this /tmp.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "from paradnn.core.scratch import Scratch; one = Scratch(); print(one.path, flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -83,7 +87,7 @@ def test_folders_of_killed_drivers_are_removed(
         other = Path(driver.stdout.readline().strip())
         mine = Scratch()
         (tmp_path / "another").mkdir()
-        os.mkfifo(tmp_path / "paradnn-scratch-pipe")  # to open it would wait for who writes
+        os.mkfifo(tmp_path / "paradnn-scratch-pipe")  # opening it would block until a writer exists
         WorkerPool()
         os.unlink(tmp_path / "paradnn-scratch-pipe")
         assert set(tmp_path.iterdir()) == {other, mine.path, tmp_path / "another"}
@@ -102,16 +106,16 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
         command, stdin=subprocess.PIPE, capture_output=True, timeout=300, check=False
     )
     assert done.returncode == 1
-    assert done.stdout == b""  # neither ready nor failed: the framework was not imported
+    assert done.stdout == b""  # neither Ready nor Refused: the framework was not imported
 
 
 def killed(number: int, phase: str, stopped: str | None = None, **changes: bool) -> Ending:
-    """A process that a signal ended."""
+    """Return the ending of a process that a signal ended."""
     return Ending(exit_code=None, signal=number, stopped=stopped, phase=phase, **changes)
 
 
 def exited(code: int | None, phase: str, stopped: str | None = None) -> Ending:
-    """A process that exited; `code` None if nobody saw its exit code."""
+    """Return the ending of a process that exited; `code` is None if its exit code is unknown."""
     return Ending(exit_code=code, signal=None, stopped=stopped, phase=phase)
 
 
@@ -195,7 +199,7 @@ def test_endings_from_outside(ending: Ending, stderr: str, outcome: str, reason:
 
 @pytest.fixture
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
-    """A worker whose points go wrong in their profile."""
+    """Return the key of a worker whose points fail in their profile."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     python = tmp_path / "python"
     python.write_text(
@@ -242,7 +246,7 @@ def test_a_measured_point_is_not_lost_to_its_profile(
     enforce = Worker._enforce
 
     def early(worker: Worker, watch: ProcessMonitor, limits: Limits, sent: float) -> None:
-        """The time is up once the profile has begun, however long that took."""
+        """Let the time limit expire as soon as the profile has begun."""
         enforce(worker, watch, limits, sent - limits.timeout if watch.phase == "profile" else sent)
 
     try:
@@ -294,7 +298,10 @@ def test_frameworks_are_told_their_device_and_threads_before_they_are_imported()
         "cpu",
         "-1",
     )
-    assert (cpu["OMP_NUM_THREADS"], cpu["NPROC"]) == ("3", "2")  # what the user sets comes last
+    assert (cpu["OMP_NUM_THREADS"], cpu["NPROC"]) == (
+        "3",
+        "2",
+    )  # the user's settings override the defaults
     gpu = WorkerKey(sys.executable, "jax", None, "gpu", ()).environ()
     assert gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert gpu.get("JAX_PLATFORMS") != "cpu"
@@ -304,7 +311,7 @@ def test_frameworks_are_told_their_device_and_threads_before_they_are_imported()
 def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
     tmp_path: Path, times: int
 ) -> None:
-    """And one that says more than it is asked for is understood."""
+    """Additional output of the interpreter is ignored."""
     python = tmp_path / "python"
     starts = tmp_path / "starts"
     python.write_text(
@@ -321,7 +328,7 @@ def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
 
 SIZE = 64 << 20
 CHILDREN = 6
-#: A process whose children have what it has, until a line tells them to write to it.
+#: A process whose children share its memory until an input line makes them write to it.
 SHARING = """
 import os, sys
 size, children = map(int, sys.argv[1:])
@@ -354,7 +361,7 @@ def sharing() -> Iterator[subprocess.Popen[str]]:
             assert process.stdout.readline() == "ready\n"
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # its children outlive it
+            os.killpg(process.pid, signal.SIGKILL)  # the children would outlive the process
 
 
 def test_shared_pages_count_once_until_parted(
@@ -362,7 +369,7 @@ def test_shared_pages_count_once_until_parted(
 ) -> None:
     monkeypatch.setattr("paradnn.session.workers._PAUSE", 0)
     of_point = PointProcesses(sharing.pid)
-    for limit in (None, 1 << 40):  # far from any limit the cheap sum will do
+    for limit in (None, 1 << 40):  # far from the limit, the cheap sum is sufficient
         assert of_point.held(sharing.pid, limit) > (CHILDREN + 1) * SIZE
     assert SIZE < of_point.held(sharing.pid, 3 * SIZE) < 2 * SIZE
     sharing.stdin.write("write\n")

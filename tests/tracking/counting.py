@@ -1,6 +1,4 @@
-"""A proxy before a tracking server that passes everything on and writes down what was asked: an
-independent count.
-"""
+"""Proxy of a tracking server that forwards and logs all requests: an independent count."""
 
 import http.client
 import socket
@@ -15,7 +13,12 @@ __all__ = ["Counted", "counting"]
 
 @dataclass
 class Counted:
-    """The address to use, and the end of each path that was asked for since `asked` was emptied."""
+    """Log of a counting proxy.
+
+    Attributes:
+        uri: The address of the proxy.
+        asked: The last path component of each request since the list was last cleared.
+    """
 
     uri: str = ""
     asked: list[str] = field(default_factory=list)
@@ -23,8 +26,12 @@ class Counted:
 
 @contextmanager
 def counting(port: int, last: Callable[[], bool] = lambda: False) -> Iterator[Counted]:
-    """A proxy of the server at a port of this host; it cuts itself off once the server did what
-    `last` looks for.
+    """Run a proxy of the server at a port of this host.
+
+    Args:
+        port: The port of the server.
+        last: After each request, whether the proxy must break all connections. The server has
+            processed that request; the client gets no answer.
     """
     counted = Counted()
 
@@ -34,7 +41,7 @@ def counting(port: int, last: Callable[[], bool] = lambda: False) -> Iterator[Co
         def _pass_on(self) -> None:
             counted.asked.append(self.path.partition("?")[0].rpartition("/")[2])
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            # The client may be cut off before it has its answer.
+            # The connection of the client may break before it receives the answer.
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as upstream:
                 upstream.request(self.command, self.path, body, dict(self.headers))
                 answer = upstream.getresponse()
@@ -48,12 +55,12 @@ def counting(port: int, last: Callable[[], bool] = lambda: False) -> Iterator[Co
             self.wfile.write(content)
 
         def __getattr__(self, name: str) -> Callable[[], None]:
-            if name.startswith("do_"):  # whatever the method is
+            if name.startswith("do_"):  # any HTTP method
                 return self._pass_on
             raise AttributeError(name)
 
         def log_message(self, *_: object) -> None:
-            """Nothing to the terminal."""
+            """Print nothing to the terminal."""
 
     connections: list[socket.socket] = []
 
@@ -67,11 +74,11 @@ def counting(port: int, last: Callable[[], bool] = lambda: False) -> Iterator[Co
     with Proxy(("127.0.0.1", 0), Handler) as proxy:
 
         def cut() -> None:
-            """Break every connection, and take no more."""
+            """Break every connection and accept no more."""
             proxy.shutdown()
             proxy.server_close()
             for each in connections:
-                with suppress(OSError):  # many are closed by now
+                with suppress(OSError):  # many connections are closed already
                     each.shutdown(socket.SHUT_RDWR)
 
         counted.uri = f"http://127.0.0.1:{proxy.server_address[1]}"

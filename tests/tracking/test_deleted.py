@@ -64,14 +64,14 @@ def test_a_deleted_database_is_copied_and_later_results_are_files(
     assert "4 ok" in done.stdout
     assert len(list(files.glob("point-*.json"))) == 2
 
-    # What the messages propose restores everything.
+    # The remedy in the messages restores everything.
     found = re.search(r"Its runs were copied to (\S+): move", done.stderr)
     assert found
     store.folder.mkdir(exist_ok=True)
     shutil.move(found[1], store.folder / "mlflow.db")
     for end in ("-wal", "-shm"):
         (store.folder / f"mlflow.db{end}").unlink(missing_ok=True)
-    # In a process of its own: MLflow keeps connections to the deleted file in this one.
+    # Use a separate process, since MLflow keeps connections to the deleted file in this one.
     assert process(["paradnn.sync", str(files)], store).returncode == 0
     assert [point["outcome"] for point in store.runs()] == ["ok"] * 4
     assert [sweep["status"] for sweep in store.runs("sweep")] == ["FINISHED"]

@@ -1,4 +1,4 @@
-"""MLflow's environment variables and a user's own tags, as a user sees them in the store."""
+"""MLflow's environment variables and custom tags, as a user sees them in the store."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TAGGED = ["tracking.tags.team=vision", "tracking.tags.build=7"]
 
 
 def experiments(store: Store) -> dict[str, int]:
-    """Experiment -> number of its runs."""
+    """Return the number of runs of each experiment."""
     return dict(
         store.query(
             "SELECT e.name, COUNT(*) FROM runs r JOIN experiments e USING (experiment_id) GROUP BY 1"

@@ -1,4 +1,4 @@
-"""A store is made whole or not at all; one that was copied or moved keeps its artifacts to itself."""
+"""Creation of a store, complete or not at all, and artifacts of copied or moved stores."""
 
 import shutil
 import subprocess
@@ -17,13 +17,13 @@ from tests.conftest import ROOT, Store
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload``"
-)  # MLflow's own query, with SQLAlchemy 2.1
+)  # a query of MLflow with SQLAlchemy 2.1
 
 TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
 
 
 def record(uri: str, number: int) -> str:
-    """A run of a point with an artifact; its id."""
+    """Record a run of a point with an artifact, and return its id."""
     tracker = MlflowStore(Tracking(uri=uri))
     claim = claimed(tracker, number)
     made = record_of(claim)
@@ -102,7 +102,7 @@ def test_two_ways_to_one_store_are_one(store: Store, tmp_path: Path) -> None:
 def test_mlflows_own_default_of_a_project_is_no_choice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`mlflow run .` without an address exports mlflow.db in the project's folder."""
+    """`mlflow run .` without an address exports mlflow.db in the folder of the project."""
     monkeypatch.setattr("paradnn.store.address.HOME", tmp_path)
     usual = f"sqlite:///{tmp_path / 'mlruns' / 'mlflow.db'}"
     chosen = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -127,9 +127,7 @@ def test_artifacts_on_a_disk_that_is_away_are_not_given_up(store: Store) -> None
 
 
 def test_whoever_is_killed_while_the_tables_are_made_leaves_no_half_of_them(tmp_path: Path) -> None:
-    """In its middle MLflow's making of its tables, which takes seconds, leaves a database that it
-    refuses later.
-    """
+    """MLflow takes seconds to create its tables, and rejects a half-created database later."""
     address = address_of(f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}")
     (tmp_path / "new").mkdir()
     code = f"""

@@ -1,4 +1,4 @@
-"""Results as files and their way into the store; a tracking server that goes away."""
+"""Results as files, their upload to the store, and a tracking server that becomes unavailable."""
 
 import json
 import os
@@ -71,8 +71,8 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
     [parent] = store.runs("sweep")
     assert (parent["status"], "3 ok" in parent["mlflow.note.content"]) == ("FINISHED", True)
     assert {point["mlflow.parentRunId"] for point in store.runs()} == {parent["run_id"]}
-    # What two drivers measured while neither could claim it is recorded once, what was to be
-    # repeated is not held back.
+    # Two drivers may measure a point while neither could claim it. It is recorded once, but a
+    # requested repetition is uploaded too.
     for name, repeats in (("point-other", False), ("point-repeated", True)):
         document = read_document(files[1]) | {"offline_id": name, "repeats": repeats}
         write_document(folder / f"{name}.json", document)
@@ -96,8 +96,9 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
 
 
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
-    """The server went away between the two; the result was kept as a file, and is known when that
-    is uploaded.
+    """The server became unavailable before it ended the run, so the result was kept as a file.
+
+    The upload of the file finds that the run is known, and ends it.
     """
     tracker = MlflowStore(Tracking(uri=store.uri))
     claim = claimed(tracker, 1)
@@ -114,17 +115,17 @@ def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path
 
 @pytest.mark.framework
 def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
-    """The other one, and this process. Nothing lost, nothing doubled, and no password anywhere.
+    """The second driver is this process. No point is lost or doubled, and no password leaks.
 
-    The server itself lives on: what it was asked last it may have done, though no driver had the
-    answer.
+    The server itself continues. It may have processed a last request whose answer no driver
+    received.
     """
     folder = tmp_path / "results"
     axes = [*AXES, "model.nodes=range(8,12)", "measure.processes=2"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = SECRET
 
     def both_began() -> bool:
-        """The other one goes on as soon as this process holds a point, too."""
+        """Return whether this process holds a point too; if so, resume the other driver."""
         found = len(store.runs()) >= 2
         if found:
             other.send_signal(signal.SIGCONT)
@@ -165,14 +166,16 @@ def with_password(uri: str) -> str:
 
 def everything_in(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError, IsADirectoryError):  # SQLite's own, of a server that ends
+        with suppress(
+            FileNotFoundError, IsADirectoryError
+        ):  # temporary files of SQLite, removed when a server ends
             yield path.read_bytes().decode(errors="replace")
 
 
 def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(
     store: Store, tmp_path: Path
 ) -> None:
-    """Of several open points; the claim whose answer was lost is the only one that goes."""
+    """Of several open points, only the claim whose answer was lost is removed."""
     settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
     tracker = open_tracker(settings, lambda _: None)
     assert isinstance(tracker, Tracker)
@@ -189,8 +192,9 @@ def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(
 def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured(
     store: Store, tmp_path: Path
 ) -> None:
-    """Each has recorded a point that the other one wants, and lives on; what both kept is in the
-    store once.
+    """Each driver has recorded a point that the other driver requests, and both are alive.
+
+    The store has the points of both drivers once.
     """
     settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
     said = []
@@ -211,20 +215,20 @@ def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured
         assert isinstance(claim, Claim)
         drivers[0].record(
             claim, record_of(claim), dict
-        )  # one was claimed in a file, though the store is there again
+        )  # one claim is a file, although the store is available again
     assert sorted(entry["point_id"] for entry in store.runs()) == ["1", "2", "3", "4"]
     assert not list(tmp_path.glob("*.claim")) + list(tmp_path.glob("point-*.json"))
 
 
 def records(folder: Path, store: Store) -> tuple[Path, dict[str, object]]:
-    """A result that is right, and what it holds."""
+    """Return the path and the content of a valid result."""
     journal = Journal(folder)
     claim = claimed(journal, 1)
     path = journal.path_of(journal.record(claim, record_of(claim), dict))
     return path, read_document(path)
 
 
-#: What is wrong with a record: where it stands, and what stands there.
+#: Defects of a record: the location of the changed value, and the value.
 CHANGES: dict[str, tuple[str, object]] = json.loads(
     Path(__file__).with_name("crafted.json").read_text()
 )
@@ -264,7 +268,7 @@ def test_one_crafted_record_is_refused_and_the_others_are_logged(
 
 
 def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_path: Path) -> None:
-    """It was killed after it had written the result, and before the store had it."""
+    """The driver was killed after it had written the result, and before the store had it."""
     settings = Tracking(uri=store.uri, folder=str(tmp_path))
     said = []
     first = open_tracker(settings, said.append)

@@ -1,5 +1,6 @@
-"""What a run costs a tracking server, and what it leaves there: counted before a real one, read
-from its database.
+"""Requests that a run sends to a tracking server, and the data that it stores there.
+
+A proxy counts the requests to a real server. The data is read from the server's database.
 """
 
 import io
@@ -30,14 +31,17 @@ from tests.tracking.counting import Counted, counting
 
 @dataclass(frozen=True)
 class Remote(Store):
-    """The SQLite store behind a server."""
+    """SQLite store behind a server."""
 
     counted: Counted
 
     def driver(self, experiment: str, name: str | None = None) -> MlflowStore:
-        """The tracker of a driver that has read the store; named, one other than this process' own."""
+        """Return the tracker of a driver that has read the store.
+
+        A driver with a name is a different process from this one.
+        """
         opened = MlflowStore(Tracking(uri=self.counted.uri, experiment=experiment))
-        if name:  # the process that runs the tests is there as long as they are
+        if name:  # the parent process lives as long as the tests
             other = psutil.Process(os.getppid())
             opened._owner = json.dumps(
                 {**json.loads(opened._owner), "pid": other.pid, "started": other.create_time()}
@@ -54,14 +58,14 @@ class Remote(Store):
             return bytes(answer.read())
 
     def asked(self) -> list[str]:
-        """What was asked for since last."""
+        """Return the requests since the previous call."""
         found = [each for each in self.counted.asked if each != "get"]
         self.counted.asked.clear()
         return found
 
 
 def begin(tracker: MlflowStore, number: int) -> Claimed:
-    """Claim a point that any outcome is accepted for."""
+    """Claim a point for which any stored outcome is accepted."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     return tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
 

@@ -1,5 +1,6 @@
-"""What resume, claims and the views of the UI see of a store: as any version wrote it, and nothing
-but points.
+"""Runs that resume, claims and the views of the UI find in a store: points alone.
+
+The store may have been written by any version.
 """
 
 import json
@@ -48,7 +49,7 @@ from tests.processes import started, wait_for
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload``"
-)  # MLflow's own query, with SQLAlchemy 2.1
+)  # a query of MLflow with SQLAlchemy 2.1
 
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
 GOOD = json.loads(owner_tag())
@@ -65,7 +66,7 @@ def here() -> Environment:
 
 
 def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
-    """As a driver claims and records ceilings, but for their measuring."""
+    """Claim and record planted ceilings as a driver does, without measuring them."""
     identity = peaks.ceilings_identity(POINT, environment)
     result = Answer("ok", None, {}, peak_rates=RATES)
     claim = tracker.begin(
@@ -88,7 +89,7 @@ def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environme
     )
     assert store.query("SELECT status FROM runs") == [("FINISHED",)]
     assert load(store.uri).empty
-    for key in ("ceilings_outcome", "outcome"):  # as earlier versions said, like a point
+    for key in ("ceilings_outcome", "outcome"):  # earlier versions used the tag of a point
         store.change(f"UPDATE tags SET key = '{key}' WHERE key = 'ceilings_outcome'")
         with WorkerPool() as pool:
             found = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
@@ -111,7 +112,7 @@ def test_ceilings_kept_as_a_file_are_uploaded_once(
 
 
 def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowStore, str]:
-    """A tracker, and the run of a point that it recorded."""
+    """Return a tracker, and the id of the run of a point that it recorded."""
     tracker = MlflowStore(Tracking(uri=store.uri))
     identity = Identity(str(number), ENVIRONMENT, 0)
     claim = tracker.begin(
@@ -128,7 +129,7 @@ def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowSto
 
 
 def test_a_point_that_is_given_up_after_it_was_recorded_stays_as_it_ended(store: Store) -> None:
-    """Ctrl-C came between the record and what follows it."""
+    """Ctrl-C arrives between the recording of a point and the following work."""
     tracker, run_id = recorded(store)
     identity = Identity("1", ENVIRONMENT, 0)
     tracker.abandon(Claim(run_id, identity, 0), "interrupted before its end")
@@ -138,7 +139,7 @@ def test_a_point_that_is_given_up_after_it_was_recorded_stays_as_it_ended(store:
 
 
 def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
-    """NaN is no number, and infinity is itself, whichever way it was read."""
+    """NaN is not a number and infinity stays infinite in both ways of reading."""
     _, run_id = recorded(store, load_average=math.nan, flops_per_step=math.inf)
     for way in ("sql", "api"):
         history = open_history(Tracking(uri=store.uri), way)  # type: ignore[arg-type]
@@ -191,8 +192,9 @@ def test_a_store_is_not_written_by_reading_it(store: Store) -> None:
 def test_what_may_not_be_written_is_read(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one with a write-ahead log SQLite needs a file beside it, which cannot be made where a
-    link to itself is.
+    """SQLite needs a file next to a database with a write-ahead log.
+
+    A symbolic link to itself prevents the creation of that file.
     """
     _, run_id = recorded(store)
     store.query("VACUUM INTO ?", str(tmp_path / "mlflow.db"))
@@ -204,13 +206,13 @@ def test_what_may_not_be_written_is_read(
 
 
 def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -> None:
-    """Its journal is rolled back, which an opening for reading alone could not do."""
+    """The reader rolls back the journal, which a read-only connection could not do."""
     _, run_id = recorded(store)
     code = (
         "import os, sqlite3, sys\ndatabase = sqlite3.connect(sys.argv[1])\ndatabase.execute('PRAGMA cache_size = 1')\n"
         "database.execute('DELETE FROM tags')\ndatabase.execute('DELETE FROM latest_metrics')\nos._exit(9)"
     )
-    copy = tmp_path / "copy.db"  # without a write-ahead log
+    copy = tmp_path / "copy.db"  # the copy has no write-ahead log
     store.query("VACUUM INTO ?", str(copy))
     subprocess.run([sys.executable, "-c", code, str(copy)], check=False)
     assert (tmp_path / "copy.db-journal").exists()
@@ -219,7 +221,10 @@ def test_a_store_whose_writer_was_killed_is_read(store: Store, tmp_path: Path) -
 
 @pytest.mark.parametrize("tag", [OWNER, "owner"], ids=["now", "of an earlier version"])
 def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
-    """Until its parent asks for it, its number is taken: a container's first process may never ask."""
+    """Its number is in use until its parent waits for it.
+
+    The first process of a container may never do so.
+    """
     with started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         owner = json.loads(owner_tag()) | {
             "pid": process.pid,
@@ -326,8 +331,9 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(
 def test_a_clock_before_1970_and_seven_digits(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parent is ended whatever the clock says; measurements have as many digits as they may
-    have, counts all.
+    """The parent run ends whatever the clock says.
+
+    Measured values are rounded to seven digits; counts keep all digits.
     """
     monkeypatch.setattr(time, "time", lambda: -86400.0)
     tracker = MlflowStore(Tracking(uri=store.uri))
