@@ -1,9 +1,12 @@
-"""`claims`: the paper's fourteen observations, or those of a YAML file, as checks over the runs.
+"""`claims`: check the paper's observations, or the claims of a YAML file, against runs.
 
-A check is supported where the 95% interval of its number lies on the claimed side, refuted where it
-lies on the other, and undecided where it holds both. A claim is refuted where any check is,
-supported where all checks with data are; what has no data is named. Kinds of check and a file:
-analysis/claims/kinds.py and analysis/claims/observations.yaml.
+The paper has fourteen observations. A check is supported if the 95% interval of its number lies
+within the claimed range. It is refuted if the interval lies outside, and undecided if the interval
+includes the bound. A claim is refuted if any of its checks is. It is supported if all of its checks
+with data are; checks without data are named.
+
+For the kinds of checks see analysis/claims/kinds.py; for an example of a file see
+analysis/claims/observations.yaml.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from paradnn.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(Options):
-    """Which claims, and how to read them."""
+    """Choice of the claims."""
 
     file: str | None = option(
         None, "YAML file of claims (default: the paper's observations)", metavar="FILE"
@@ -45,7 +48,11 @@ class ClaimsOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClaimsResult(Result):
-    """Every claim with its answer and the findings of its checks."""
+    """Answers to all claims.
+
+    Attributes:
+        verdicts: Every claim with its answer and the findings of its checks.
+    """
 
     verdicts: tuple[ClaimVerdict, ...]
 
@@ -53,7 +60,13 @@ class ClaimsResult(Result):
 def answered(
     verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], pooled: str
 ) -> ClaimsResult:
-    """Claims with their answers, as a result."""
+    """Build the result of an analysis from the answers to claims.
+
+    Args:
+        verdicts: The claims with their answers.
+        sources: Ids of the runs that the answers rest on.
+        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
+    """
     said = [
         Paragraph(f"{one.title}: {one.answer.upper()}{one.extent}", tuple(sentences(one)))
         for one in verdicts
@@ -63,7 +76,7 @@ def answered(
         numbers=table(verdicts),
         sentences=[*said, Paragraph(summary(verdicts))],
         picture=lambda: draw_claims(verdicts),
-        rows=None,  # the sentences have every number
+        rows=None,  # the sentences state every number
         sources=sources,
         pooled=pooled,
     )
@@ -80,10 +93,13 @@ def answered(
     reading=("Supported: the 95% interval of its number lies on the claimed side."),
 )
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """Every claim with its answer, its numbers and what is missing.
+    """Answer every claim, with its numbers and the data that are missing.
 
-    ConfigError for an id that no claim has, DataError for a file that holds no claims. What stands
-    in the way of one check is named in its finding.
+    An obstacle to a single check raises nothing; the finding of the check names it.
+
+    Raises:
+        ConfigError: If no claim has a given id.
+        DataError: If the file holds no claims.
     """
     from analysis.store.load import load_types
 
@@ -96,7 +112,11 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
 
 
 def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequence[StatedClaim]:
-    """The claims with these ids; all for None."""
+    """Select the claims with the given ids; None selects all.
+
+    Raises:
+        ConfigError: If no claim has one of the ids.
+    """
     if ids is None:
         return claims
     known = {claim.id: claim for claim in claims}
@@ -109,12 +129,13 @@ def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequenc
 
 
 _ASKED = "#dbe7d3"
+# Conditions that do not distinguish the checks of a claim; labels omit them.
 _COMMON = (
     "mode",
     "device",
     "platform.name",
-)  # conditions that tell no check of a claim from another
-# characters of a check's line, and inches of it
+)
+# Characters per line of a check's label at most, and the height of a line in inches.
 _WRAP = 58
 _LINE = 0.17
 _ORDER = ("standardised weight", "share", "ratio")
@@ -126,8 +147,10 @@ _LOOKS = {
 
 
 def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
-    """A row for each check that has data, in panels of one scale: weights, shares, ratios. The
-    range in which the claim says the number lies is shaded.
+    """Draw a row for each check that has data, in a panel for each scale.
+
+    The scales are standardised weights, shares and ratios. The range that the claim states is
+    shaded.
     """
     panels: dict[str, list[tuple[str, CheckFinding]]] = {}
     for verdict in verdicts:
@@ -135,7 +158,7 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
             if finding.points and np.isfinite(finding.value):
                 panels.setdefault(_scale(finding), []).append((_label(verdict, finding), finding))
     order = sorted(panels, key=lambda name: (name not in _ORDER, name))
-    # As high as its longest label, whose lines depend on the width.
+    # Rows are as high as the longest label of their panel; its lines depend on the width.
     counts = [
         len(panels[name]) * max(2, *(label.count("\n") + 1 for label, _ in panels[name]))
         for name in order
@@ -160,7 +183,7 @@ def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
 
 
 def _scale(finding: CheckFinding) -> str:
-    """Which numbers share an axis."""
+    """Name the scale of a finding's number; findings of the same scale share an axis."""
     if finding.check.kind in ("trend", "ranking"):
         return _ORDER[0]
     words = {"share": "share", "fraction": "share", "speedup": "ratio", "ratio": "ratio"}

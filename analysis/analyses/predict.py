@@ -1,13 +1,12 @@
-"""`predict`: every point of a space of which a part was measured, measured or predicted with its
-95% interval.
+"""`predict`: complete a partly measured space by predictions with 95% intervals.
 
-The space is the grid that the values of the runs span. A row that was not measured stands in for
-the run that there might have been: the same environment, protocol and session, other sizes. What a
-failure excludes is out of memory here as well, and what lies between fitting and failing goes by a
-regression.
+The space is the grid that the values of the runs span. A row for an unmeasured point represents the
+run that could have been measured: the same environment, protocol and session, but other sizes. A
+point that a failure excludes is out of memory. For points between fitting and failing ones, a
+regression decides.
 
-The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. How good
-it is here is measured: points are left out, and predicted.
+The model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. Its accuracy
+on these runs is measured by leave-one-out prediction.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ from paradnn.statistics.regression import Lacking
 if TYPE_CHECKING:
     from paradnn.forecast.process import LeaveOneOutErrors
 
-#: Points that a space may have: the interval of each takes draws of all of them together.
+#: Maximum number of points of a space; their intervals need joint draws of all points.
 _MOST_POINTS = 50_000
 #: The outcome of a point that the memory frontier excludes.
 EXCLUDED = "oom_predicted"
-#: Measured points that a prediction takes.
+#: Minimum number of measured points for a prediction.
 _LEAST = 5
-#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing
-#: (the time itself).
+#: Metrics that follow from the step time -> the column with the work of a step (examples or FLOP).
+#: It is empty for the time itself.
 PREDICTABLE = {
     "examples_per_second": "batch_size",
     "flops_per_second": "flops_per_step",
@@ -64,16 +63,16 @@ PREDICTABLE = {
     "step_time_ms": "",
 }
 
-#: Columns that say when and how a run was measured: an unmeasured point stands in time as the
-#: measured ones do.
+#: Columns that state when and how a run was measured. An unmeasured point takes them from a
+#: measured one.
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
-_RIDGE = 1e3  # the inverse of the regression's penalty
-_SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
+_RIDGE = 1e3  # inverse of the regression's ridge penalty
+_SPARSE = 0.1  # minimum untried share of a space for a section in the report
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
-    """What is predicted, and the axes of its map."""
+    """Choice of the predicted metric, and of the axes of its map."""
 
     metric: str | None = metric_option("what to predict")
     x: str | None = column_option(
@@ -85,7 +84,7 @@ class PredictOptions(Options):
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Where the runs are a small part of a grid."""
+    """Yield a section for each map whose runs leave a large part of their grid unmeasured."""
     for names, x, y in choose_axes(rows):
         if y and is_sparse(rows[rows["family"].isin(names)]):
             options = PredictOptions(x=x, y=y)
@@ -109,10 +108,12 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_shown,
 )
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
-    """Every point of the space that a frame's runs are part of.
+    """Measure or predict every point of the spaces that the runs of a frame are part of.
 
-    ConfigError for a metric that is not predicted or too large a space, NotEnoughData for too few
-    runs, SchemaError for heterogeneous runs of a group.
+    Raises:
+        ConfigError: If the metric cannot be predicted, or a space is too large.
+        NotEnoughData: If there are too few runs.
+        SchemaError: If the runs of a group are heterogeneous.
     """
     completed = complete(frame, options.metric, options.pool)
     maps = _maps(completed, options)
@@ -128,12 +129,15 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
 
 @dataclass(frozen=True)
 class Space(GroupKey):
-    """The points of one family on one device.
+    """Points of one family on one device.
 
-    `runs` are all of the family, failed ones among them. `others` has a row for every point without
-    one: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0
-    or 1 where that is proved. `keys` are the columns in which points differ. `measured` and
-    `failed` count points.
+    Attributes:
+        runs: All runs of the family, including failed ones.
+        others: A row for every point without a run. Its `outcome` is ok, or `EXCLUDED` if its
+            `chance` of running out of memory exceeds 1/2. The chance is 0 or 1 if it is proved.
+        keys: The columns in which points differ.
+        measured: Number of measured points.
+        failed: Number of points that were tried but not measured.
     """
 
     runs: pd.DataFrame
@@ -144,17 +148,25 @@ class Space(GroupKey):
 
     @property
     def total(self) -> int:
-        """All points, those that failed and those that do not fit among them."""
+        """Number of all points, including those that failed and those that do not fit."""
         return self.measured + self.failed + len(self.others)
 
 
 def space_of(group: FamilyGroup, pool: bool = False) -> Space:
-    """The space of a group's runs, the grid that they span.
+    """Return the space of a group's runs, which is the grid that they span.
 
-    It is the product of the values of model.* and batch_size, for each combination of the other
-    settings by itself; keys that went together in every point (a sweep with zipped axes) stay
-    together. NotEnoughData where there is nothing to span, ConfigError where it is too large,
-    SchemaError for heterogeneous runs.
+    The grid is the product of the values of model.* and batch_size, separately for each combination
+    of the other settings. Keys that vary together in every point, as in a sweep with zipped axes,
+    stay together.
+
+    Args:
+        group: The runs of a family on a device.
+        pool: Whether to pool heterogeneous runs.
+
+    Raises:
+        NotEnoughData: If no point was measured, or all runs are of one point.
+        ConfigError: If the space is too large.
+        SchemaError: If the runs are heterogeneous.
     """
     rows = require_homogeneous(group.rows, pool=pool)
     rows = select_rows(rows, rows["outcome"].notna())
@@ -175,7 +187,7 @@ def space_of(group: FamilyGroup, pool: bool = False) -> Space:
         )
     others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
     if step_inputs.analytic_costs(points.head(1))["parameters"].notna().all():
-        # Without combinations that are no model, where measured ones are.
+        # Drop combinations that are no valid model, if the measured ones are valid models.
         others = others[step_inputs.analytic_costs(others)["parameters"].notna()].reset_index(
             drop=True
         )
@@ -196,15 +208,17 @@ def _identities(points: pd.DataFrame) -> list[str]:
 
 
 def _is_size(name: str) -> bool:
-    """Whether values of a key are crossed with those of others, rather than a setting that points
-    share.
+    """Whether the values of a key are crossed with those of other keys.
+
+    Other keys are settings that points share.
     """
     return name.startswith("model.") or name == "batch_size"
 
 
 def _spanned(points: pd.DataFrame) -> pd.DataFrame:
-    """The grid of the values of sizes, for each combination of settings; a column for each key that
-    varies.
+    """Return the grid of the sizes' values for each combination of settings.
+
+    It has a column for each key that varies.
     """
     keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
     settings = [name for name in keys if not _is_size(name)]
@@ -213,8 +227,8 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
     for _, part in (
         points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]
     ):
-        # Axes whose values went together in all points, and not by chance (on average twice each),
-        # stay together.
+        # Axes whose values vary together in all points stay together. Each pair of values must
+        # occur twice on average, which rules out chance.
         bundles: list[list[str]] = []
         for name in (name for name in keys if _is_size(name)):
             for bundle in bundles:
@@ -229,14 +243,19 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
                 bundles.append([name])
         grid = part[settings].head(1)
         for bundle in bundles:
-            if len(grid) <= _MOST_POINTS:  # more are refused
+            if len(grid) <= _MOST_POINTS:  # the caller rejects larger grids
                 grid = grid.merge(part[bundle].drop_duplicates(), how="cross")
         parts.append(grid)
     return pd.concat(parts, ignore_index=True).reindex(columns=keys)
 
 
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
-    """(n,) what tells points apart, equal for equal points of any frame."""
+    """Return a code (n,) for each point; equal points of any two frames have equal codes.
+
+    Args:
+        points: The points.
+        keys: The columns that distinguish points.
+    """
     columns = [points[name].astype("object").where(points[name].notna(), None) for name in keys]
     if columns:
         codes = list(zip(*columns, strict=True))
@@ -246,7 +265,13 @@ def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
 
 
 def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """A row for each wanted point, with what it shares with the measured ones."""
+    """Return a row for each wanted point, with the columns that it shares with measured points.
+
+    Args:
+        wanted: The values of the keys at the points to add.
+        points: The points that were tried.
+        keys: The columns in which points differ.
+    """
     wanted = wanted.reset_index(drop=True)
     versions = [name for name in points if str(name).startswith("version.")]
     shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
@@ -255,7 +280,7 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     codes = _codes(ok, settings)
     known = codes.groupby(codes.to_numpy()).indices
     chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
-    # In turn, so that unmeasured points are spread over sessions as the measured ones are.
+    # Take the measured runs in turn, so that both kinds of points have the same sessions.
     turn = [each[number % len(each)] for number, each in enumerate(chosen)]
     rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(
         drop=True
@@ -275,15 +300,22 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
 
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
-    """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between
-    what is proved to fit and to fail by a logistic regression on the analytic bound of memory, or
-    on the sizes where that is not known. Its ridge keeps it finite where the two are separated.
+    """Estimate the chance (n,) that each unmeasured point runs out of memory.
+
+    The memory frontier proves which points fit and which fail. For the points between, a logistic
+    regression decides. Its predictor is the analytic bound of memory, or the sizes if a bound is
+    unknown. Its ridge penalty keeps it finite if fitting and failing points are separable.
+
+    Args:
+        others: The unmeasured points.
+        points: The points that were tried.
+        keys: The columns in which points differ.
     """
     tried = points[is_ok(points) | points["outcome"].isin((*OUT_OF_MEMORY, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)
     if not failed.any() or others.empty:
         return np.zeros(len(others))
-    from sklearn.linear_model import LogisticRegression  # takes seconds
+    from sklearn.linear_model import LogisticRegression  # importing it takes seconds
 
     from paradnn.designs.frontier import excluded, fitting
 
@@ -305,11 +337,15 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class PredictedGrid:
-    """Runs of a frame with a row for every point of their spaces that none of them measured.
+    """Runs of a frame with a row for every unmeasured point of their spaces.
 
-    In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as
-    `low` and `high`, or the outcome `EXCLUDED`. `trust`: what is said of measured points, each left
-    out, by the name of their space; `lacking` says which groups have no prediction.
+    Attributes:
+        metric: The predicted metric.
+        frame: The runs and the unmeasured points, which are `predicted`. These have the median of
+            the metric and its 95% interval as `low` and `high`, or the outcome `EXCLUDED`.
+        spaces: The completed spaces.
+        trust: Name of a space -> leave-one-out errors at its measured points.
+        lacking: The groups without a prediction, and why.
     """
 
     metric: str
@@ -320,14 +356,21 @@ class PredictedGrid:
 
 
 def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> PredictedGrid:
-    """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its
-    devices.
+    """Predict a metric at every point of the spaces of a frame's families on its devices.
 
-    A model is fitted for each device; without a metric in the one that the runs have. ConfigError
-    for a metric that does not follow from the time of a step, NotEnoughData where no group has
-    `_LEAST` measured points and two of the space, SchemaError for heterogeneous runs.
+    One model is fitted per device. For the spaces see `space_of`.
+
+    Args:
+        frame: The runs.
+        metric: The metric; None chooses the one that the runs have.
+        pool: Whether to pool heterogeneous runs.
+
+    Raises:
+        ConfigError: If the metric does not follow from the step time.
+        NotEnoughData: If no group has `_LEAST` measured points and a space of three points or more.
+        SchemaError: If the runs of a group are heterogeneous.
     """
-    if not is_ok(frame).any():  # which is then said of every group
+    if not is_ok(frame).any():  # every group then reports that nothing was measured
         metric = next(iter(PREDICTABLE))
     else:
         if metric:
@@ -359,8 +402,9 @@ def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False)
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
-    """Whether a tenth or more of a space that some of these runs span was not tried, and can be
-    predicted.
+    """Whether a space of these runs has a large untried part that can be predicted.
+
+    Large means a share of at least `_SPARSE` of the points of a space.
     """
     for group in family_groups(frame):
         with contextlib.suppress(ParadnnError):
@@ -388,7 +432,7 @@ def _space(group: FamilyGroup, metric: str, pool: bool) -> Space:
 
 
 class _Predictor:
-    """A metric of points on a device, by a fit to its runs."""
+    """Prediction of a metric on one device, from a model fitted to its runs."""
 
     def __init__(self, runs: pd.DataFrame, metric: str) -> None:
         from paradnn.forecast.predict import StepTimeModel
@@ -404,7 +448,7 @@ class _Predictor:
             )
         self._per = 1.0
         if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
-            # The roofline that the model begins with is in seconds, roughly.
+            # The model starts from a roofline in seconds, so the times must be roughly in seconds.
             self._per = float(
                 np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds)
             )
@@ -415,15 +459,17 @@ class _Predictor:
         )
 
     def leave_one_out(self, family: str) -> LeaveOneOutErrors:
-        """Each measured step of a family, predicted from all others."""
-        # The model has an observation for each step, in the order in which they first appear.
+        """Return the errors of each measured step of a family, predicted from all other steps."""
+        # The model has one observation per step, in the order of their first appearance.
         pairs = zip(self._table.environments, self._table.steps, strict=True)
         steps = dict(zip(pairs, self._table.families, strict=True))
         return self._model.leave_one_out.select(np.array(list(steps.values())) == family)
 
     def at(self, rows: pd.DataFrame) -> np.ndarray:
-        """The metric of some rows, none of them measured: its median and the ends of its 95%
-        interval (n, 3).
+        """Predict the metric at unmeasured rows.
+
+        Returns:
+            (n, 3) the median, and the low and high end of its 95% interval.
         """
         if rows.empty:
             return np.empty((0, 3))
@@ -434,7 +480,13 @@ class _Predictor:
 
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
-    """What a step of each row does (n,): examples or FLOP, by arithmetic where the model is known."""
+    """Return the work of a step of each row (n,): examples or FLOP.
+
+    The work is computed if the model is known, and read from the column otherwise.
+
+    Raises:
+        NotEnoughData: If the work of a row is unknown.
+    """
     if name != "batch_size":
         work = step_inputs.analytic_costs(rows)[name]
     else:
@@ -447,7 +499,7 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _told_of(completed: PredictedGrid) -> Iterator[Paragraph]:
-    """In words: how much of each space was measured, and how good its prediction is."""
+    """Describe how much of each space was measured, and how accurate its prediction is."""
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
@@ -467,9 +519,11 @@ def _told_of(completed: PredictedGrid) -> Iterator[Paragraph]:
 
 
 def _every_point(completed: PredictedGrid) -> pd.DataFrame:
-    """A row for each point of the spaces: the keys in which points differ, `status` (measured,
-    predicted, or the outcome of what did not run or is taken not to), the metric, and its 95%
-    interval where it is predicted.
+    """Return a row for each point of the spaces.
+
+    Columns are the family, the device, the keys in which points differ, `status`, the metric, and
+    the 95% interval of a predicted value. The status is measured, predicted, or the outcome of a
+    point that failed or is expected to fail.
     """
     rows = aggregate_replicates(completed.frame)
     keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
@@ -485,8 +539,9 @@ def _every_point(completed: PredictedGrid) -> pd.DataFrame:
 
 
 def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
-    """The map over the axes that are named, else over those with the most values; None where one
-    key alone varies.
+    """Return the map over the given axes, by default over the keys with the most values.
+
+    The default of the x axis is the batch size if it varies. Returns None if only one key varies.
     """
     counts = completed.frame[
         list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
@@ -501,8 +556,9 @@ def _maps(completed: PredictedGrid, options: PredictOptions) -> HeatMaps | None:
 
 
 def predicted_maps(completed: PredictedGrid, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """`make_heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that
-    were measured.
+    """Make heat maps of every point of the spaces.
+
+    In the cells, `measured` counts the measured points among the `points` of a cell.
     """
     found = make_heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     keys = ["family", "device", "j", "i"]

@@ -1,9 +1,8 @@
-"""`scaling`: how speed grows with devices, and the fraction that does not run in parallel (Amdahl's
-law).
+"""`scaling`: growth of speed with the number of devices, and the non-parallel fraction.
 
-Every point on n devices is paired with the same point on one, and the fraction is fitted for each
-family with an interval (the paper's Figure 4). The batch is that of the whole step, so this is
-strong scaling.
+Every point on n devices is paired with the same point on one device. The non-parallel fraction of
+Amdahl's law is fitted for each family, with an interval (the paper's Figure 4). The batch is that
+of the whole step, so this is strong scaling.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from paradnn.statistics.dependence import crossed_quantile, crossed_ratio, share
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.sessions import get_sampling
 
-#: Rates, of which n devices have n times as much where nothing is lost.
+#: Rates that are n times as high on n devices if nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
-#: Columns that count devices, which older runs lack.
+#: Columns that count devices; older runs lack them.
 _COUNTS = ("devices", "platform.threads")
-#: Columns of a pair that are shown even where all pairs agree, in this order, and those that never
-#: are.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
+#: Columns that are shown in this order, even if all pairs agree.
 _SHOWN = ["devices", "one", "many", *_RATIO]
+#: Columns that are not shown among the varying settings of the pairs.
 _HIDDEN = {"family", *RESULT_COLUMNS, *_SHOWN}
 _LINE = "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions(Options):
-    """Which rate, over which count of devices."""
+    """Choice of the rate, and of the column that counts devices."""
 
     metric: Literal["examples_per_second", "flops_per_second"] = option(
         "examples_per_second", "a rate"
@@ -50,8 +49,14 @@ class ScalingOptions(Options):
 
 
 class FamilyScaling(NamedTuple):
-    """The non-parallel fraction of one family's points: the fit over all of them and their counts;
-    `efficiency` is the median of speedup / n at the largest n.
+    """Non-parallel fraction of one family.
+
+    Attributes:
+        family: Name of the family.
+        points: Number of points.
+        counts: Device counts above one, in ascending order.
+        fraction: The fraction fitted over all points and counts.
+        efficiency: Median of speedup / n over the points with the largest n.
     """
 
     family: str
@@ -62,14 +67,17 @@ class FamilyScaling(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """Every point on several devices against itself on one, and the non-parallel fraction of each
-    family.
+    """Every point on several devices compared with itself on one, and each family's fraction.
 
-    `pairs` has a row for each point and count above one: the join columns, `devices` (the count),
-    `one` and `many` (the metric on one and on all devices), `speedup` with its interval,
-    `efficiency` (speedup / count) and `fraction`. `alone` are the families without a pair; `apart`:
-    families -> why their counts cannot be separated from sessions or a drift. `measured` are the
-    runs.
+    Attributes:
+        pairs: A row for each point and count above one: the join columns, `devices` (the count),
+            `one` and `many` (the metric on one device and on all devices together), `speedup` with
+            its interval, `efficiency` (speedup / count) and `fraction`.
+        families: The fit of each family that has pairs.
+        alone: Families without a pair.
+        apart: Family -> why its device counts cannot be separated from sessions or a drift.
+        measured: The runs that record a device count.
+        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
 
     pairs: pd.DataFrame
@@ -81,7 +89,10 @@ class Scaling(NamedTuple):
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Over threads where these were varied and devices were not."""
+    """Yield the section of the report.
+
+    It counts threads if these vary and the number of devices does not.
+    """
     devices, threads = (
         name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads")
     )
@@ -99,7 +110,11 @@ def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_shown,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
-    """The pairs of `fit_scaling`, without columns that are the same in all of them, and its errors."""
+    """Compare each point on several devices with itself on one, and fit the fractions.
+
+    The table has the pairs of `fit_scaling` without the columns whose values agree in all pairs.
+    For errors see `fit_scaling`.
+    """
     found = fit_scaling(frame, options.metric, options.by, options.pool)
     others = [
         name
@@ -145,17 +160,25 @@ def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
 
 
 def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
-    """1 / (s + (1 - s) / n) for n devices, s the non-parallel fraction (Amdahl, AFIPS 30, 1967)."""
+    """Return Amdahl's speedup 1 / (s + (1 - s) / n) (Amdahl, AFIPS 30, 1967).
+
+    Args:
+        fraction: The non-parallel fraction s.
+        count: The number of devices n, of any shape.
+    """
     n = np.asarray(count, dtype="float64")
     return np.asarray(1 / (fraction + (1 - fraction) / n), dtype="float64")
 
 
 def amdahl_fraction(speedup: np.typing.ArrayLike, count: np.typing.ArrayLike) -> np.ndarray:
-    """s = (1 / speedup - 1 / n) / (1 - 1 / n), Amdahl's law solved for the fraction (Karp and
-    Flatt, CACM 33, 1990).
+    """Return the non-parallel fraction s = (1 / speedup - 1 / n) / (1 - 1 / n).
 
-    Below 0 where the speedup is above n, above 1 where n devices are slower than one. n must be
-    above 1.
+    This is Amdahl's law solved for the fraction (Karp and Flatt, CACM 33, 1990). It is below 0 if
+    the speedup exceeds n, and above 1 if n devices are slower than one.
+
+    Args:
+        speedup: Speedup over one device.
+        count: The number of devices n, above 1.
     """
     n = np.asarray(count, dtype="float64")
     return np.asarray(
@@ -169,12 +192,22 @@ def fit_scaling(
     by: str = "devices",
     pool: bool = False,
 ) -> Scaling:
-    """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
+    """Pair each point on n > 1 devices with itself on one, and fit each family's fraction.
 
-    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n): s is fitted by least squares over all
-    points and counts of a family. Its 95% interval is over models and batch sizes; all counts of a
-    point count together. ConfigError for another metric, NotEnoughData where no point was measured
-    on one device and on more, SchemaError for heterogeneous runs of a family.
+    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n). The fraction s is fitted by least squares
+    over all points and counts of a family. Its 95% interval is over models and batch sizes; the
+    counts of a point are one observation together.
+
+    Args:
+        frame: The runs.
+        metric: One of `METRICS`.
+        by: The column that counts devices.
+        pool: Whether to pool heterogeneous runs.
+
+    Raises:
+        ConfigError: If the metric is not one of `METRICS`, or `by` is no column of numbers.
+        NotEnoughData: If no point was measured both on one device and on several.
+        SchemaError: If the runs of a family are heterogeneous.
     """
     if metric not in METRICS:
         raise ConfigError(
@@ -200,7 +233,7 @@ def fit_scaling(
 
 
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    """The measured runs that say how many devices they had."""
+    """Select the measured runs that record a device count; omit message families."""
     measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
     if by not in measured and by not in _COUNTS:
         raise ConfigError(
@@ -219,8 +252,11 @@ def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices`
-    counts. Then which families' sides cannot be separated from their sessions, and why.
+    """Pair each point on several devices with itself on one.
+
+    Returns:
+        The columns of `pairing.pair` and the count in `devices`, and family -> why its sides cannot
+        be separated from their sessions.
     """
     counts = sorted({int(count) for count in measured[by]})
     one = measured[measured[by] == 1].drop(columns=by)
@@ -264,9 +300,11 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
 
 
 def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
-    """Left the rate of each device against that of one alone, with x = y where nothing is lost;
-    then the speedup over the count, with each family's fitted law, its interval as a band, and the
-    line without loss.
+    """Draw the rate per device, and the speedup over the number of devices.
+
+    The left panel shows the rate of each of n devices over that of one alone; on x = y nothing is
+    lost. The right panel shows each family's fitted law with its interval as a band, and the
+    lossless line.
     """
     drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
     by = options.by.rpartition(".")[2]
@@ -283,16 +321,15 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
             said = middle
         name = f"{family.family}: non-parallel {said}"
         drawing.marks(left, pairs["one"][own], each[own], alpha=0.6, label=name, **look)
-        # Families stand beside each other at each count.
+        # Shift the families so that their marks do not overlap at a count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
         drawing.marks(
             right, pairs["devices"][own] * shift, pairs["speedup"][own], alpha=0.5, **look
         )
         law, low, high = (amdahl_speedup(end, counts) for end in family.fraction)
         right.plot(counts, law, color=look["color"], linewidth=1.8)
-        if (
-            np.isfinite(low).all() and (low > 0).all()
-        ):  # else the law has no upper end at some count
+        # Otherwise the law has no upper end at some count.
+        if np.isfinite(low).all() and (low > 0).all():
             right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
     span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
     left.plot(span, span, "--", color=_LINE, linewidth=1, label="nothing lost")
