@@ -1,9 +1,8 @@
-"""Choices that compete for one task: which runs are of one choice, and what each quantity of it is,
-with its interval.
+"""Competing choices for a task: the runs of each choice, and its quantities with intervals.
 
-What competes does the same work: closed and loaded runs of one model on one kind of data, or
-trainings on one set of data, whatever model learns it. A choice is all else that is configured, and
-where it ran; seed and replicate are no part of it.
+Runs compete if they do the same work. Closed and loaded runs do the same work for one model on one
+kind of data. Trainings do the same work on one data set, whatever model learns it. A choice is
+everything else that is configured, and the platform. Seed and replicate are not part of a choice.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from paradnn.core.metric import interval_names
 from paradnn.core.workload import Workload, requested_workload
 from paradnn.statistics.sessions import FEWEST_SESSIONS, assign_sessions
 
-#: What makes a platform of two runs.
+#: Columns that identify a platform.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
 _LEARN = "learn"
 _LEARNT = ("data.", "learn.metric")
 _TELLING = ("model.", "generate.", *_LEARNT)
-#: What is configured: whole names, and groups of keys.
+#: Configuration columns: whole names, and prefixes of groups of keys.
 _KEYS = ("family", *CONFIGURATION_COLUMNS)
 _GROUPS = (*CONFIGURATION_PREFIXES, *PLATFORM_PREFIXES)
-#: What is configured and leaves a choice as it is: how it is found out, not what it is; or what
-#: another key says too.
+#: Configuration columns that do not belong to a choice: they state how it is measured, or repeat
+#: what another key states.
 _ASIDE = (
     *(PRICE, "platform.index", "model.name", "server.batch"),
     *(f"software.{name}" for name in ("python", "requirements", "python_version")),
@@ -42,8 +41,13 @@ _ASKED = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """Runs that compete, `name` says for what, in one kind of `work`; in the columns `varies` their
-    choices differ.
+    """Runs that compete.
+
+    Attributes:
+        name: The work that the runs compete for.
+        work: Its kind of workload.
+        rows: The runs.
+        varies: The columns in which the choices differ.
     """
 
     name: str
@@ -53,7 +57,10 @@ class Task:
 
 
 def tasks(frame: pd.DataFrame) -> list[Task]:
-    """The tasks of a frame's runs; those of one name with what of their work tells them apart."""
+    """Group the runs of a frame into tasks.
+
+    If several tasks have the same name, the settings that distinguish their work are added to it.
+    """
     if "task" in frame:
         learns = frame["task"].eq(_LEARN).fillna(False)
     else:
@@ -93,7 +100,12 @@ def _told_apart(task: Task, telling: Sequence[str]) -> Task:
 
 
 def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
-    """The name of a task and what its runs do, of the columns that make it one."""
+    """Return the name of a task and its kind of workload.
+
+    Args:
+        known: Column -> value for the columns that define the task.
+        learning: Whether the runs are trainings towards an accuracy.
+    """
     if learning:
         return f"learning {known.get('data.name') or 'its data'}", requested_workload(
             {"task": _LEARN}
@@ -111,16 +123,17 @@ def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
-    """The columns of the configuration that belong to a choice or to its task, and that any of the
-    runs has.
-    """
+    """List the columns with values that belong to a choice or to its task."""
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
     held = [name for name in named if name not in _ASIDE and not _ASKED.fullmatch(name)]
     return [name for name in held if rows[name].notna().any()]
 
 
 def words_of(row: pd.Series, columns: Sequence[str]) -> str:
-    """A run in the columns in which choices differ: "V100, batch size 8, server.delay_ms=2"."""
+    """Describe a run by the columns in which choices differ.
+
+    An example is "V100, batch size 8, server.delay_ms=2".
+    """
     known = {
         name: row[name] for name in columns if name != "environment_id" and not pd.isna(row[name])
     }
@@ -148,12 +161,17 @@ def _word(name: str) -> str:
 
 
 def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
-    """A quantity of one choice, with an interval that misses it with a chance of `error`.
+    """Estimate a quantity of one choice, with an interval that misses it with probability `error`.
 
-    Several runs: Student's interval of their mean (of several sessions: of these), of logarithms
-    where all values are positive and no share. One run, and runs that agree to the last digit: the
-    recorded 95% interval, each side as wide in standard errors as `error` asks for; what a schedule
-    fixed is exact. NaN where nothing is known.
+    For several runs it is Student's interval of their mean. With enough sessions (FEWEST_SESSIONS),
+    the mean is over the means of sessions. Logarithms are used if all values are positive and the
+    metric is not a share.
+
+    For one run, or runs that agree to the last digit, it is the recorded 95% interval. Each side of
+    it is scaled, in standard errors, from 95% to `error`. A value that a schedule fixed is exact.
+
+    Returns:
+        The value, and the low and high end of its interval; NaN if unknown.
     """
     if metric in rows:
         values = rows[metric].to_numpy(dtype="float64", na_value=np.nan)
@@ -188,8 +206,10 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
 
 
 def _recorded(metric: str, value: float, run: pd.Series) -> list[float]:
-    """The ends of a run's interval; a rate that a schedule asks for is exact, and so is what it
-    costs: the highest rate lies between what held the limit and what did not.
+    """Return the ends of a run's recorded 95% interval.
+
+    A rate that a schedule requests is exact, and so is the cost that follows from it. The highest
+    rate lies between the rates that kept the limit and those that did not.
     """
 
     def known(*names: str) -> list[float]:

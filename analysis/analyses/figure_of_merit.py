@@ -1,10 +1,12 @@
-"""`figure-of-merit`: one number for each platform over a suite, which --where and --family state:
-the harmonic mean of its rates, and how many times another's that is.
+"""`figure-of-merit`: summarise a suite by one number per platform, the harmonic mean of its rates.
 
-Work done one unit after the other at rates x_1 .. x_n takes sum(1 / x_i), so that n / sum(1 / x_i)
-is the rate of the whole; the arithmetic mean of rates, or of ratios, is the rate of nothing (Smith,
-Characterizing computer performance with a single number, CACM 31(10), 1988). CANDLE's figure of
-merit is the ratio of two harmonic means.
+The suite is the set of points that --where and --family select. The figure of merit is the ratio of
+a platform's harmonic mean to that of the baseline.
+
+Units of work done in sequence at rates x_1 .. x_n take the time sum(1 / x_i), so n / sum(1 / x_i)
+is the rate of the whole. The arithmetic mean of rates or of ratios is not the rate of any work
+(Smith, Characterizing computer performance with a single number, CACM 31(10), 1988). CANDLE's
+figure of merit is the ratio of two harmonic means.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from paradnn.statistics.sessions import arrange
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOfMeritOptions(Options):
-    """Which rate, of which sides, against which."""
+    """Choice of the rate, of the column that separates the sides, and of the baseline."""
 
     metric: str = column_option("examples_per_second", "a rate", "M")
     by: str = column_option("device", "what sets the sides apart, as software.name")
@@ -46,18 +48,27 @@ class FigureOfMeritOptions(Options):
     has_figure=False,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
-    """Compare the sides of a column over the points that all of them measured, which are the suite.
+    """Compare the sides of a column over the suite, the points that all sides measured.
 
-    The table has a row for each side, the baseline first (without one the first by name): side,
-    points, harmonic and arithmetic mean of the rates, merit (harmonic mean / the baseline's) and
-    mean_ratio (mean of the points' ratios to the baseline), the harmonic mean and the merit with
-    the ends of their 95% intervals, NaN where runs have none. A point's rate is the median over its
-    runs. Intervals hold the error of each measurement (Student's t, by the delta method on
-    logarithms, with Satterthwaite's degrees of freedom), and of sides in several sessions each what
-    sessions scatter; not the choice of the suite.
+    The table has a row for each side, the baseline first. The default baseline is the first side by
+    name. The columns are:
 
-    ConfigError for what is no rate, column or side, NotEnoughData where the sides share no point,
-    SchemaError for heterogeneous runs of a side.
+    - `side` and `points`, the number of points;
+    - `harmonic` and `arithmetic`, the means of the rates;
+    - `merit`, the harmonic mean divided by that of the baseline;
+    - `mean_ratio`, the mean of the points' ratios to the baseline;
+    - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if runs have
+    none.
+
+    The rate of a point is the median over its runs. Intervals include the error of each
+    measurement: Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
+    freedom. If each side has several sessions, they also include the scatter of sessions. They
+    exclude the choice of the suite.
+
+    Raises:
+        ConfigError: If the metric is not a rate, or the column or the baseline does not exist.
+        NotEnoughData: If the sides share no point.
+        SchemaError: If the runs of a side are heterogeneous.
     """
     require_runs(frame)
     metric = find_metric(frame, options.metric)
@@ -117,7 +128,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
 def _sides(
     frame: pd.DataFrame, metric: str, by: str, baseline: str | None
 ) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
-    """The measured runs, and those of each side, the baseline first."""
+    """Return the measured runs, and the runs of each side with the baseline first."""
     if direction(metric) != "higher":
         raise ConfigError(
             "--metric",
@@ -161,9 +172,16 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
 
 
 def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
-    """By point: rate; the mean of its logarithm over runs (log), the standard error of that, NaN
-    where unknown, and its degrees of freedom; run_ids; whether that is the error within a single
-    process.
+    """Return a row for each point.
+
+    The columns are:
+
+    - `rate`, the median over runs;
+    - `log`, the mean logarithm of the rate over runs;
+    - `error`, the standard error of `log`, NaN if it is unknown;
+    - `freedom`, the degrees of freedom of the error;
+    - `run_ids`;
+    - `single`, whether the error is only that within a single process.
     """
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
@@ -182,7 +200,7 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
         single=("single", "all"),
         run_ids=("run_ids", list),
     )
-    # Replicates say more than the runs do of themselves.
+    # The scatter of replicates includes more than the noise that single runs report.
     several = found["count"] > 1
     error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
     single = ~several & found["single"] & error.notna()
@@ -192,11 +210,14 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
 
 
 def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
-    """The harmonic mean of a side's rates, the logarithm of that of its points' mean logarithms,
-    and what each point adds to the variance of that logarithm.
+    """Return the harmonic means of a side, and their error.
+
+    Returns:
+        The harmonic mean of the rates; the logarithm of the harmonic mean of exp(mean logarithm)
+        over points; and the contribution of each point to the variance of that logarithm.
     """
     means = np.exp(points["log"].to_numpy())
-    # What a point's logarithm moves that of the harmonic mean by: its share of the time.
+    # The derivative of the mean's logarithm by that of a point is the point's share of the time.
     share = (1 / means) / (1 / means).sum()
     variances = (share * points["error"].to_numpy()) ** 2
     freedom = points["freedom"].to_numpy()
@@ -205,7 +226,9 @@ def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
 
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
-    """The value with Student's interval about exp(log), wide enough for it; NaN where an error is
+    """Return a value with the ends of Student's interval about exp(log).
+
+    The interval is widened if necessary to include the value. The ends are NaN if an error is
     unknown.
     """
     reach = float(sum_components(parts).half_width)
@@ -219,8 +242,11 @@ def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, 
 def _sessions(
     a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str
 ) -> tuple[str, tuple[Component, ...]]:
-    """Why two sides cannot be told from their sessions, empty where they can; and what their
-    sessions add.
+    """Compare the sessions of two sides.
+
+    Returns:
+        Why the sides cannot be separated from their sessions, empty if they can; and the variance
+        that their sessions add.
     """
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
@@ -243,8 +269,14 @@ def _row(
     base: pd.DataFrame,
     between: tuple[Component, ...],
 ) -> dict[str, Any]:
-    """A side of the table; between: what sessions of it and the baseline add to the variance of its
-    merit.
+    """Return the row of a side.
+
+    Args:
+        name: The side.
+        suite: (points, sides) rates, the baseline in the first column.
+        points: Points of the side, from `_points`.
+        base: Points of the baseline; the same object for the baseline itself.
+        between: Variance that the sessions of both sides add to the logarithm of the merit.
     """
     (value, log, parts), (unit, base_log, base_parts) = _mean(points), _mean(base)
     merit = 1.0, 1.0, 1.0

@@ -1,11 +1,13 @@
-"""`frontier`: what no other choice of platform and configuration for the same work beats in cost
-against latency (a quantile of served queries, the median of closed runs), or accuracy, or
-throughput without prices; with --limit also which to choose.
+"""`frontier`: find the choices of platform and configuration that no other choice beats.
 
-A choice beats another where it is no worse in any quantity and better in one (Pareto dominance):
-another surely does, none can, or it depends on the true values within the intervals. All intervals
-of a task hold at once with 95% (Bonferroni). Where the sessions of two choices cannot be told from
-them, times may differ by a tenth between them.
+Choices compete for the same work. They are compared in cost against latency or accuracy; without
+prices, throughput takes the place of cost. Latency is a quantile of served queries, or the median
+of closed runs. With --limit, the output also recommends a choice.
+
+A choice beats another if it is no worse in any quantity and better in one (Pareto dominance).
+Either another choice certainly beats it, or none can, or the true values within the intervals
+decide. All intervals of a task hold at once with 95% (Bonferroni). If the sessions of two choices
+cannot be separated from the choices, their times may differ by a tenth.
 """
 
 from __future__ import annotations
@@ -32,20 +34,21 @@ from paradnn.statistics.regression import Lacking
 from paradnn.statistics.sessions import ALLOWANCE, arrange
 from paradnn.store.metrics import METRICS
 
-#: No goals in themselves, but what a choice serves, and how long it learns.
+#: Better directions of metrics that are goals only in the context of a choice: the served rate and
+#: the training time.
 _BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
 _LISTED = 5
-_WRITTEN = 3  # tasks that are written out where no limit asks for all
-# panels of a picture, and choices that are named in each
+_WRITTEN = 3  # tasks that are written out; with a limit all are
+# Panels of a picture, and choices that are named in each panel, at most.
 _PANELS = 6
 _NAMED = 6
 _GREY = "#999999"
 _LIMIT = "#555555"
-#: How a choice may stand among the others.
+#: Standings of a choice among the others.
 ON = "on the frontier"
 UNDECIDED = "undecided"
 BEATEN = "beaten"
-#: How it is drawn then, beside the look of its platform.
+#: Marker style of each standing, which overrides that of the platform.
 _LOOKS: dict[str, dict[str, object]] = {
     ON: {},
     UNDECIDED: {"markerfacecolor": "white"},
@@ -55,7 +58,7 @@ _LOOKS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierOptions(Options):
-    """What an hour costs, and what is asked of the choices."""
+    """Price of an hour, and limits that a choice must keep."""
 
     price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
     limit: tuple[tuple[str, str], ...] = option(
@@ -68,7 +71,7 @@ class FrontierOptions(Options):
 
 
 def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
-    """Where users were served or something was learnt, and of steps of inference."""
+    """Yield the section if users were served, a model was trained, or inference was timed."""
     asked = ("scheduled_queries_per_second", "best_accuracy")
     if any(name in frame and frame[name].notna().any() for name in asked) or (
         "mode" in frame and frame["mode"].isin(["inference", "generate"]).any()
@@ -90,8 +93,11 @@ def _shown(frame: pd.DataFrame) -> Iterator[SectionSpec]:
     list_sections=_shown,
 )
 def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
-    """The frontiers of measured choices, a row for each choice. NotEnoughData where nothing is to
-    be chosen from.
+    """Compare measured choices by Pareto dominance; the table has a row for each choice.
+
+    Raises:
+        ConfigError: If a limit is not a number or not of a metric that has a better direction.
+        NotEnoughData: If no task has two choices with both quantities.
     """
     prices = read_prices(options.price, frame)
     limits = {name: _number(name, value) for name, value in options.limit}
@@ -133,7 +139,14 @@ def _told(
     limits: Mapping[str, float],
     currency: str,
 ) -> Iterator[Paragraph]:
-    """What is said of the tasks that are `written` out, and of all, the largest first."""
+    """Describe the tasks in `written`, and then all tasks together.
+
+    Args:
+        written: The tasks that are written out.
+        largest: All tasks, the one with the most choices first.
+        limits: Metric -> the limit that a choice must keep.
+        currency: Currency of the costs.
+    """
     for one in written:
         yield _describe(one, currency)
         if limits:
@@ -142,7 +155,7 @@ def _told(
     if rest:
         sizes = " to ".join(dict.fromkeys(str(len(one.table)) for one in (rest[-1], rest[0])))
         yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
-    if not limits:  # about half of the choices keep this one
+    if not limits:  # about half of the choices keep a limit at the median
         limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
         yield Paragraph(f"To be told which to choose, say what you need, such as --limit {limit}.")
     yield Paragraph(
@@ -156,7 +169,7 @@ def _told(
 
 
 def _best(one: Frontier, currency: str) -> str:
-    """What is best in either quantity, as measured, in a sentence."""
+    """Name the best choice in either quantity, as measured, in a sentence."""
     told = []
     for name, other in ((one.x, one.y), (one.y, one.x)):
         row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
@@ -189,7 +202,7 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
 
 
 def _quantity(row: pd.Series, metric: str, currency: str, interval: bool = True) -> str:
-    """A quantity of a choice, with its interval."""
+    """Format a quantity of a choice, with its interval if requested."""
     words = f"{label(metric)} {format_number(row[metric], _unit(metric, currency), digits=3)}"
     low = row[f"{metric}_low"]
     high = row[f"{metric}_high"]
@@ -204,17 +217,19 @@ def _unit(metric: str, currency: str) -> str:
 
 
 def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
-    """Which choice to take: the best in the first quantity without a limit, of those that surely
-    keep all limits, and which may be as good; what comes nearest where none keeps them at all.
+    """Recommend a choice that keeps the limits.
+
+    Of the choices that certainly keep all limits, it is the best in the first quantity without a
+    limit. Choices that may be equally good are listed. If no choice keeps the limits, the nearest
+    one is named.
     """
     by = next((name for name in (one.x, one.y) if name not in limits), one.x)
     table = one.table.sort_values(by, ascending=less_is_better(by), kind="stable")
     _, low, high = _ends(table, by)
     signed = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
     over = np.array([_ends(table, name) - most for name, most in signed.items()])
-    kept, sure = (
-        (over[:, end] <= 0).all(axis=0) for end in (0, 2)
-    )  # an unknown end is no sure one
+    # Comparisons with NaN are false, so a choice with an unknown end never certainly keeps a limit.
+    kept, sure = ((over[:, end] <= 0).all(axis=0) for end in (0, 2))
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{format_number(limit, _unit(name, currency), digits=4)}"
@@ -245,11 +260,15 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
 
 
 class Box(NamedTuple):
-    """Choices (n,) in quantities (k,) of which less is better: `value`, `low` and `high` are (n,
-    k).
+    """Values and intervals of n choices in k quantities; less is better.
 
-    Ends are NaN where no interval is known: then the value stands for what the choice might do to
-    others, and nothing is sure of the choice itself.
+    The ends are NaN if no interval is known. Then the value takes the place of the low end when the
+    choice may beat others, and nothing about the choice itself is certain.
+
+    Attributes:
+        value: (n, k) values.
+        low: (n, k) low ends.
+        high: (n, k) high ends.
     """
 
     value: np.ndarray
@@ -257,8 +276,14 @@ class Box(NamedTuple):
     high: np.ndarray
 
     def beaten(self, shift: float | np.ndarray = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """(n, n) whether choice i surely beats choice j, and whether it may, where a pair's
-        quantities may be moved against each other by `shift` (n, k).
+        """Compare all pairs of choices.
+
+        Args:
+            shift: (n, k) distance by which the quantities of a choice may move against those of
+                another.
+
+        Returns:
+            Two (n, n) tables: whether choice i certainly beats choice j, and whether it may.
         """
         low = np.where(np.isnan(self.low), -np.inf, self.low)
         high = np.where(np.isnan(self.high), np.inf, self.high)
@@ -268,35 +293,53 @@ class Box(NamedTuple):
 
 
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
-    """How each choice stands, of what each does to another (`Box.beaten`); ties beat each other in
-    nothing.
+    """Return the standing of each choice.
+
+    Ties beat each other in no quantity.
+
+    Args:
+        surely: (n, n) whether choice i certainly beats choice j (see `Box.beaten`).
+        may: (n, n) whether choice i may beat choice j.
     """
     return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
 
 
 def beats(of: np.ndarray, against: np.ndarray) -> np.ndarray:
-    """(n, n) whether choice i at the ends `of` (n, k) beats choice j at the ends `against`."""
+    """Return (n, n) whether choice i beats choice j.
+
+    Args:
+        of: (n, k) the quantities of choice i.
+        against: (n, k) the quantities of choice j.
+    """
     one = of[:, None, :]
     other = against[None, :, :]
     return np.asarray((one <= other).all(axis=2) & (one < other).any(axis=2))
 
 
 def efficient(box: Box) -> np.ndarray:
-    """(n,) which choices no other beats, taken at their values."""
+    """Return (n,) whether no other choice beats a choice at their values."""
     return ~_by_others(beats(box.value, box.value))
 
 
 def _by_others(table: np.ndarray) -> np.ndarray:
-    """(n,) whether any other choice does it."""
+    """Return (n,) whether the table (n, n) is true of any other choice against a choice."""
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """One task in the two quantities `x` and `y`, names of metrics. `table` has a row for each
-    choice, cheapest first: `choice`, `platform`, `runs`, the quantities with `_low` and `_high`,
-    `standing`, and whether it is `efficient` at its values. `incomplete` counts choices without one
-    of the quantities; `apart`: sessions decided of some.
+    """Choices of one task in two quantities.
+
+    Attributes:
+        task: Name of the task.
+        x: Metric of the first quantity.
+        y: Metric of the second quantity.
+        table: A row for each choice, the best in `x` (the cheapest) first: `choice`, `platform`,
+            `runs`, `run_ids`, the quantities with `_low` and `_high`, `standing`, and whether the
+            choice is `efficient` at its values.
+        incomplete: Number of choices without one of the quantities.
+        apart: Whether sessions decided the standing of some choices.
+        pooled: Description of pooled heterogeneous runs; empty if none were pooled.
     """
 
     task: str
@@ -309,7 +352,11 @@ class Frontier:
 
 
 def less_is_better(metric: str) -> bool:
-    """Whether less of a metric is better; ConfigError where neither is, and for what is no metric."""
+    """Whether less of a metric is better.
+
+    Raises:
+        ConfigError: If the metric is unknown or has no better direction.
+    """
     known = METRICS.get(metric)
     better = _BETTER.get(metric, known.better if known else None)
     if better is None:
@@ -325,18 +372,25 @@ def less_is_better(metric: str) -> bool:
 def frontiers(
     frame: pd.DataFrame, limits: Mapping[str, float] | None = None, pool: bool = False
 ) -> list[Frontier]:
-    """A frontier for each task with two choices or more: of cost (where there are prices, else
-    throughput or time) and of latency or accuracy. `limits` are metrics with what they may be at
-    most, or at least, whichever is better.
+    """Return a frontier for each task with two choices or more.
 
-    ConfigError for a limit that is none, NotEnoughData where no task has two choices with both
-    quantities.
+    The first quantity is the cost; without prices it is throughput or time. The second is latency
+    or accuracy.
+
+    Args:
+        frame: The runs.
+        limits: Metric -> its upper limit, or its lower limit if more is better.
+        pool: Whether to pool heterogeneous runs.
+
+    Raises:
+        ConfigError: If a limit is of no metric that has a better direction.
+        NotEnoughData: If no task has two choices with both quantities.
     """
     limits = limits or {}
     for name in limits:
         less_is_better(name)
     used = is_ok(frame)
-    if "best_accuracy" in frame:  # trainings count whether or not they reached their target
+    if "best_accuracy" in frame:  # trainings count even if they missed their target
         used = used | (
             frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
         )
@@ -379,7 +433,7 @@ def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
         raise NotEnoughData(
             f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two"
         )
-    # Choices that differ in their environment alone are numbered.
+    # Number choices that differ only in their environment.
     numbered = (
         table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
     )
@@ -395,16 +449,24 @@ def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
 def _over_sessions(
     box: Box, parts: Sequence[pd.DataFrame], names: Sequence[str]
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
-    """What each choice does to another, as `Box.beaten`, and whether sessions decided any of it.
+    """Compare all pairs of choices, and allow for sessions that cannot be separated from choices.
 
-    Of two whose sessions cannot be told from them what time was measured may be off by ALLOWANCE;
-    what is exact, such as a rate that a schedule set, and a quality are not.
+    Measured times of such a pair may be off by the factor ALLOWANCE. Exact values, such as a rate
+    that a schedule set, and qualities are not.
+
+    Args:
+        box: The n choices in k quantities.
+        parts: (n,) the runs of each choice.
+        names: (k,) the metrics.
+
+    Returns:
+        The tables of `Box.beaten`, and whether sessions decided any of their entries.
     """
     timed = np.array([not name.endswith(("accuracy", "fraction")) for name in names])
     shift = np.where(timed & ~(box.low == box.high), (ALLOWANCE - 1) * np.abs(box.value), 0.0)
     plain = box.beaten()
     wide = box.beaten(shift)
-    # Only what decides of a choice: others need not be told apart, which takes some 10 ms a pair.
+    # Test only pairs that decide a standing, since a test takes some 10 ms.
     beaten = _by_others(wide[0])
     unsure = _by_others(plain[1])
     asked = ((plain[0] & ~wide[0]) | (wide[1] & ~plain[1] & ~unsure)) & ~beaten
@@ -436,14 +498,16 @@ def _row(
 
 
 def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
-    """(3, n) a quantity with its ends, turned so that less is better."""
+    """Return (3, n) the value, low and high end of a quantity, negated if more is better."""
     found = table[[name, f"{name}_low", f"{name}_high"]].to_numpy(dtype="float64").T
     return found if less_is_better(name) else -found[[0, 2, 1]]
 
 
 def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> drawing.Figure:
-    """A panel for each task, six at most, with the line that no choice beats: filled on it, hollow
-    undecided, grey beaten; colours are platforms, bars the intervals that hold all at once.
+    """Draw a panel for each of up to six tasks, with the line that no choice beats.
+
+    Filled marks are on the frontier, hollow ones undecided and grey ones beaten. Colours are
+    platforms. Bars are the intervals that hold at once.
     """
     shown = found[:_PANELS]
     drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)
