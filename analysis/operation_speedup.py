@@ -1,8 +1,7 @@
-"""Speedup of A over B by type of operation, and what limits the operations (`speedup
---operations`).
+"""Speedup of A over B by type of operation, and the limits of operations (`speedup --operations`).
 
-This is the paper's Figure 6: speedups over arithmetic intensity. An operation left of the ridge is
-limited by memory, so its speedup is that of the memory bandwidth. The input are the tables of
+This is the paper's Figure 6: speedups over arithmetic intensity. Memory limits an operation left of
+the ridge, so its speedup is that of the memory bandwidth. The input is the tables of
 `analysis.store.load.load_types`, paired by point and type of operation.
 """
 
@@ -34,16 +33,16 @@ from paradnn.statistics.estimate import Estimate
 
 #: The column that names an operation's type; `type` itself identifies no point.
 TYPE = "operation_type"
-# Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it,
-# output fusion.
+# Types of matrix products. XLA on a TPU calls a product that is fused with the operations after it
+# an output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
-#: Columns that state what a run measures and when, in addition to those that identify its point.
+#: Columns that state the time and place of a run, in addition to those that identify its point.
 _SESSION = ("start_time", "sweep_id", "session_id", "sweep_order", "host")
 _RUN = ("run_id", "family", "device", "outcome", *_SESSION, "source")
 
 
 class Level(StrEnum):
-    """What limits an operation on both sides; tables hold the values."""
+    """Limit of an operation on both sides; tables contain the values."""
 
     COMPUTE = "compute-bound"
     MATMUL = "memory-bound MatMul"
@@ -57,15 +56,15 @@ class OperationSpeedup(NamedTuple):
     """Speedups of operation types.
 
     Attributes:
-        operations: a row for each type of operation in each pair of points, with the columns of
+        operations: A row for each type of operation in each pair of points. It has the columns of
             `pairing.pair` (a and b in FLOP/s); `operation_type`; `arithmetic_intensity` (FLOP/B,
             the geometric mean of both sides); `share` of the time on the side with the larger one;
             `bandwidth_gain`; and `level`, a value of `Level`.
-        levels: a row for each level: operations, points, geometric mean of the speedup with its
+        levels: A row for each level: operations, points, geometric mean of the speedup with its
             interval, and for memory-bound levels the mean `bandwidth_gain`.
-        gain: the bandwidth gain with its interval; NaN without memory-bound operations.
-        gain_from: the level that the gain is taken from; None without memory-bound operations.
-        small: number of operations that are omitted because of their share.
+        gain: The bandwidth gain with its interval; NaN without memory-bound operations.
+        gain_from: The level that the gain is taken from; None without memory-bound operations.
+        small: Number of operations that are omitted because of their share.
     """
 
     operations: pd.DataFrame
@@ -79,10 +78,15 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
     """Compare the operations of A's profiled runs with those of B's.
 
     The ridge points (FLOP/B) are those of both sides' roofs. If one of them is unknown, none is
-    used: operations could be called memory-bound that are so on one side only.
+    used. Otherwise an operation could be called memory-bound that is memory-bound on one side only.
+
+    Args:
+        sides: The runs of A and B.
+        on: Columns that identify a point; None for those that both sides share.
+        store: The stores with the operation tables and ceilings.
 
     Raises:
-        NotEnoughData: no operations can be paired.
+        NotEnoughData: If no operations can be paired.
     """
     from analysis.store.load import load_types
 
@@ -144,30 +148,31 @@ def operation_speedup(
     ridges: Sequence[float] = (),
     on: Sequence[str] | None = None,
 ) -> OperationSpeedup:
-    """Pair the operation types of two sides by point and type, and find what limits them.
+    """Pair the operation types of two sides by point and type, and find their limits.
 
     speedup = FLOP/s of A / FLOP/s of B while the operation runs. As in the paper, only operations
-    count that have FLOPs and a rate on both sides, and at least `MINIMUM_SHARE` of the time on one.
+    count that have FLOPs and a rate on both sides. They must take at least `MINIMUM_SHARE` of the
+    time on one side.
 
-    The bandwidth gain is speedup x intensity on B / intensity on A, since FLOP/s = intensity x B/s,
-    over operations that memory limits on both sides. It excludes the gain of a larger batch in
-    matrix products, as the paper reasons (section 4.5: 3x at twice the batch is 1.5x of bandwidth).
-    It is taken from operations other than products if there are any, since products may keep
-    operands on the chip.
+    The bandwidth gain is speedup x intensity on B / intensity on A, since FLOP/s = intensity x B/s.
+    It is the mean over operations that memory limits on both sides. It excludes the gain of a
+    larger batch in matrix products, as the paper reasons (section 4.5: 3x at twice the batch is
+    1.5x of bandwidth). It is taken from operations other than products if there are any, since
+    products may keep operands on the chip.
 
     Exchanges between devices are a separate level. Means are over points: the geometric mean of a
     point's operations counts once. Intervals are over models and batch sizes.
 
     Args:
-        a: runs of A.
-        b: runs of B.
-        types: types of operation of these runs.
-        ridges: ridge points of the sides in FLOP/B. An operation is memory-bound left of all of
+        a: Runs of A.
+        b: Runs of B.
+        types: Types of operation of these runs.
+        ridges: Ridge points of the sides in FLOP/B. An operation is memory-bound left of all of
             them, and compute-bound right of all of them.
-        on: columns that identify a point; None for those that both sides share.
+        on: Columns that identify a point; None for those that both sides share.
 
     Raises:
-        NotEnoughData: a side has no profiled operations, or nothing can be paired.
+        NotEnoughData: If a side has no profiled operations, or nothing can be paired.
     """
 
     one = _rows("A", a, types)
@@ -225,7 +230,11 @@ def _by_level(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
-    """Return a side's operations with FLOPs and a rate, with the columns of their point."""
+    """Return a side's operations that have FLOPs and a rate, with the columns of their point.
+
+    Raises:
+        NotEnoughData: If the side has no such operation.
+    """
     rows = types.merge(side[identity_columns(side)], on="run_id")
     if rows.empty:
         raise NotEnoughData(
@@ -244,12 +253,19 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
         "share": f"share_{suffix}",
     }
     rows = rows[works].rename(columns=renamed)
-    # A row is one type of a run.
+    # `pair` expects one id per row, and a row is one operation type of a run.
     return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
 
 
 def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
-    """Return what limits each operation on both sides, from its intensity there."""
+    """Return the value of `Level` of each operation (n,).
+
+    Args:
+        a: (n,) arithmetic intensities on A in FLOP/B.
+        b: (n,) those on B.
+        types: (n,) types of operation.
+        ridges: Ridge points of the sides in FLOP/B.
+    """
     low = min(ridges, default=-np.inf)
     high = max(ridges, default=np.inf)
     bound = np.where(types.str.contains(_PRODUCTS), Level.MATMUL.value, Level.OTHER.value)

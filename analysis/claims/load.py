@@ -1,4 +1,4 @@
-"""Reading claims from YAML: every wrong entry is one line naming file, claim, key and remedy."""
+"""Reader of claims in YAML; one line of error names the file, claim, key and remedy."""
 
 import contextlib
 import math
@@ -15,19 +15,26 @@ from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.schema import as_text, read
 from paradnn.core.words import did_you_mean
 
-#: How a bound is written, and which end it is of.
+#: Key of a bound -> the end that it sets; empty for both ends.
 _BOUNDS = {"at_least": "low", "at_most": "high", "between": ""}
 _CONDITIONS = ("where", "a", "b", "operations")
 
 
 def observations() -> tuple[StatedClaim, ...]:
-    """The paper's fourteen observations."""
+    """Return the paper's fourteen observations."""
     return load_claims(Path("observations.yaml"))
 
 
 def load_claims(path: Path) -> tuple[StatedClaim, ...]:
-    """The claims in a user's file, or in one of ours by its name (observations.yaml, engines.yaml);
-    DataError when it cannot be read, ConfigError for a wrong entry.
+    """Read the claims in a user's file, or in a packaged file.
+
+    Args:
+        path: Path of the file. The name of a packaged file (observations.yaml, engines.yaml)
+            selects that file, unless a file at the path exists.
+
+    Raises:
+        DataError: If the file cannot be read.
+        ConfigError: If an entry is invalid.
     """
     ours = resources.files("analysis.claims").joinpath(path.name)
     if path.suffix == ".yaml" and path.name == str(path) and not path.exists() and ours.is_file():
@@ -44,7 +51,16 @@ def load_claims(path: Path) -> tuple[StatedClaim, ...]:
 
 
 def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
-    """The claims in a YAML text; `source` names it in messages."""
+    """Parse the claims in a YAML text.
+
+    Args:
+        text: The YAML text, a list of claims.
+        source: Name of the text in messages.
+
+    Raises:
+        DataError: If the text is not YAML, or not a list of claims.
+        ConfigError: If an entry is invalid.
+    """
     try:
         entries = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -95,8 +111,8 @@ def _check(entry: Any, shared: Conditions, place: str) -> Check:
 
     Args:
         entry: The YAML value.
-        shared: Conditions of the claim, which those of the check override.
-        place: Where the check is, for messages.
+        shared: Conditions of the claim; those of the check override them.
+        place: Location of the check, for messages.
 
     Raises:
         ConfigError: If the entry is not a valid check.
@@ -129,7 +145,13 @@ def _folded(value: Any) -> Any:
 
 
 def _sides(entry: Mapping[str, Any], place: str) -> None:
-    """A and B go together, and a ratio has either them or versions that follow each other."""
+    """Require that the sides of a check are complete.
+
+    `a` and `b` go together. A ratio has either both, or successive versions.
+
+    Raises:
+        ConfigError: If a side is missing or superfluous.
+    """
     if ("a" in entry) != ("b" in entry):
         lacking = "b" if "a" in entry else "a"
         raise ConfigError(
@@ -152,7 +174,17 @@ def _sides(entry: Mapping[str, Any], place: str) -> None:
 
 
 def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], place: str) -> None:
-    """ConfigError for what is no mapping, has other keys, lacks one, or holds nothing in one."""
+    """Require that an entry is a mapping with valid keys and values.
+
+    Args:
+        entry: The YAML value.
+        needed: Keys that the entry must have.
+        others: Keys that it may have.
+        place: Location of the entry, for messages.
+
+    Raises:
+        ConfigError: If it is not a mapping, has an unknown key, lacks a key or has an empty value.
+    """
     if not isinstance(entry, dict):
         raise ConfigError(place, entry, "is no mapping", f"write its keys: {', '.join(needed)}")
     allowed = sorted({*needed, *(name.rstrip("!") for name in others)})
@@ -169,7 +201,16 @@ def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], place: str) 
 
 
 def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
-    """The bound of a check; `names` are those it may have, one of which it needs."""
+    """Read the bound of a check.
+
+    Args:
+        entry: The check.
+        names: The permitted kinds of bounds; exactly one is required unless this is empty.
+        place: Location of the check, for messages.
+
+    Raises:
+        ConfigError: If the bound is missing, ambiguous or invalid.
+    """
     given = [name for name in names if name in entry]
     if len(given) > 1:
         raise ConfigError(

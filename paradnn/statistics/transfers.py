@@ -1,15 +1,14 @@
-"""What messages cost by their size: a line, t = alpha + beta n, or several where a protocol
-changes.
+"""Fits of message time over message size by one line or several.
 
-alpha is a start-up time and 1 / beta a bandwidth (Hockney, Parallel Computing 20, 1994). In the
-LogGP model (Alexandrov et al., SPAA 1995) alpha = L + 2o - G and beta = G of one message. Libraries
-send small, middling and large messages by other protocols: then a line holds between two sizes, and
-the next begins with another alpha.
+The line is t = alpha + beta n for n bytes. alpha is a start-up time and 1 / beta a bandwidth
+(Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al., SPAA 1995) alpha = L
++ 2o - G and beta = G for one message. Libraries change the protocol between small, medium and large
+messages. Then a line holds between two sizes, and the next line has another alpha.
 
-Runs of one size, and of one session, are no independent measurements of a line: what a size has of
-its own all runs of it have, and a session shifts all sizes. So a size counts once, however often it
-was measured, and the scatter of sessions is added to every interval where several measured the same
-sizes.
+Runs of one size, or of one session, are not independent measurements of a line. All runs of a size
+share its deviation from the line, and a session shifts all sizes. So each size counts once, however
+often it was measured. If several sessions measured the same sizes, their scatter is added to every
+interval.
 """
 
 from __future__ import annotations
@@ -25,23 +24,27 @@ from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
 
-#: Distinct sizes of a piece, at least: a line and what it does not explain.
+#: Minimum number of distinct sizes of a piece, for a line and its residual variance.
 FEWEST = 4
-#: Pieces at most (NCCL has three protocols and two algorithms), and sizes that are tried as a break
-#: of many.
+#: Maximum number of pieces (NCCL has three protocols and two algorithms), and of sizes that are
+#: tried as a break.
 _MOST_PIECES = 6
 _MOST_BREAKS = 48
-#: How improbable any break must be by chance, over all places and numbers of pieces that are tried.
+#: Significance level of a break, over all places and numbers of pieces that are tried.
 _BREAK_LEVEL = 0.01
-#: Rounds in which the weights follow the fit.
+#: Number of rounds of reweighting by the fit.
 _ROUNDS = 3
-#: Squared relative errors below which numbers agree but for their rounding.
+#: Squared relative errors below this value are rounding errors.
 _EXACT = 1e-18
 
 
 class _Shared(NamedTuple):
-    """What sessions add to the relative variance of every time, and its degrees of freedom;
-    `within`, the part of it that the scatter within sessions explains.
+    """Variance that sessions add to every relative time.
+
+    Attributes:
+        variance: The variance of a mean over the sessions.
+        within: The part of `variance` that the scatter within sessions explains.
+        freedom: Degrees of freedom of `variance`.
     """
 
     variance: float = 0.0
@@ -50,10 +53,16 @@ class _Shared(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A line that holds for messages of `first` to `last` bytes.
+    """A line that holds for a range of message sizes.
 
-    `start_up` in us: the line at 0 bytes, of the first piece no less than 0. `per_byte` in us, no
-    less than 0, with 95% intervals: over sizes, and over sessions where there are several.
+    Intervals are 95%, over sizes, and over sessions if there are several.
+
+    Attributes:
+        first: Smallest size in bytes.
+        last: Largest size in bytes.
+        measurements: Number of measured times.
+        start_up: The line at 0 bytes, in us; at least 0 for the first piece.
+        per_byte: Slope in us/byte, at least 0.
     """
 
     first: float
@@ -64,12 +73,16 @@ class Piece(NamedTuple):
 
     @property
     def bandwidth(self) -> Estimate:
-        """Bytes a second; infinite where time does not grow with size."""
+        """Bandwidth in bytes/s; infinite if the time does not grow with the size."""
         value, low, high = (1e6 / each if each > 0 else math.inf for each in self.per_byte)
         return Estimate(value, high, low)
 
     def at(self, sizes: np.typing.ArrayLike) -> np.ndarray:
-        """us of messages of so many bytes."""
+        """Return the time in us of messages of the given sizes.
+
+        Args:
+            sizes: Sizes in bytes.
+        """
         return np.asarray(
             self.start_up.value + self.per_byte.value * np.asarray(sizes, dtype="float64")
         )
@@ -77,8 +90,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class TransferFit:
-    """Pieces in the order of sizes. `errors` (n,) are |measured / fitted - 1|, `line_errors` those
-    of a single line.
+    """Fit of message times by pieces.
+
+    Attributes:
+        pieces: The pieces, in the order of sizes.
+        line: The fit of a single line to all sizes.
+        errors: (n,) |measured / fitted - 1| of the pieces.
+        line_errors: (n,) the same for the single line.
     """
 
     pieces: tuple[Piece, ...]
@@ -88,17 +106,17 @@ class TransferFit:
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        """Bytes from which on another line holds."""
+        """Sizes in bytes at which the next line begins."""
         return tuple(piece.first for piece in self.pieces[1:])
 
     @property
     def latency(self) -> Estimate:
-        """us of the shortest messages: the first piece's start-up."""
+        """Time in us of the shortest messages, which is the start-up of the first piece."""
         return self.pieces[0].start_up
 
     @property
     def bandwidth(self) -> Estimate:
-        """Bytes a second of the longest messages: the last piece's."""
+        """Bandwidth in bytes/s of the longest messages, which is that of the last piece."""
         return self.pieces[-1].bandwidth
 
 
@@ -107,15 +125,21 @@ def fit_transfers(
     times: np.typing.ArrayLike,
     sessions: np.typing.ArrayLike | None = None,
 ) -> TransferFit:
-    """Lines through `times` (n,) in us of messages of `sizes` (n,) in bytes, by least squares of
-    the relative error.
+    """Fit lines through message times by least squares of the relative error.
 
-    Each further piece must explain more than chance would (an F test of its three numbers, alpha,
-    beta and the break, over all places that were tried, 1%). `sessions`: n labels. NotEnoughData
-    for fewer than four sizes.
+    A further piece is accepted only if it explains more than chance would. The test is an F test of
+    its three numbers (alpha, beta and the break) at 1%, over all places that were tried.
+
+    Args:
+        sizes: (n,) sizes in bytes.
+        times: (n,) times in us.
+        sessions: (n,) labels of sessions. Runs without a label share one session.
+
+    Raises:
+        NotEnoughData: If there are fewer than four distinct sizes.
     """
     runs = pd.DataFrame({"size": np.asarray(sizes, float), "us": np.asarray(times, float)})
-    # Runs without a session are of one together.
+    # Runs without a label share one session.
     runs["session"] = (
         ""
         if sessions is None
@@ -145,15 +169,21 @@ def fit_transfers(
 
 
 def fitted(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.ndarray:
-    """us of messages of so many bytes."""
+    """Return the fitted time in us of messages of the given sizes.
+
+    Args:
+        pieces: The pieces, in the order of sizes.
+        sizes: Sizes in bytes.
+    """
     given = np.asarray(sizes, dtype="float64")
     which = np.searchsorted([each.first for each in pieces[1:]], given, side="right")
     return np.asarray(np.choose(which, [each.at(given) for each in pieces]))
 
 
 def _shared(runs: pd.DataFrame) -> _Shared:
-    """What sessions have in common, over the sizes that all measured; nothing of one alone, or
-    without such a size.
+    """Estimate the variance that sessions add, over the sizes that all sessions measured.
+
+    It is 0 for a single session, or without such a size.
     """
     cells = runs.groupby(["size", "session"])["log"].mean().unstack("session").dropna().to_numpy()
     count, several = cells.shape
@@ -169,8 +199,9 @@ def _shared(runs: pd.DataFrame) -> _Shared:
 
 
 def _edges(x: np.ndarray) -> list[int]:
-    """Where a piece may begin or end, as places in the ordered sizes: spread evenly over their
-    logarithms.
+    """List the indices of the ordered sizes at which a piece may begin or end.
+
+    If there are many sizes, the indices are spread evenly over the logarithm of the size.
     """
     chosen = np.arange(len(x))
     if len(x) > _MOST_BREAKS:
@@ -180,8 +211,9 @@ def _edges(x: np.ndarray) -> list[int]:
 
 
 def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
-    """(edges, edges) sums of squared relative errors of a line from one edge to a later one;
-    infinite where none is.
+    """Return (edges, edges) sums of squared relative errors of a line from one edge to a later one.
+
+    The sum is infinite if there are too few sizes between the edges.
     """
     costs = np.full((len(edges), len(edges)), np.inf)
     for low, begin in enumerate(edges):
@@ -194,11 +226,19 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
 
 
 def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """The edges of the pieces: one more as long as it explains more than chance would."""
+    """Choose the edges of the pieces; add a piece if it explains more than chance would.
+
+    Args:
+        costs: (edges, edges) the costs from `_costs`.
+        count: Number of sizes.
+
+    Returns:
+        The first edge and the end edge of each piece.
+    """
     last = len(costs) - 1
     chosen = 0
-    # Of each number of pieces the least cost up to an edge, and the edge before, for which it is
-    # the least.
+    # For each number of pieces: the least cost up to each edge, and the previous edge with which it
+    # is reached.
     best = [costs[0]]
     before = []
     for _ in range(_MOST_PIECES - 1):
@@ -213,7 +253,7 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
         if freedom < 1 or not np.isfinite(more):
             break
         ratio = (fewer - more) / more_numbers / max(more / freedom, _EXACT)
-        # A break may stand at any edge: so many tests.
+        # A break may be at any edge, so the number of tests is the number of choices of edges.
         tried = math.comb(last, number) / math.comb(last, chosen)
         if stats.f.sf(ratio, more_numbers, freedom) * tried < _BREAK_LEVEL / (_MOST_PIECES - 1):
             chosen = number
@@ -224,8 +264,9 @@ def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
 
 
 def _line(x: np.ndarray, y: np.ndarray, scale: np.ndarray, is_first: bool) -> tuple[float, float]:
-    """alpha and beta with the least squares of (y - alpha - beta x) / scale; neither below 0 where
-    it cannot be.
+    """Fit alpha and beta by least squares of (y - alpha - beta x) / scale.
+
+    beta is at least 0, and so is alpha of the first piece.
     """
     unit = max(float(x.max()), 1.0)
     design = np.column_stack([1 / scale, x / unit / scale])
@@ -240,8 +281,10 @@ def _line(x: np.ndarray, y: np.ndarray, scale: np.ndarray, is_first: bool) -> tu
 def _piece(
     x: np.ndarray, y: np.ndarray, shared: _Shared, is_first: bool, measurements: int
 ) -> Piece:
-    """The line with intervals; weights follow the fit, since those of measured times favour what
-    was fast by chance.
+    """Fit a line and its intervals.
+
+    The weights come from the fitted times. Weights from the measured times would favor times that
+    were short by chance.
     """
     alpha, beta = _line(x, y, y, is_first)
     scale = y
@@ -264,7 +307,14 @@ def _piece(
 
 
 def _reach(value: float, own: float, freedom: float, shared: _Shared) -> float:
-    """From a coefficient to either end of its 95% interval; `own` is its variance over sizes."""
+    """Return the half width of a coefficient's 95% interval.
+
+    Args:
+        value: The coefficient.
+        own: Its variance over sizes.
+        freedom: Degrees of freedom of `own`.
+        shared: Relative variance from sessions.
+    """
     sessions = value**2 * shared.variance
     variance = max(own + sessions - value**2 * shared.within, own)
     if variance > own:
