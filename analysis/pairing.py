@@ -1,33 +1,50 @@
-"""The same points on two sides: what every comparison of A and B starts from.
+"""Pairing of the same points on two sides, the basis of every comparison of A and B.
 
-`pair` gives a row for each point that both sides measured, so that a ratio is never one of
-different models. `point_id` cannot serve for this: it covers the platform, which is what differs.
-What is said of all points together, and the verdicts, are `paradnn.statistics.contrast`'s.
+`pair` returns a row for each point that both sides measured, so a ratio never compares different
+models. `point_id` cannot identify the points: it covers the platform, which differs between the
+sides. Statements about all points together, and verdicts, are in `paradnn.statistics.contrast`.
 
-Columns: family and the other join columns; `carry`, as medians over a point's runs; `a` and `b`,
-the medians, in the metric's unit; `speedup`, above 1 where A is better, with its 95% interval
-`speedup_low`, `speedup_high` and where that is from, `interval_source`; of each side `_count`, the
-replicates, `_spread`, their sample standard deviation / mean, and `_units`, the independent
-measurements (sessions where each side has several of its own, else replicates, else the processes
-of the one run); `log_error`, `degrees` and two-sided `p_value` of the log ratio, where the interval
-is from such, p with the chance that the sides' runs took two levels, one each (`rarer_level`);
-`comparable`, whether the sides' sessions allow a verdict on this point
-(`paradnn.statistics.sessions`).
+The result has these columns:
 
-interval_source:
-  "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
-                    Biometrika 34, 1947), widened if need be to hold the ratio of the medians.
-  "processes"       the same where a side has one run of several processes, from the spread between these.
-  "within process"  the recorded 95% intervals of the two medians, combined on the log scale by the method of
-                    variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). It does not
-                    hold the spread between processes, so it is too narrow for what a repetition would show.
-  "none"            nothing to make an interval from; both ends are NaN.
+- family and the other join columns;
+- the columns of `carry`, as medians over a point's runs;
+- `a`, `b`: the medians, in the unit of the metric;
+- `speedup`, above 1 if A is better, with its 95% interval `speedup_low`, `speedup_high` and the
+  source of the interval, `interval_source`;
+- `a_count`, `b_count`: the number of replicates;
+- `a_spread`, `b_spread`: sample standard deviation / mean of the replicates;
+- `a_units`, `b_units`: the number of independent measurements. These are sessions if each side has
+  several separate ones, otherwise replicates, otherwise the processes of the only run;
+- `log_error`, `degrees` and two-sided `p_value` of the log ratio, if the interval is from
+  independent measurements. p includes the chance that all runs of one side took one of two levels
+  and all runs of the other side the other level (`rarer_level`);
+- `comparable`: whether the sides' sessions allow a verdict on this point
+  (`paradnn.statistics.sessions`).
 
-attrs: `metric`; `sampling`, by family a `Sampling`; `unpaired_a`, `unpaired_b`, points that the
-other side has not; `alone`, "a" and "b" -> families of this side alone; `unusable_a`, `unusable_b`,
-ok runs without a positive value; `differ`, column -> (values of A, of B) of what sets the sides
-apart and is not joined on; `disjoint`, the same for join columns without a common value; `mixed`,
-column -> points left out since nothing tells their runs apart (`_match`).
+The values of `interval_source` are:
+
+- "replicates": both sides have at least two. It is Welch's t interval of the difference of mean
+  logarithms (Welch, Biometrika 34, 1947). It is widened if necessary to include the ratio of the
+  medians.
+- "processes": the same if a side has one run of several processes, from the spread between these.
+- "within process": the recorded 95% intervals of the two medians. They are combined on the log
+  scale by the method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27,
+  2008). The interval excludes the spread between processes, so it is too narrow for what a
+  repetition would show.
+- "none": no data for an interval; both ends are NaN.
+
+The result has these attrs:
+
+- `metric`;
+- `sampling`: family -> its `Sampling`;
+- `unpaired_a`, `unpaired_b`: number of points that the other side lacks;
+- `alone`: "a" and "b" -> families of this side only;
+- `unusable_a`, `unusable_b`: number of ok runs without a positive value;
+- `differ`: column -> (values of A, of B) for columns that set the sides apart and are not joined
+  on;
+- `disjoint`: the same for join columns without a common value;
+- `mixed`: column -> number of points that are omitted since nothing separates their runs
+  (`_match`).
 """
 
 from __future__ import annotations
@@ -67,7 +84,7 @@ from paradnn.statistics.sessions import (
 from paradnn.statistics.variances import moderate_variances, rarer_level
 from paradnn.store.metrics import metric as registered
 
-#: The columns that a pair's numbers have.
+#: Columns with the numbers of a pair.
 RESULT_COLUMNS = (
     *(
         "a",
@@ -83,19 +100,20 @@ RESULT_COLUMNS = (
     *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "comparable"),
 )
 
-#: The medians within one process that a metric is proportional to (1) or inverse to (-1), each with
-#: its 95% interval.
+#: Medians within one process, each with its 95% interval. `_WITHIN` states for each metric which of
+#: them it is proportional to (1) or inverse to (-1).
 _RATE, _STEP = (
     tuple(name.format(end) for end in ("", "_low", "_high"))
     for name in ("examples_per_second{}", "step_time{}_ms")
 )
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
-#: The same at the machine's reference speed.
+#: Metric -> the same metric at the machine's reference speed.
 LEVELLED = {
     "examples_per_second": "examples_per_second_at_reference",
     "step_time_ms": "step_time_at_reference_ms",
 }
-#: What a run can have seen of it: none is a thousand times as fast or slow as another.
+#: Plausible ranges of what a run recorded about the machine's speed. No machine is a thousand times
+#: as fast or slow as its reference.
 _CAN_BE = {
     "reference_slope": (0, 1),
     "reference_speed": (1e-3, 1e3),
@@ -115,15 +133,23 @@ def pair(
     on: Sequence[str] | None = None,
     carry: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """One row for each point that both sides measured, sorted by family and join columns.
+    """Return one row for each point that both sides measured, sorted by family and join columns.
 
     Only runs with outcome ok and a positive `metric` count. Runs of a side that agree in the join
-    columns are replicates of one point, brought to their median. Default join columns:
-    `join_columns`. Columns and `attrs` stand at the head of this module.
+    columns are replicates of one point and are reduced to their median. The module's docstring
+    lists the columns and `attrs`.
 
-    Raises ConfigError for a metric without direction or that a side lacks, for sides that share
-    runs, and where the runs of every point would pass as replicates but differ in a column that
-    describes a point.
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        metric: A registered metric that has a better direction.
+        on: Join columns; None for those of `join_columns`.
+        carry: Columns of numbers whose medians are added.
+
+    Raises:
+        ConfigError: If the metric has no better direction, or a side lacks it; if the sides share
+            runs; or if the runs of every point would be replicates although they differ in a column
+            that describes a point.
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
@@ -136,7 +162,7 @@ def pair(
     alone = {
         key: tuple(name for name in of[n] if name not in of[1 - n]) for n, key in enumerate("ab")
     }
-    # What is only in families of one side sets no sides apart and joins no points.
+    # A family of one side only must neither set the sides apart nor join points.
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
     one, two = kept if all(map(len, kept)) else usable
     found = _match(one, two, on)
@@ -178,8 +204,13 @@ def pair(
 
 
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
-    """NotEnoughData where what a family's ratios depend on cannot be told from sessions: one a side
-    shifts all ratios alike, but of several each may hold points of its own.
+    """Require that the cause of a family's ratios can be separated from sessions.
+
+    One session per side shifts all ratios by the same factor. If there are several, each may
+    contain different points.
+
+    Raises:
+        NotEnoughData: If it cannot be separated.
     """
     design = get_sampling(pairs, family).design
     if not design.comparable and max(design.sessions) > 1:
@@ -189,7 +220,11 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
 
 
 def direction(metric: str) -> str:
-    """ "higher" or "lower", whichever is better of a registered metric; ConfigError where neither is."""
+    """Return the better direction of a registered metric, "higher" or "lower".
+
+    Raises:
+        ConfigError: If the metric is not registered, or has no better direction.
+    """
     try:
         better = registered(metric).better
     except KeyError:
@@ -207,9 +242,10 @@ def direction(metric: str) -> str:
 
 
 def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
-    """A metric of speed at the machine's reference speed, where all runs of both sides have it, saw
-    a machine that can be and are of one environment; else the metric itself: two machines have two
-    references.
+    """Return the name of a metric of speed at the machine's reference speed, if it is usable.
+
+    It is usable if all runs of both sides have it, report plausible machine speeds and are from one
+    environment. Otherwise it is the metric itself: two machines have two references.
     """
     name = LEVELLED.get(metric, "")
     ok = [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
@@ -230,10 +266,17 @@ def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
 def _by_family_slope(
     side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float
 ) -> pd.DataFrame:
-    """A side whose values and their intervals are brought to the reference speed by the slope that
-    all `runs` of their family show, in place of each one's own, which few blocks tell. The
-    reference speed is that of the best times which any of `runs` knows: ceilings that were measured
-    again may hold better ones.
+    """Scale a side's values and their intervals to the reference speed by the slope of the family.
+
+    The slope is that of all `runs` of the family. It replaces the slope of each run, which is
+    estimated from few blocks. The reference speed is that of the best times in any of `runs`, since
+    ceilings that were measured again may have found better ones.
+
+    Args:
+        side: Runs of one side.
+        runs: Runs of both sides.
+        metric: A metric at the reference speed.
+        sign: 1 if more is better, -1 if less is better.
     """
     slope = side["family"].map(
         {name: family_slope(rows)[0] for name, rows in runs.groupby("family")}
@@ -251,14 +294,18 @@ def _by_family_slope(
 
 
 def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:
-    """Runs with their values and the intervals of these times a factor (n,)."""
+    """Multiply the values of runs and their intervals by a factor (n,)."""
     return runs.assign(
         **{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs}
     )
 
 
 def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
-    """ConfigError where a side lacks the metric, or both have a run."""
+    """Require that both sides have the metric and share no run.
+
+    Raises:
+        ConfigError: If they do not.
+    """
     for name, side in (("A", a), ("B", b)):
         if metric not in side:
             raise ConfigError(
@@ -284,7 +331,7 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
 
 
 def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The join columns in which the sides share no value, with the values of both."""
+    """Return the join columns in which the sides share no value, with the values of A and of B."""
     if len(a) and len(b):
         keys = [name for name in found.keys if name not in found.further]
     else:
@@ -298,7 +345,7 @@ def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tupl
 
 
 def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """How many points there are of families that were not kept."""
+    """Count the points of families that were not kept."""
     names = [
         name
         for name in map(str, rows.columns)
@@ -309,13 +356,19 @@ def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class _Match:
-    """The runs of A and below them B's, (n,) their side (0 or 1) and the number of their point, and
-    the columns that they were joined on (`keys`, the last of them the `further` ones).
+    """Runs of both sides, matched by point.
 
-    `points` has these columns of every point that both sides measured, whose numbers are `both`;
-    `differ` are the columns that set the sides apart; `mixed` counts by column the points that are
-    left out, since their runs on one side differ there and the other side does not tell which it
-    means.
+    Attributes:
+        keys: The columns that the runs were joined on; the last of them are the `further` ones.
+        runs: The runs of A and below them those of B; n in all.
+        side: (n,) side of each run, 0 or 1.
+        point: (n,) number of each run's point.
+        both: Numbers of the points that both sides measured.
+        points: The join columns of these points.
+        further: Columns that were joined on in addition, to separate runs of a point.
+        differ: Columns that set the sides apart -> values of A and of B.
+        mixed: Column -> number of omitted points. The runs of such a point differ in the column on
+            one side, and the other side does not determine which of them it corresponds to.
     """
 
     keys: list[str]
@@ -331,17 +384,20 @@ class _Match:
 
 _Sampled = dict[str, Sampling]
 _Lost = dict[str, Design]
-#: Points (their numbers) whose runs on a side, 0 or 1, differ in a column that says what was
-#: computed, or where.
+#: A side (0 or 1), a column of the configuration or the platform, and the numbers of the points
+#: whose runs on that side differ in the column.
 _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
 
 def _match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> _Match:
     """Match the runs of A with those of B by `join_columns`, or by the columns of `on`.
 
-    Where runs of a point differ, on one side, in a further column, that is joined on as well if the
-    other side holds one of these values, or as some of these runs none; else these points are left
-    out. ConfigError where that leaves no point, or where columns were given.
+    If runs of a point differ in a further column on one side, this column is joined on as well. The
+    condition is that the other side has one of their values, or that both sides have runs without a
+    value. Otherwise these points are omitted.
+
+    Raises:
+        ConfigError: If points would have to be omitted although `on` is given, or no point remains.
     """
     keys, differ = join_columns(a, b) if on is None else named_join_columns(on, a, b)
     further: tuple[str, ...] = ()
@@ -384,8 +440,9 @@ def _by_keys(
 
 
 def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The join columns of A's runs and below them B's, in types that compare: numbers with numbers,
-    else text.
+    """Return the join columns of A's runs and below them those of B's.
+
+    Types are made comparable: numbers remain numbers, and mixed types become text.
     """
     columns = {}
     for name in keys:
@@ -414,8 +471,15 @@ def _mixed(found: _Match) -> Iterator[_Mixed]:
 
 
 def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterator[str]:
-    """Columns of both of which the other side holds a value that runs of these points have, or as
-    these none.
+    """Yield the columns that separate the runs of mixed points.
+
+    In such a column, the other side has a value that runs of these points have, or both sides have
+    runs without a value.
+
+    Args:
+        found: The matched runs.
+        mixed: The mixed points.
+        shared: Columns that both sides have.
     """
     for _, name, points in (one for one in mixed if one[1] in shared):
         there = np.isin(found.point, points)
@@ -429,10 +493,18 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
 def _sampled(
     found: _Match, metric: str, lost: _Lost
 ) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
-    """By family how its paired runs stand in time, and how much their sessions scatter; then of
-    each run the session that counts as one measurement, None for a run that is one by itself, which
-    runs stand in a comparison, and what the machine's steps moved the logarithms of sides that were
-    measured together by.
+    """Determine for each family how its paired runs are distributed over sessions.
+
+    Args:
+        found: The n matched runs.
+        metric: The compared metric.
+        lost: Family -> its design if replicates of one side were lost.
+
+    Returns:
+        Four values. The first is the `Sampling` of each family, with the scatter of its sessions.
+        The others are arrays (n,): the session that counts as one measurement, None for a run that
+        counts alone; whether a run is used in the comparison; and the shift of the logarithms by
+        steps of the machine's speed, for sides that were measured together.
     """
     samplings = {}
     paired = np.isin(found.point, found.both)
@@ -454,8 +526,8 @@ def _sampled(
             SessionOverlap.APART,
         ):
             arrangement = arrange_at_one_speed(arrangement, rows, of_a)
-        # A point none of whose runs has a counterpart in its session keeps them all, and gets no
-        # verdict.
+        # If no run of a point has a counterpart in its session, the point keeps all runs and gets
+        # no verdict.
         apart = ~np.isin(point, point[arrangement.used])
         used[mine] = arrangement.used | apart
         units[mine] = arrangement.units if arrangement.design.comparable else None
@@ -478,8 +550,14 @@ def _sampled(
 def _by_point(
     found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: _Sampled
 ) -> pd.DataFrame:
-    """A row for each paired point with what `_ratios` needs of one side, `mine` (runs,) its runs;
-    `sessions` and `sampled` as `_sampled` gives them.
+    """Return a row for each paired point with the values of one side that `_ratios` needs.
+
+    Args:
+        found: The n matched runs.
+        mine: (n,) whether a run is of this side and used.
+        metric: The compared metric.
+        sessions: (n,) sessions from `_sampled`.
+        sampled: Family -> `Sampling`, from `_sampled`.
     """
     frame = found.runs[mine].reset_index(drop=True)
     points = found.point[mine]
@@ -516,8 +594,8 @@ def _by_point(
             "error": units.var() / units.size(),
         }
     ).reindex(found.both)
-    # Where one run is all there is, the scatter between its processes: its interval is Student's
-    # over them.
+    # A single run contributes the scatter between its processes: its recorded interval is
+    # Student's over them.
     inside = (summary["units"] == 1) & (summary["processes"] >= 2)
     degrees = summary["processes"].where(inside, 2.0) - 1
     half = (summary["below"] + summary["above"]) / 2
@@ -527,7 +605,7 @@ def _by_point(
     variance = summary["error"].where(~inside, error).to_numpy() * count
     freedom = count - 1.0
     rarer, span = np.zeros((2, len(count)))
-    # Of no points np.split makes one part.
+    # np.split returns one part even if there are no points, so zip is not strict.
     cells = dict(
         zip(
             units.size().index,
@@ -547,22 +625,22 @@ def _by_point(
         few = freedom[mine]
         known = freedom[mine] > 0
         variance[mine], freedom[mine] = moderate_variances(own, few, axes)
-        if (
-            sampled[name].design.overlap is SessionOverlap.REPEATED
-        ):  # all points have the scatter of the same sessions
+        # If sessions are repeated, all points share the scatter of the same sessions, so
+        # moderation adds no degrees of freedom.
+        if sampled[name].design.overlap is SessionOverlap.REPEATED:
             freedom[mine] = few
         else:
             rarer[mine], span[mine] = rarer_level([cells[point] for point in found.both[mine]])
-        if (
-            sampled[name].drifts and known.any()
-        ):  # the scatter is the machine's: few runs agree by having been near
+        # With a drift, the scatter is the machine's. A few runs may agree only because they were
+        # close in time, so the mean variance is a lower limit.
+        if sampled[name].drifts and known.any():
             variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
     told = {"by_process": by_process, "error": variance / count, "units": count, "degrees": freedom}
     return summary.assign(**told, rarer=rarer, span=span).reset_index(drop=True)
 
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """log(median / low) and log(high / median) of each run, NaN where it has no interval."""
+    """Return log(median / low) and log(high / median) of each run, NaN if it has no interval."""
     found = np.full((2, len(frame)), np.nan)
     for names, sign in _WITHIN.get(metric, ()):
         if set(names) <= set(frame.columns):
@@ -576,11 +654,15 @@ def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
-    """RESULT_COLUMNS but `comparable`, of sides as `_by_point` gives them; `sign` is -1 where lower
-    is better.
+    """Return the columns RESULT_COLUMNS of all points, except `comparable`.
 
-    The test is Welch's of the difference of mean logarithms. Where no measurement differs from
-    another the interval has no width, and there is no p.
+    The test is Welch's test of the difference of mean logarithms. If all measurements agree
+    exactly, the interval has no width, and there is no p.
+
+    Args:
+        a: Values of A from `_by_point`.
+        b: Values of B.
+        sign: 1 if more is better, -1 if less is better.
     """
     if sign > 0:
         speedup = a["median"] / b["median"]
@@ -602,7 +684,7 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
     near = np.abs(difference) <= np.maximum(a["span"], b["span"])
     p_value = np.minimum(p_value + near * (levels[0] * levels[1][::-1]).sum(axis=0), 1)
     reach = np.where(error == 0, 0.0, stats.t.ppf((1 + LEVEL) / 2, degrees) * error)
-    # A step time's interval above its median lies below the median of the speed.
+    # The part of a step time's interval above its median is below the median of the speed.
     reach_a, reach_b = (("below", "above"), ("above", "below"))[:: int(sign)]
     down, up = (np.sqrt(a[x] ** 2 + b[y] ** 2) for x, y in zip(reach_a, reach_b, strict=True))
     low = np.where(
@@ -629,10 +711,21 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
 def _missing(
     a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]
 ) -> tuple[dict[str, tuple[int, int]], _Lost]:
-    """Family -> points that both sides tried and A alone has a value of, and B alone; and the
-    design of those of which one side lacks replicates of its points oftener than the other
-    (Fisher's exact test): those that failed, and numbers below the highest that are not there. What
-    is left of that side may be what was fast.
+    """Find points and replicates that only one side lacks.
+
+    Lacking replicates are those that failed, and those whose numbers are absent below the highest
+    one. If one side of a family lacks them more often than the other (Fisher's exact test), the
+    rest of that side may be the fast runs.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        metric: The compared metric.
+        on: The join columns.
+
+    Returns:
+        Family -> number of points that both sides tried and only A measured, and that only B
+        measured; and family -> the design of those that lost replicates of one side.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
@@ -679,7 +772,7 @@ def _missing(
 
 
 def _carried(name: str, found: _Match) -> np.ndarray[Any, Any]:
-    """The median of a number over the runs of each point, on either side."""
+    """Return the median of a number over the runs of each paired point, on both sides together."""
     values = found.runs.get(name, pd.Series(np.nan, found.runs.index)).astype("float64")
     medians: np.ndarray[Any, Any] = (
         values.groupby(found.point).median().reindex(found.both).to_numpy()
