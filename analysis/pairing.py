@@ -16,8 +16,8 @@ The result has these columns:
 - `a_units`, `b_units`: the number of independent measurements. These are sessions if each side has
   several separate ones, otherwise replicates, otherwise the processes of the only run;
 - `log_error`, `degrees` and two-sided `p_value` of the log ratio, if the interval is from
-  independent measurements. p includes the chance that all runs of one side took one of two levels
-  and all runs of the other side the other level (`rarer_level`);
+  independent measurements. p includes the chance that all runs of A took one of two levels and all
+  runs of B the other (`rarer_level`);
 - `comparable`: whether the sides' sessions allow a verdict on this point
   (`paradnn.statistics.sessions`).
 

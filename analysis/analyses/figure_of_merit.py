@@ -1,9 +1,9 @@
 """`figure-of-merit`: summarise a suite by one number per platform, the harmonic mean of its rates.
 
-The suite is the set of points that --where and --family select. The figure of merit is the ratio of
-a platform's harmonic mean to that of the baseline.
+The suite is the set of points that --where and --family select and that all platforms measured. The
+figure of merit is the ratio of a platform's harmonic mean to that of the baseline.
 
-Units of work done in sequence at rates x_1 .. x_n take the time sum(1 / x_i), so n / sum(1 / x_i)
+Units of work done in sequence at rates x_1 .. x_n take the time sum(1 / x_i). So n / sum(1 / x_i)
 is the rate of the whole. The arithmetic mean of rates or of ratios is not the rate of any work
 (Smith, Characterizing computer performance with a single number, CACM 31(10), 1988). CANDLE's
 figure of merit is the ratio of two harmonic means.
@@ -58,7 +58,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     - `merit`, the harmonic mean divided by that of the baseline;
     - `mean_ratio`, the mean of the points' ratios to the baseline;
     - `_low` and `_high` of `harmonic` and `merit`, the ends of 95% intervals; NaN if runs have
-    none.
+      none.
 
     The rate of a point is the median over its runs. Intervals include the error of each
     measurement: Student's t, by the delta method on logarithms, with Satterthwaite's degrees of

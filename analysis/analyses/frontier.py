@@ -4,10 +4,12 @@ Choices compete for the same work. They are compared in cost against latency or 
 prices, throughput takes the place of cost. Latency is a quantile of served queries, or the median
 of closed runs. With --limit, the output also recommends a choice.
 
-A choice beats another if it is no worse in any quantity and better in one (Pareto dominance).
-Either another choice certainly beats it, or none can, or the true values within the intervals
-decide. All intervals of a task hold at once with 95% (Bonferroni). If the sessions of two choices
-cannot be separated from the choices, their times may differ by a tenth.
+A choice beats another if it is no worse in any quantity and better in one (Pareto dominance). A
+choice is beaten if another certainly beats it, and on the frontier if none can. It is undecided if
+that depends on the true values within the intervals.
+
+All intervals of a task hold at once with 95% (Bonferroni). If two choices were measured in
+different sessions that cannot be separated from the choices, their times may differ by a tenth.
 """
 
 from __future__ import annotations
