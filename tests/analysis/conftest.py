@@ -1,4 +1,4 @@
-"""One real MLflow store for all tests of the analysis, made once: its migrations take seconds."""
+"""Share one real MLflow store among all analysis tests, since its migrations take seconds."""
 
 import json
 import logging
@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 import yaml
 
-START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC, in ms; runs start one minute apart
+START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC in ms; runs start one minute apart
 MINUTE = 60_000
-#: Rows of several tests, and of planted runs.
+#: Table rows that several tests and the planted runs share.
 TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
 
 
 def refusals(part: str) -> list[tuple[str, str]]:
-    """What is refused with what is said then: a part of refusals.yaml."""
+    """Return rejected inputs and their expected messages from one section of refusals.yaml."""
     return list(yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())[part].items())
 
 
 class Writer:
-    """Logs runs as the driver does, with what the contract asks for as defaults."""
+    """Logger of runs in the driver's format.
+
+    Defaults cover the columns that the schema requires.
+    """
 
     def __init__(self, uri: str, experiment: str, artifacts: Path) -> None:
         from mlflow import MlflowClient
@@ -40,8 +43,9 @@ class Writer:
         table: list[list[Any]] | None = None,
         **tags: str,
     ) -> str:
-        """One run; returns its id. A tag's dots are written as double underscores; an empty outcome
-        leaves it out.
+        """Log one run and return its id.
+
+        A double underscore in a tag's name becomes a dot. An empty outcome omits the outcome.
         """
         from mlflow.entities import Metric, Param, RunTag
 
@@ -87,14 +91,15 @@ class Writer:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """MLflow's own use of SQLAlchemy is deprecated there; warnings are errors otherwise."""
+    """Allow MLflow's use of deprecated SQLAlchemy features; all other warnings are errors."""
     item.add_marker(pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"))
 
 
 @pytest.fixture(scope="session")
 def blank_store(empty_database: Path) -> Callable[[Path], str]:
-    """Makes a store without runs at a path and returns its URI: a copy of one that MLflow
-    initialised.
+    """Return a function that creates an empty store at a path and returns its URI.
+
+    Each store is a copy of one that MLflow initialised.
     """
     for name in ("alembic", "mlflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -109,28 +114,28 @@ def blank_store(empty_database: Path) -> Callable[[Path], str]:
 
 @pytest.fixture
 def blank(tmp_path: Path, blank_store: Callable[[Path], str]) -> str:
-    """The URI of a store without runs that is the test's own."""
+    """Return the URI of an empty store that belongs to one test."""
     return blank_store(tmp_path / "mlflow.db")
 
 
 @pytest.fixture
 def writer(blank: str, tmp_path: Path) -> Writer:
-    """Writes into it."""
+    """Return a writer for the blank store."""
     return Writer(blank, "paradnn", tmp_path / "artifacts")
 
 
 def copy_of(store: str, folder: Path) -> str:
-    """The URI of a copy of a store's database; its artifacts stay where they are."""
+    """Copy a store's database and return the copy's URI; artifacts stay in place."""
     return f"sqlite:///{shutil.copy(store.removeprefix('sqlite:///'), folder / 'copy.db')}"
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """The URI of a store that holds what a reader can meet. Read only.
+    """Return the URI of a read-only store with every kind of run that a reader can meet.
 
-    30 fully connected points (layers 1..5, batch 16..96; 5 of them out of memory, with no speed)
-    and 4 lstm points, one run that is unfinished, one deleted, one of kind sweep, one in the
-    experiment "other".
+    It holds 30 fully connected points (layers 1..5, batch 16..96) and 4 lstm points. Five of the
+    fully connected points ran out of memory and have no speed. It also holds one unfinished run,
+    one deleted run, one run of kind sweep, and one run in the experiment "other".
     """
     folder = tmp_path_factory.mktemp("store")
     uri = blank_store(folder / "mlflow.db")
@@ -182,7 +187,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
 
 
 def fc(layers: int, batch: int) -> dict[str, str]:
-    """The params of a fully connected point on a CPU."""
+    """Return the params of a fully connected point on a CPU."""
     model = {
         "model.name": "fc",
         "model.layers": str(layers),

@@ -1,6 +1,4 @@
-"""What a reader of a printed figure would complain about: texts that are cut off, too small, or
-over each other.
-"""
+"""Checks that the texts of a saved figure are complete, large enough and free of overlaps."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -12,8 +10,9 @@ from matplotlib.transforms import Bbox
 
 
 def faults(figure: Figure) -> list[str]:
-    """Sentences, none for a figure that can be read as it is saved. Sizes are in pixels of the
-    figure's own dpi.
+    """Return one sentence per legibility problem; empty for a readable figure.
+
+    Sizes are in pixels at the figure's own dpi.
     """
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
@@ -30,7 +29,7 @@ def faults(figure: Figure) -> list[str]:
         ):
             continue
         if text.get_rotation() % 90:
-            slanted.add(len(boxes))  # their boxes overlap where they do not
+            slanted.add(len(boxes))  # boxes of slanted texts overlap, the texts do not
         boxes.append((text.get_text(), text.get_window_extent(renderer)))
         if text.get_fontsize() < 5.9:
             found.append(f"{text.get_text()!r} is {text.get_fontsize():.1f} points small")
@@ -53,8 +52,9 @@ def faults(figure: Figure) -> list[str]:
 
 
 def _undrawn(figure: Figure) -> Iterator[int]:
-    """The texts of ticks that are not drawn, since they lie beyond the view or belong to a panel
-    without axes.
+    """Return the texts of ticks that are not drawn.
+
+    Such ticks lie outside the view or belong to a panel without axes.
     """
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):

@@ -1,4 +1,4 @@
-"""Frames with a known truth, in the columns that the store gives."""
+"""Frames with a known truth, in the columns of a loaded store."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def grid(
     layers: tuple[int, ...] = (4, 8, 16, 32),
     batches: tuple[int, ...] = (64, 256, 1024, 4096),
 ) -> pd.DataFrame:
-    """Hyperparameters of a factorial of fully connected models, one row a point."""
+    """Return hyperparameters of a factorial of fully connected models, one point per row."""
     index = pd.MultiIndex.from_product(
         [nodes, layers, batches], names=["model.nodes", "model.layers", "batch_size"]
     )
@@ -27,13 +27,14 @@ POINTS = grid()
 SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "batch_size"))
 
 
-#: What every run has, where a test says nothing else.
+#: Columns of every run, unless a test overrides them.
 ROW: dict[str, Any] = TABLES["row"]
 
 
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
-    """Points as ok runs of one environment; `columns` are added, or replace what is there by
-    default.
+    """Return the points as successful runs of one environment.
+
+    `columns` are added and override the defaults.
     """
     count = len(points)
     frame = points.assign(**{**ROW, **columns})
@@ -53,8 +54,9 @@ def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
 
 
 def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> pd.DataFrame:
-    """Runs of one platform, called `name`, at a given speed in examples per second; all sides in
-    one sweep, in turn.
+    """Return runs of the platform `name` at the given speed in examples per second.
+
+    All sides belong to one sweep and take turns.
     """
     return runs(
         points,

@@ -1,4 +1,4 @@
-"""The published measurements of the package as a frame, without a store."""
+"""The package's published measurements as a frame, without a store."""
 
 import json
 import os
@@ -12,19 +12,19 @@ from analysis.published.source import ImportedFolder, load_shipped
 from analysis.store.frame import typed
 from tests.conftest import ROOT
 
-#: The data files of the paper's artifact: in PARADNN_ARCHIVE, or next to this checkout.
+#: Data files of the paper's artifact, in PARADNN_ARCHIVE or next to this checkout.
 ARCHIVE = Path(os.environ.get("PARADNN_ARCHIVE", ROOT.parent / "shared" / "reference" / "paradnn"))
 
 
 def raw(name: str) -> dict[str, list[Any]]:
-    """The content of one of these files; skips the test if they are absent."""
+    """Return the content of one of these files; skip the test if the files are absent."""
     if not ARCHIVE.is_dir():
         pytest.skip("the published data are not there")
     return json.loads((ARCHIVE / f"{name}.json").read_text())
 
 
 def frame_of(found: ImportedFolder) -> pd.DataFrame:
-    """The runs as a store would return them, with their points as ids."""
+    """Return the published runs as a store would return them, with points as ids."""
     known = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
     table = pd.DataFrame(
         [{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in found.runs]
@@ -38,8 +38,9 @@ def frame_of(found: ImportedFolder) -> pd.DataFrame:
 
 
 def published_frame(artifacts: Path) -> pd.DataFrame:
-    """One row per run. The tables of operations are files below `artifacts`, to which `artifact_uri`
-    points.
+    """Return one row per run.
+
+    The operation tables are files below `artifacts`, to which `artifact_uri` points.
     """
     found = load_shipped("archive")
     for run in found.runs:

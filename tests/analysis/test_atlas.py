@@ -1,4 +1,4 @@
-"""The atlas: what comes with the package, what `ask` answers, and what `normal` compares with."""
+"""The atlas: packaged entries, the answers of `ask`, and the references of `normal`."""
 
 import json
 import shlex
@@ -39,7 +39,7 @@ GPT = {
     "model.heads": 16,
     "model.sequence_length": 512,
 }
-#: The same model as words of the command line.
+#: The same model as command-line overrides.
 GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
 OWN_MODEL = """
 import keras
@@ -262,7 +262,7 @@ def test_a_users_own_model_is_predicted_from_its_products(tmp_path: Path) -> Non
 def test_a_device_without_timings_is_scaled_from_the_most_similar_one() -> None:
     row = gpt_row(batch_size=64)
 
-    # An A30 has half of the arithmetic of an A100 and 0.46 of its bandwidth.
+    # An A30 has half the arithmetic rate of an A100 and 0.46 of its bandwidth.
     timed = estimate_step_time(row, "A100")
     scaled = estimate_step_time(row, "A30")
 
@@ -274,7 +274,7 @@ def test_a_device_without_timings_is_scaled_from_the_most_similar_one() -> None:
 
 
 def test_time_that_is_not_the_devices_is_stated() -> None:
-    """The archive's V100 takes the same time for every small model: its input takes it."""
+    """Small models all take the same time on the archive's V100, since their input limits them."""
     estimate = estimate_step_time(fc_row(precision="float16", **{"model.nodes": 128}), "V100")
 
     assert estimate.notes[0].startswith(
@@ -417,7 +417,7 @@ def test_wrong_words_are_one_line(
 
 
 def test_published_steps_are_normal_and_others_are_not() -> None:
-    """At most a twentieth of the steps as published may be called abnormal."""
+    """At most 5% of the published steps may be classified as abnormal."""
     counts = planted("TPU v2", (5.0, 0.05), 100)
 
     assert 100 - counts[1.0]["normal"] <= 8
@@ -449,12 +449,12 @@ def test_a_run_that_lost_its_step_time_or_batch_is_not_judged(
 
 
 def product_columns(sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of products of sizes (n, 3), as the atlas has them."""
+    """Return columns of products of sizes (n, 3), in the atlas's layout."""
     return {**dict.fromkeys(COLUMNS, np.ones(len(sizes))), **product(*sizes.T, 2)}
 
 
 def test_a_change_between_versions_is_found_at_different_shapes() -> None:
-    """Planted: the later version takes 1.3 times as long below 4,096 rows, and the same above."""
+    """Plant a regression: the later version takes 1.3 times as long, but only below 4,096 rows."""
     group = load().find_group("H200", "gemm", "bfloat16", "vLLM")
     random = np.random.default_rng(0)
     versions = []
@@ -536,12 +536,12 @@ def test_a_simulators_file_holds_measured_rates_with_their_intervals(
 
     system = json.loads(file.read_text())
     intervals = json.loads((tmp_path / "h200-intervals.json").read_text())["intervals"]
-    # The data sheet's 16-bit products and bandwidth.
+    # The data sheet's rate of 16-bit products, and its bandwidth.
     assert 0.6 * 989.4e12 < flops(system) < 989.4e12
     assert 0.6 * 4.8e12 < bandwidth(system) < 4.8e12
     assert any(low < flops(system) < high for low, high in intervals["flops_per_second"])
     for network in system.get("networks", []):
         assert network["size"] == 8
         assert "collective_minus1_scalar" not in network, "Calculon rejects unknown keys"
-        # NVLink's GB/s in one direction.
+        # NVLink bandwidth in GB/s in one direction.
         assert 100 < network["bandwidth"] < 450

@@ -1,4 +1,4 @@
-"""`audit` draws the right conclusions from the files of other harnesses, broken ones included."""
+"""`audit` draws correct conclusions from the files of other harnesses, including damaged files."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def comparisons(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
     return [finding for finding in findings if not math.isnan(finding.ratio)]
 
 
-# Documents as the harnesses write them. `scale` multiplies every time and divides every rate.
+# Documents in the formats of the harnesses. `scale` multiplies every time and divides every rate.
 
 
 def hyperfine(*commands: str, times: Sequence[float] = TIMES, failed: int = 0) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def test_asv_results_are_named_by_their_parameters(tmp_path: Path) -> None:
 
     series = series_by_name(read_one(tmp_path, document))
 
-    # The last parameter varies fastest; NaN is a benchmark that its suite skips.
+    # The last parameter varies fastest. NaN marks a benchmark that its suite skips.
     assert {name: entry.center for name, entry in series.items()} == {
         "s.time_a(1, 'x')": 0.1,
         "s.time_a(1, 'y')": 0.2,
@@ -381,7 +381,7 @@ def test_different_units_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_google_aggregates_stand_in_for_missing_repetitions(tmp_path: Path) -> None:
-    """The file of --benchmark_report_aggregates_only, in the layouts of new and old versions."""
+    """Return a file of --benchmark_report_aggregates_only in the old and the new layout."""
     aggregates = {"mean": 3.0, "median": 2.0, "stddev": 0.5, "cv": 0.25}
     entries = [
         {
@@ -536,7 +536,7 @@ def test_equal_sides_differ_in_one_of_twenty_at_most(tmp_path: Path) -> None:
         [finding] = draw_conclusions(side, other_side)
 
         false_verdicts += finding.verdict != "undecided"
-    # At 5%, more than 11 of 100 occur once in a hundred such tests.
+    # At a rate of 5%, more than 11 of 100 occur in 1% of such tests.
     assert false_verdicts <= 11
 
 

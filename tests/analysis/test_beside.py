@@ -1,4 +1,4 @@
-"""Measured models next to published platforms: one point per model, like with like, floors named."""
+"""Compare a measured model with published platforms: matched points and named lower bounds."""
 
 import pandas as pd
 import pytest
@@ -10,7 +10,7 @@ from analysis.result import Result
 from paradnn.core.errors import NotEnoughData
 from tests.analysis.planted import ROW
 
-#: A fully connected model whose step was published for TPU v2 (bfloat16) and V100 (float16).
+#: A fully connected model with published steps on TPU v2 (bfloat16) and V100 (float16).
 FC = {
     "family": "fc",
     "model.layers": 4,

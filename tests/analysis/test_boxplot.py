@@ -11,7 +11,7 @@ from paradnn.core.errors import ConfigError
 
 
 def skewed(seed: int = 3) -> pd.DataFrame:
-    """Three groups of lognormal values, one with missing ones, one of which nothing is known."""
+    """Return three groups of values: lognormal, lognormal with missing values, and all missing."""
     rng = np.random.default_rng(seed)
     values = {
         "lstm": rng.lognormal(0, 2, 400),
@@ -34,7 +34,7 @@ def said(frame: pd.DataFrame, **options: Any) -> Result:
 
 
 def runs() -> pd.DataFrame:
-    """`skewed` as runs with two replicates of every point, whose median is the point's value."""
+    """Return `skewed` as runs: two replicates per point, whose median is the point's value."""
     frame = (
         skewed()
         .rename(columns={"speed": "examples_per_second"})
@@ -120,7 +120,7 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     result = said(frame, a=("device=A",), b=("device=B",))
     expected = np.percentile(1 + number[:50] % 5, PERCENTILES[1:4])
     np.testing.assert_allclose(result.table.loc[0, ["p9", "p50", "p91"]].astype(float), expected)
-    # A 2nd percentile of 50 points would lie between the two lowest of them.
+    # A 2nd percentile of 50 points would lie between the two lowest points.
     assert result.table.loc[0, ["p2", "p9", "p98"]].isna().tolist() == [True, False, True]
     assert result.text().startswith(
         "fc: median speedup of A over B 3x (95% interval 2x to 4x over 50 batch sizes); 50 points."

@@ -1,4 +1,4 @@
-"""Medians of profiled shares, what they are over, and settings that must not be pooled."""
+"""Medians of profiled shares, their populations, and settings that must not be pooled."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from tests.analysis.planted import grid, runs
 
 
 def profiled(shares: np.ndarray, **columns: object) -> pd.DataFrame:
-    """Runs of 2 models at 4 batch sizes, with planted shares of matrix products."""
+    """Return runs of 2 models at 4 batch sizes, with planted shares of matrix products."""
     points = grid(nodes=(64, 256), layers=(4,), batches=(1, 2, 3, 4))
     planted = {"category_share.matmul": shares, "op_share.MatMul": shares / 2}
     return runs(points, **planted, **columns)
@@ -30,14 +30,14 @@ def test_shares_are_medians_over_points() -> None:
     types = result.table[result.table["level"] == "type"]
     assert (row["name"], row["points"], row["models"]) == ("matmul", 8, 2)
     assert row["median"] == pytest.approx(np.median(SHARES))
-    # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.
+    # Order statistics 1 and 8 of 8 cover the median with probability 1 - 2 / 2^8.
     assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
     assert result.table.set_index("name").loc["control", "median"] == 0
     assert types["median"].tolist() == pytest.approx([np.median(SHARES) / 2])
 
 
 def test_sentences_state_points_models_and_the_rest_of_the_step() -> None:
-    # Over two models there is no interval.
+    # Two models give no interval.
     text = breakdown(profiled(SHARES)).text()
     assert "fc, 8 profiled points of 2 models: matmul 55% (middle half 38% to 72%)" in text
     assert "matmul 55% (middle half 38% to 72%), everything else 45%." in text

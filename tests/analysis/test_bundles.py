@@ -1,6 +1,4 @@
-"""Results in one file: read as a store is, logged into another one once, and told when they are
-damaged.
-"""
+"""Bundles: read like a store, imported into a store only once, and checked for damage."""
 
 import hashlib
 import json
@@ -39,7 +37,7 @@ Blank = Callable[[Path], str]
 
 @pytest.fixture(scope="module")
 def bundle(store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole store in a file."""
+    """Export the whole store to a file."""
     path = tmp_path_factory.mktemp("bundle") / "all results.zip"
     assert main(["export", str(path), "--store", store]) == 0
     return path
@@ -127,7 +125,7 @@ def test_a_store_and_its_copy_hold_each_run_once(store: str, bundle: Path) -> No
 
 
 def changed(bundle: Path, target: Path, change: Callable[[str, bytes], bytes]) -> Path:
-    """A copy of a bundle with other contents."""
+    """Copy a bundle, replacing some contents."""
     with zipfile.ZipFile(bundle) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             new.writestr(name, change(name, old.read(name)))
@@ -253,7 +251,7 @@ def test_a_link_inside_a_folder_is_not_followed(tmp_path: Path) -> None:
 def crafted(
     path: Path, files: dict[str, bytes], line: object = None, compress: int = zipfile.ZIP_STORED
 ) -> Path:
-    """A bundle as anyone may make one, its checksums right."""
+    """Build a third-party bundle with correct checksums."""
     if not isinstance(line, str):
         runs = json.dumps(RUN if line is None else line)
     else:

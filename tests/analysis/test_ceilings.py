@@ -1,4 +1,4 @@
-"""Ceilings that are too low: every answer that uses them says so, and better ones replace them."""
+"""Every answer that uses too low a ceiling reports it, and better ceilings replace it."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ BANDWIDTH = 4e11
 
 
 def measured(**columns: object) -> pd.DataFrame:
-    """Runs of the planted factorial at a tenth of their peak."""
+    """Return runs of the planted factorial at a tenth of their peak."""
     count = len(POINTS)
     frame = runs(
         POINTS,

@@ -1,5 +1,6 @@
-"""Change points of planted histories: none without a change, and each step with its place and
-size.
+"""Change points of planted histories.
+
+A history without a change has none; otherwise place and size of the step are found.
 """
 
 import json
@@ -18,7 +19,7 @@ from tests.analysis.planted import runs
 
 
 def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 3) -> pd.DataFrame:
-    """Runs of one point in sessions two days apart, with a step in the middle.
+    """Return runs of one point in sessions two days apart, with a step in the middle.
 
     Sessions scatter by 3%, runs within a session by 1%.
     """
@@ -48,7 +49,7 @@ def history(seed: int, step: float = 1.0, sessions: int = 16, replicates: int = 
 def session_means(
     seed: int, step: float = 1.0, sessions: int = 16, series: int = 1
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Series of session means, each with the same step in the middle and heavy-tailed noise."""
+    """Return series of session means with the same step in the middle and heavy-tailed noise."""
     random = np.random.default_rng(seed)
     labels = [f"c{number}" for number in range(sessions)]
     level = np.where(np.arange(sessions) < sessions // 2, 0.0, np.log(step))
@@ -142,7 +143,7 @@ def test_too_few_sessions_and_unknown_columns_are_rejected() -> None:
 
 
 def write_gates(path: Path, machines: int = 1) -> Path:
-    """A history of twelve gates, a day apart, whose ratio falls by a fifth after the sixth."""
+    """Return a history of twelve daily gates whose ratio falls by a fifth after the sixth."""
     lines = []
     for number in range(12):
         level = 1.0 if number < 6 else 0.8

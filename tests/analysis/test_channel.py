@@ -1,5 +1,6 @@
-"""Start-up time and bandwidth from planted messages: found again, covered by their intervals,
-broken where they are.
+"""Start-up time, bandwidth and breakpoints recovered from planted messages.
+
+Intervals must cover the planted values.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.analysis.planted import runs
 from tests.conftest import depth
 
 SIZES = 2.0 ** np.arange(0, 23)
-#: us, and us a byte: 20 us and 2 GB/s.
+#: Start-up time in us and time per byte in us: 20 us and 2 GB/s.
 ALPHA = 20.0
 BETA = 5e-4
 
@@ -25,7 +26,10 @@ def planted(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
 
 @depth(80, 300)
 def test_intervals_cover_what_was_planted_and_no_break_is_made_up(draws: int) -> None:
-    """The null: one line, 5% of noise. Breaks by chance are to be one in a hundred."""
+    """Null case: one line with 5% noise.
+
+    Spurious breaks should occur in one of a hundred fits.
+    """
     fits = [fit_transfers(SIZES, planted(0.05, seed)) for seed in range(draws)]
     straight = [fit for fit in fits if len(fit.pieces) == 1]
     assert len(straight) >= 0.97 * draws
@@ -40,7 +44,7 @@ def test_intervals_cover_what_was_planted_and_no_break_is_made_up(draws: int) ->
 
 
 def test_a_protocol_switch_is_found_where_it_is() -> None:
-    """From 64 KiB on a handshake is added, and the rest moves faster."""
+    """From 64 KiB on, a handshake adds time and the remaining bytes move faster."""
     found = []
     for seed in range(50):
         times = planted(0.03, seed)
@@ -57,8 +61,10 @@ def test_a_protocol_switch_is_found_where_it_is() -> None:
 
 
 def test_published_times_are_explained() -> None:
-    """Two A100 joined by NVLink, as Vidur has them: some 55 us whatever the size, up to where 200
-    GB/s take longer; small messages by other protocols.
+    """Two A100 GPUs joined by NVLink, with Vidur's measurements.
+
+    Time is about 55 us at every size until the transfer at 200 GB/s takes longer. Small messages
+    use other protocols.
     """
     nvlink = [
         run
@@ -69,7 +75,7 @@ def test_published_times_are_explained() -> None:
     timed = sorted((int(run.params["model.bytes"]), run.metrics["transfer_us"]) for run in two)
     apart = {
         int(np.log(size) / np.log(1.12)): (size, us) for size, us in timed
-    }  # one of all sizes within 12%
+    }  # one time for all sizes, within 12%
     sizes, times = np.array([*apart.values()], float).T
     fit = fit_transfers(sizes, times)
     large = sizes >= 65536
@@ -128,8 +134,10 @@ def test_other_machines_are_not_pooled() -> None:
 def repeated(
     seed: int, count: int, own: float, session: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sizes, times and sessions: each size once in each of `count` sessions, with an effect of the
-    size in all of them and one of the session on all sizes, and 2% of noise.
+    """Return message sizes, times and sessions: each size once in each of `count` sessions.
+
+    Each size has an effect that all sessions share, with standard deviation `own`. Each session has
+    an effect on all sizes, with standard deviation `session`. Noise adds 2%.
     """
     random = np.random.default_rng(seed)
     logs = random.normal(0, own, len(SIZES)) + random.normal(0, session, (count, 1))
@@ -139,8 +147,9 @@ def repeated(
 
 
 def test_a_size_that_is_measured_again_counts_once() -> None:
-    """What a size has of its own all of its runs have: repeating them makes no break, and no
-    interval narrower.
+    """All runs of a size share its effect, so replicates must not create breaks.
+
+    Replicates must not narrow an interval either.
     """
     fits = []
     for seed in range(150):

@@ -1,5 +1,6 @@
-"""Claims as a user writes and asks them: planted answers, wrong files, a store, the paper's
-fourteen observations.
+"""Claims as a user writes and evaluates them.
+
+Covers planted answers, invalid files, a store, and the paper's fourteen observations.
 """
 
 import json
@@ -34,7 +35,7 @@ def text(verdicts: tuple[ClaimVerdict, ...]) -> str:
 def answer(
     check: str, frame: pd.DataFrame, operations: pd.DataFrame | None = None, pool: bool = False
 ) -> tuple[str, str]:
-    """The answer of one check, written as a user would, and what it lacks."""
+    """Return the answer to one user-written check, and what is missing to answer it."""
     claims = parse_claims(f"- id: x\n  says: something\n  checks:\n    - {check}\n", "test")
     read = None if operations is None else lambda _: operations
     finding = judge(claims, Data(frame, read, pool))[0].findings[0]
@@ -49,7 +50,7 @@ TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
 def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
-    """A TPU that is faster than a GPU by a factor per point."""
+    """Return runs of a TPU that is faster than a GPU by a factor per point."""
     return pd.concat(
         [
             side("tpu", POINTS, FLAT * speedup * NOISE, **columns),
@@ -60,12 +61,12 @@ def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
 
 
 def speed_by_size(exponent: float) -> pd.DataFrame:
-    """A speed that follows a power of the size of the model, and one of the batch size."""
+    """Return runs whose speed is a power law in model size and in batch size."""
     return side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
 
 
 def speed_by_three_axes() -> pd.DataFrame:
-    """A speed with exponents -0.5 of the batch size, 0.5 of nodes and 0.1 of layers."""
+    """Return a speed with exponents -0.5 of the batch size, 0.5 of nodes and 0.1 of layers."""
     layers = POINTS["model.layers"].to_numpy(dtype=float)
     return side("tpu", POINTS, BATCH**-0.5 * SIZE**0.5 * layers**0.1 * NOISE)
 
@@ -79,9 +80,10 @@ def constant_speedup(factor: float) -> pd.DataFrame:
 
 
 def share_won(share: float, missing: int = 0) -> pd.DataFrame:
-    """A share of the points is three times as fast on the TPU, the rest a third as fast.
+    """Return runs where the TPU is three times as fast at a share of the points.
 
-    The last `missing` runs of the GPU are out of memory.
+    At the other points it is a third as fast as the GPU. The last `missing` GPU runs are out of
+    memory.
     """
     is_won = np.arange(len(POINTS)) < share * len(POINTS)
     frame = two_sides(np.where(is_won, 3.0, 1 / 3))
@@ -95,7 +97,7 @@ def share_won(share: float, missing: int = 0) -> pd.DataFrame:
 
 
 def scaled(serial_fraction: float) -> pd.DataFrame:
-    """Runs on one and on eight devices, which a fraction of the step does not use."""
+    """Return runs on one and on eight devices; a fraction of the step does not scale."""
     speedup = NOISE / (serial_fraction + (1 - serial_fraction) / 8)
     sides = [
         runs(POINTS, devices=count, examples_per_second=FLAT * gain)
@@ -105,7 +107,7 @@ def scaled(serial_fraction: float) -> pd.DataFrame:
 
 
 def without_common_points() -> pd.DataFrame:
-    """A TPU three times as fast as a GPU that ran other models."""
+    """Return runs of a TPU three times as fast as a GPU that ran other models."""
     others = POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1})
     return pd.concat(
         [side("tpu", POINTS, 300 * NOISE), side("gpu", others, 100 * NOISE)], ignore_index=True
@@ -265,7 +267,7 @@ def test_every_version_is_held_against_the_one_before(
     speeds: tuple[float, ...], expected: str
 ) -> None:
     parts = []
-    for number, version in enumerate(("2.8", "2.9", "2.10")):  # as text 2.10 would come before 2.9
+    for number, version in enumerate(("2.8", "2.9", "2.10")):  # as text, 2.10 would sort before 2.9
         named = {"version.tensorflow": version, "environment_id": version}
         parts.append(side("cpu", POINTS, FLAT * speeds[number] * np.roll(NOISE, number), **named))
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
@@ -383,8 +385,9 @@ def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
 
 
 def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
-    """All pairs are won; 40 of 64 points that B tried and lost in a crash leave the share between
-    38% and 100%.
+    """All complete pairs are won, but 40 of the 64 points that B tried crashed there.
+
+    The share therefore lies between 38% and 100%.
     """
     frame = two_sides(np.full(len(POINTS), 3.0))
     lost = frame["platform.name"].eq("gpu") & (frame.groupby("platform.name").cumcount() < 40)
@@ -409,8 +412,9 @@ MINE = str(Path(__file__).with_name("claims_mine.yaml"))
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """16 points on one device with TensorFlow 2.9, the same on two with it, and on one with 2.16;
-    read only.
+    """Return a read-only store of 16 points.
+
+    They ran on one device with TensorFlow 2.9, on two devices with 2.9, and on one with 2.16.
     """
     folder = tmp_path_factory.mktemp("measured")
     uri = blank_store(folder / "mlflow.db")

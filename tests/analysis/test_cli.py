@@ -63,7 +63,7 @@ def test_what_a_user_can_mend_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-#: Every command's help in one interpreter, then what it has imported.
+#: Print the help of every command in one interpreter, followed by the imported modules.
 HELP = """
 import contextlib, sys
 from analysis.cli import COMMANDS, main
@@ -97,7 +97,7 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
 def test_what_comes_with_the_package_is_logged_once(
     blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its tables of types of layers are then in `breakdown`."""
+    """The imported tables of layer types then appear in `breakdown`."""
     for logged, there in ((8, "none were there before"), (0, "8 were there already")):
         assert main(["import-layers", "--store", blank]) == 0
         then = "Look at them: python -m analysis breakdown --experiment layers\n"
@@ -126,7 +126,7 @@ def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path) -> N
     assert main([*chosen, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
     box = re.search(rb"/MediaBox \[ ([\d.]+) [\d.]+ ([\d.]+) [\d.]+ \]", pdf.read_bytes())
     assert float(box[2]) - float(box[1]) == pytest.approx(3.3 * 72)
-    assert int.from_bytes(png.read_bytes()[16:20]) == 990  # 300 dots an inch
+    assert int.from_bytes(png.read_bytes()[16:20]) == 990  # 300 dots per inch
 
 
 def test_a_logged_result_links_its_sources(

@@ -1,6 +1,4 @@
-"""Two sides: verdicts on planted differences, what is called the same, what points of one side
-alone leave open.
-"""
+"""Two-sided comparison: verdicts on planted differences, equivalence, and unpaired points."""
 
 from typing import Any
 
@@ -23,8 +21,9 @@ from tests.analysis.test_pairing import side
 def planted(
     ratio: Any, points: int, replicates: int, seed: int, noise: float = 0.02
 ) -> tuple[pd.DataFrame, ...]:
-    """Two sides whose points are `ratio` apart, each with its own speed, and processes that scatter
-    by `noise`.
+    """Return two sides whose points differ by `ratio`.
+
+    Each point has its own speed, and processes scatter by `noise`.
     """
     random = np.random.default_rng(seed)
     base = random.lognormal(5, 1, (points, 1))
@@ -34,7 +33,8 @@ def planted(
 
 def test_false_discoveries_are_held_as_by_hand_and_false_terms_as_statsmodels_has_it() -> None:
     p = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
-    # Sorted 0.005 0.010 0.020 0.039 0.600, times 5/1 5/2 5/3 5/4 5/5, the least from the right.
+    # Sorted: 0.005 0.010 0.020 0.039 0.600. Multiply by 5/1 5/2 5/3 5/4 5/5, then take the running
+    # minimum from the right (Benjamini and Hochberg 1995).
     expected = [0.025, np.nan, 1 / 30, 0.04875, 0.025, 0.6]
     np.testing.assert_allclose(adjust_p_values(p, discoveries=True), expected)
     np.testing.assert_allclose(adjust_p_values(np.array([0.9, 0.8]), discoveries=True), [0.9, 0.9])
@@ -58,7 +58,7 @@ def test_few_points_need_replicates(
 
 
 def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
-    """What the sub-command says of two devices A and B."""
+    """Return the sub-command's text for two devices A and B."""
     asked = CompareOptions(**({"a": "device=A", "b": "device=B"} | options))
     return command(pd.concat(sides, ignore_index=True), asked)
 
@@ -123,7 +123,7 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
 
 
 def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
-    """At the margin itself one in twenty; well within it nearly always."""
+    """Equivalence is concluded in 5% of draws at the margin, and nearly always well within it."""
     random = np.random.default_rng(0)
     for true, low, high in ((np.log(1.05), 0.03, 0.07), (0.0, 0.95, 1.0)):
         logs = random.normal(0, 0.02, (2, 4000, 12))
@@ -146,8 +146,9 @@ def test_the_same_within_a_margin() -> None:
 
 
 def test_what_sessions_add_widens_a_share_and_a_quantile_and_moves_neither() -> None:
-    """Ratios from 0.9 to 1.3, of which sessions may have moved all by a tenth: as many then lie
-    above 1 or below.
+    """Session effects may shift all ratios, which span 0.9 to 1.3, by a tenth.
+
+    The share above 1 gets the bounds that such a shift would give it.
     """
     ratios = np.geomspace(0.9, 1.3, 40)
     pairs = pd.DataFrame(
@@ -179,5 +180,5 @@ def test_bounds_as_by_hand() -> None:
         [(4 / 16) ** 0.2, (4 * 16) ** 0.2]
     )
     assert of([2.0])["share_least"] == 1
-    even = of([0.5, 2.0, 4.0], (1, 0))  # whose middle lies between two
+    even = of([0.5, 2.0, 4.0], (1, 0))  # the middle lies between two values
     assert (even["median_least"], even["median_most"]) == (0.5, 4.0)

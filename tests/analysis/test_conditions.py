@@ -1,6 +1,4 @@
-"""What a condition means, as a truth table; --where, sides and claims must agree on every row of
-it.
-"""
+"""Truth table of conditions; --where, sides and claims must agree on every row."""
 
 from pathlib import Path
 

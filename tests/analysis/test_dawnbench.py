@@ -1,4 +1,7 @@
-"""DAWNBench's files, written here as its README describes them, become runs; damage is reported."""
+"""DAWNBench files become runs, and damaged files are reported.
+
+The files are written here as DAWNBench's README describes them.
+"""
 
 import random
 from pathlib import Path
@@ -92,7 +95,7 @@ def test_entries_are_logged_once_and_with_prices(
 
 
 def damage(text: str, chance: random.Random) -> str:
-    """Replace a number or a character of a text, or cut the text."""
+    """Replace a number or a character of a text, or truncate the text."""
     position = chance.randrange(len(text))
     starts = [
         number
@@ -123,7 +126,7 @@ def test_a_damaged_file_is_read_or_reported_in_one_line(name: str, tmp_path: Pat
         folder = write_entries(tmp_path, **{name: damage(FILES[name], chance)})
         lines += read_dawnbench(folder).skipped_entries
 
-    # broken.tsv is one of them each time.
+    # Each time, broken.tsv is one of the reported files.
     assert len(lines) >= 40
     assert all(len(line.splitlines()) == 1 for line in lines)
     assert all(len(line) < 1_000 for line in lines)

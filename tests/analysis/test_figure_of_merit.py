@@ -1,4 +1,4 @@
-"""Figures of merit: CANDLE's worked example, intervals, and what is refused."""
+"""Figures of merit: CANDLE's worked example, intervals and rejected inputs."""
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 from tests.conftest import depth
 
-#: Units of work a day on all of Titan's nodes and on a planned machine's: Stevens, "Performance and
-#: benchmarking of deep learning" (lecture), "Example FOM Calculation".
+#: Units of work per day on all of Titan's nodes and on those of a planned machine. Source: Stevens,
+#: "Performance and benchmarking of deep learning" (lecture), "Example FOM Calculation".
 TITAN = np.array([7_475.0, 74_752.0, 37_376.0])
 PLANNED = np.array([24 / 4, 24 / 0.5, 24 / 0.25]) * 94_000
 POINTS = pd.DataFrame({"model.nodes": [64, 128, 256], "model.layers": 4, "batch_size": 32}).astype(
@@ -56,8 +56,9 @@ def test_candles_figure_of_merit() -> None:
 
 
 def test_intervals_are_those_of_the_measurements() -> None:
-    """Three rates, each known to 4%: the slowest decides, and its ratio errs by the root of two
-    more.
+    """Three rates with an uncertainty of 4% each: the slowest dominates the harmonic mean.
+
+    The error of the ratio of two means is larger by a factor of the square root of two.
     """
     table = figure_of_merit(both(error=0.04), FigureOfMeritOptions(baseline="Titan")).table
     weights = (1 / TITAN) / (1 / TITAN).sum()
@@ -85,8 +86,9 @@ def test_only_points_of_all_sides_are_the_suite() -> None:
 
 
 def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:
-    """Two equal platforms whose slowest point decides; every process of every run is off by 3%, all
-    in one sweep.
+    """Return two equal platforms in one sweep, whose slowest point dominates.
+
+    Every process of every run has an error of 3%.
     """
     random = np.random.default_rng(seed)
     parts = []
@@ -124,8 +126,9 @@ def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:
 @depth(20, 60)
 @pytest.mark.parametrize(("processes", "replicates"), [(3, 1), (1, 2)])
 def test_equal_platforms_are_seldom_told_apart(processes: int, replicates: int, draws: int) -> None:
-    """Few processes or replicates know little of their own scatter: what is stated at 5% may not
-    err in 12% or more.
+    """Few processes or replicates estimate their own scatter poorly.
+
+    A nominal error rate of 5% may still not reach 12%.
     """
     false = 0
     for seed in range(draws):
@@ -138,8 +141,9 @@ def test_equal_platforms_are_seldom_told_apart(processes: int, replicates: int, 
 
 @pytest.mark.parametrize(("blocks", "correlation"), [(10, 0.0), (20, 0.5)])
 def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlation: float) -> None:
-    """Twelve points, each the median of blocks that are correlated in time: the harmonic mean is
-    covered.
+    """The interval covers the harmonic mean of twelve points.
+
+    Each point is the median of blocks that are correlated in time.
     """
     points = pd.DataFrame(
         {"model.nodes": 2 ** np.arange(12), "model.layers": 4, "batch_size": 32}

@@ -1,4 +1,4 @@
-"""Figures of planted runs can be read: on a screen, in a column of a paper, on its page."""
+"""Figures of planted runs are legible on a screen, in a paper's column and on a paper's page."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -106,7 +106,7 @@ def _operation_speedups() -> Figure:
 
 
 def _roofline(rows: slice) -> Figure:
-    """Models at some of the intensities from 1 to 1,000, on two roofs of a device."""
+    """Return models at some of the intensities from 1 to 1,000, on two roofs of a device."""
     sides = [
         test_roofline.planted(precision=precision).iloc[rows]
         for precision in ("float32", "bfloat16")

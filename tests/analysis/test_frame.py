@@ -17,8 +17,9 @@ from paradnn.store.runs import Run
 
 
 def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str | None]) -> Records:
-    """Records of as many runs as the params have values, started one millisecond apart; the first
-    have the tags.
+    """Return records of one run per value of the params, started one millisecond apart.
+
+    Tag values apply to the first runs.
     """
     count = len(next(iter(params.values())))
     records = Records(
@@ -36,8 +37,9 @@ def records_of(tags: dict[str, list[str]] | None = None, /, **params: list[str |
 
 
 def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> None:
-    """One crafted run among others: a name where a number stands, a number beyond all, a word for a
-    truth value.
+    """Invalid values of one run leave the values of other runs unchanged.
+
+    Covers a name and an overflow instead of numbers, and a word instead of a truth value.
     """
     given = {"batch_size": ["64", "<b>"], "measure.min_seconds": ["0.5", "-1e400"]}
     given["measure.keep_trace"] = ["true", "-1"]
@@ -73,12 +75,12 @@ def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> No
 def test_a_param_wins_over_a_tag_run_by_run() -> None:
     records = records_of(
         {"replicate": ["0", "1", "7"]}, replicate=["3", None]
-    )  # 7 is of a run that is not there
+    )  # the run that the value 7 belongs to does not exist
     assert list(build_frame(records)["replicate"]) == [3, 1]
 
 
 def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
-    """Two measured runs, one of them older than `devices`, a published one, and a parent run."""
+    """Two measured runs, one of them older than `devices`, a published run, and a parent run."""
     sources = ["measured", "measured", "published", "measured"]
     params = {"devices": ["2", None, None, None]}
     records = records_of({"source": sources}, **params, **{"model.name": ["fc", "fc", "fc", None]})
@@ -87,7 +89,7 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
 
 
 def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
-    """Their tag `task` is the number of a launched task; what such runs do is to time steps."""
+    """In old sweeps the tag `task` is the number of a launched task; all such runs time steps."""
     frame = build_frame(
         records_of({"source": ["measured"] * 2, "task": ["0", "1"]}, **{"model.name": ["fc", "fc"]})
     )

@@ -1,4 +1,4 @@
-"""Frontiers of planted choices, beside brute force over the corners of their intervals."""
+"""Frontiers of planted choices, compared with brute force over the corners of their intervals."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from tests.analysis.planted import ROW
 
 
 def by_hand(box: Box) -> list[str]:
-    """Every choice at every corner, against all others at every corner."""
+    """Compare every choice at every corner with all others at every corner."""
 
     def dominated(point: tuple[float, ...], others: list[tuple[float, ...]]) -> bool:
         return any(
@@ -51,8 +51,8 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
         np.array([[1.0, nothing], [9.0, 9.0]]),
         np.array([[1.0, nothing], [9.0, 9.0]]),
     )
-    # The other is surely worse in the first quantity, so it does not beat this one, which may not
-    # beat it.
+    # The other choice is surely worse in the first quantity, so it does not beat this one. This
+    # choice may or may not beat the other.
     assert standings(*box.beaten()) == [ON, UNDECIDED]
     neither = Box(box.value, np.full((2, 2), nothing), np.full((2, 2), nothing))
     assert standings(*neither.beaten()) == [UNDECIDED, UNDECIDED]
@@ -63,7 +63,7 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
 def served(
     device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any
 ) -> dict[str, Any]:
-    """A run that found the highest rate of a server with these batches, and its latency there."""
+    """Return a run that found a server's highest rate with these batches, and its latency there."""
     run_id = f"{device}-{batch}-{rate}-{more.get('seed', 0)}"
     known = ROW | {
         "run_id": run_id,
@@ -106,7 +106,7 @@ def served(
 
 
 def three() -> pd.DataFrame:
-    """A is fast and dear, B slow and cheap, C slow and dear."""
+    """Return three devices: A is fast and expensive, B slow and cheap, C slow and expensive."""
     return pd.DataFrame(
         [served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0), served("C", 8, 100.0, 30.0)]
     )
@@ -123,7 +123,7 @@ def asked(
 def test_cost_against_latency_with_prices() -> None:
     result = asked(three())
     table = result.table.set_index("choice")
-    # 3.6 an hour are 0.001 a second: a million queries at 800 a second take 1,250 s.
+    # 3.6 per hour is 0.001 per second: a million queries at 800 per second take 1,250 s.
     assert table.loc["B", "cost_per_million_queries"] == pytest.approx(1.25)
     assert table["standing"].to_dict() == {"A": ON, "B": ON, "C": BEATEN}
     assert list(table.index) == ["B", "A", "C"]
@@ -151,8 +151,10 @@ def test_which_to_choose_for_a_limit() -> None:
 
 
 def test_a_session_of_its_own_may_be_what_sets_a_choice_apart() -> None:
-    """6% between exact runs: beaten in one sweep in random order, undecided in a session each; 20%
-    is in both.
+    """Exact runs differ by 6% or by 20%.
+
+    A difference of 6% is decisive in one sweep in random order, but not between sessions. A
+    difference of 20% is decisive in both cases.
     """
     start = {"start_time": pd.Timestamp("2026-01-01", tz="UTC"), "sweep_order": "random"}
     for rate, apart in ((940.0, UNDECIDED), (800.0, BEATEN)):
@@ -202,7 +204,7 @@ def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
 def learnt(
     nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True
 ) -> dict[str, Any]:
-    """A training at 36 an hour."""
+    """Return a training at a price of 36 per hour."""
     known = {
         "run_id": f"{nodes}-{seed}",
         "model.nodes": nodes,

@@ -1,4 +1,4 @@
-"""Cells against plain pandas, every kind of ending, and the figure's own words."""
+"""Heat map cells compared with plain pandas, every kind of outcome, and the figure's texts."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ CPU = "fc on Test CPU"
 
 
 def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
-    """Runs of fc on one device, each its own point, ok unless a row says otherwise."""
+    """Return fc runs on one device, each its own point and successful unless a row overrides it."""
     base = ROW | {"environment_id": "e", "model.name": "fc"}
     frame = pd.DataFrame(
         [base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)]
@@ -24,7 +24,10 @@ def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
 
 
 def grid(seed: int = 0) -> pd.DataFrame:
-    """Nodes x batch x layers with noise; the widest models run out of memory with many layers."""
+    """Return a grid of nodes, batch sizes and layers with noise.
+
+    The widest models run out of memory with many layers.
+    """
     draw = np.random.default_rng(seed)
     rows = []
     for nodes in (32, 128, 512):
@@ -106,7 +109,7 @@ def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> No
 
 
 def words(result: HeatMaps) -> set[str]:
-    """Every word that the figure shows, its legend included."""
+    """Return every text of the figure, including its legend."""
     figure = draw_heat_maps(result)
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     return {*texts, *(text.get_text() for legend in figure.legends for text in legend.get_texts())}

@@ -10,8 +10,9 @@ from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
 
 def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
-    """The host needs the time of `host` FLOPs for an example; the device waits for what its own
-    work leaves of that.
+    """Return runs whose host needs the time of `host` FLOPs per example.
+
+    The device waits for the part of that time that exceeds its own work.
     """
     work = 6 * SIZE**2
     wait = np.maximum(0, 1 - work / host)
@@ -25,7 +26,7 @@ def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
 
 
 def waiting(frame: pd.DataFrame, **options: Any) -> InputBoundSummary:
-    """What is found of one family."""
+    """Return the summary of a single family."""
     (found,), _ = input_waits(frame, InfeedOptions(**options))
     return found
 
@@ -61,8 +62,9 @@ def test_groups_without_infeed_are_named() -> None:
 
 
 def measured_balance(**columns: object) -> pd.DataFrame:
-    """Steps that take `free` examples a second with free input, from a pipeline that costs 2 ms of
-    a core for each.
+    """Return steps limited by `free` examples per second or by their input pipeline.
+
+    The pipeline takes 2 ms of a core per example.
     """
     free = 1e9 / (6 * SIZE**2)
     fed = np.minimum(free, 400.0)
@@ -92,6 +94,6 @@ def test_cores_and_gain_are_those_that_were_planted() -> None:
     np.testing.assert_allclose(points["gain"], np.maximum(free / 400, 1) - 1)
     assert group.cores.value == pytest.approx(np.median(free) * 0.002)
     assert group.gain.value == pytest.approx(points["gain"].median())
-    # Where nothing is waited for, gain and headroom are nothing; where the pipeline is the limit,
-    # they are the same.
+    # Without waiting, gain and headroom are both zero. If the pipeline is the limit, they are
+    # equal.
     np.testing.assert_allclose(points["gain"] + 1, points["headroom"])

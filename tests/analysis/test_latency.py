@@ -1,4 +1,4 @@
-"""Latency over rate: planted queues whose knee is known, and the histograms of runs."""
+"""Latency over rate: planted queues with a known knee, and the histograms of runs."""
 
 from typing import Any
 
@@ -13,9 +13,7 @@ from tests.analysis.planted import ROW
 def queue(
     rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any
 ) -> dict[str, Any]:
-    """One server with exponential times, M/M/1: all quantiles are proportional to 1 / (most -
-    rate).
-    """
+    """Return one M/M/1 server; all its latency quantiles are proportional to 1 / (most - rate)."""
     latency = 1e3 * np.log(100) / (most - rate)
     asked = {"mode": "inference", "scenario": "server", "server.rate": rate, "batch_size": batch}
     bound = {"server.latency_ms": 15.0, "server.percentile": 99.0}
@@ -35,8 +33,8 @@ def queue(
 def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
     rates = np.arange(100.0, 1000, 100)
     (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in rates]))
-    # Power is rate x (1000 - rate): 0.24 at 400 and 600, 0.25 at 500, so an interval of 1% tells
-    # them apart.
+    # Power is rate x (1000 - rate): 0.24 at 400 and 600, 0.25 at 500. An interval of 1% separates
+    # them.
     assert curve.knee == (500.0, 500.0, 500.0)
     (wide,) = latency_curves(rows := pd.DataFrame([queue(rate, width=1.03) for rate in rates]))
     assert wide.knee == (500.0, 400.0, 600.0)

@@ -1,5 +1,6 @@
-"""`from analysis import ...` in a notebook, and an analysis of another package: what there is, what
-it costs.
+"""Imports from `analysis` in a notebook, and an analysis of another package.
+
+Covers the public names and the cost of importing them.
 """
 
 import json
@@ -19,7 +20,7 @@ from tests.conftest import ROOT
 
 
 def planted() -> pd.DataFrame:
-    """The factorial on two devices, of which one is ahead where batches are large."""
+    """Return the factorial on two devices; one is faster at large batch sizes."""
     sides = [
         runs(
             POINTS,
@@ -61,7 +62,7 @@ def test_options_cost_no_heavy_import_and_reading_tables_neither_mlflow_nor_a_fr
 def test_the_example_of_the_documentation_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """On planted runs in the place of the store's."""
+    """Planted runs replace those of the store."""
     (example,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "analysis.md").read_text(), re.DOTALL
     )
@@ -86,7 +87,7 @@ def test_a_result_shows_table_and_sentences_in_a_notebook() -> None:
     assert (row["points"], row["wins"]) == (len(POINTS), (ratio > 1).sum())
 
 
-#: What a user does, in a process that finds the package.
+#: A user's session, in a process that finds the plug-in package.
 PROGRAM = """
 import contextlib, io, json, sys
 import matplotlib

@@ -1,4 +1,4 @@
-"""Where memory ends: the frontier by its definition, planted points."""
+"""Memory frontiers of planted points, compared with the frontier's definition."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,10 @@ from tests.analysis.planted import grid, runs
 
 
 def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
-    """Points that run out of memory where layers x nodes x (nodes + batch size) is above a limit."""
+    """Return points with a known memory limit.
+
+    A point runs out of memory if layers x nodes x (nodes + batch size) exceeds the limit.
+    """
     points = grid()
     layers, nodes, batch = (
         points[name].astype(float) for name in ("model.layers", "model.nodes", "batch_size")
@@ -58,8 +61,9 @@ def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_ou
 
 
 def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
-    """Half the bytes: what fails in float32 fits in bfloat16, no contradiction. To lack a setting
-    is a value.
+    """bfloat16 halves the bytes, so a model that fails in float32 may fit without contradiction.
+
+    A missing setting counts as a value.
     """
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
     mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})

@@ -1,5 +1,6 @@
-"""Options as dataclasses, arguments and a command line, each saying the same; tables on a terminal
-and as CSV.
+"""Options agree as dataclasses, arguments and command line.
+
+Tables print to a terminal and as CSV.
 """
 
 import csv
@@ -20,7 +21,7 @@ from paradnn.cli.console import SafeConsole
 
 
 def sample(argument: Argument) -> Any:
-    """A value that is not the default, with what is awkward on a command line."""
+    """Return a value other than the default, with characters that are awkward on a command line."""
     if argument.choices:
         return next(choice for choice in argument.choices if choice != argument.default)
     if argument.pairs:

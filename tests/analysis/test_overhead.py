@@ -10,7 +10,7 @@ from paradnn.store.metrics import PHASES
 
 
 def points(count: int = 40) -> pd.DataFrame:
-    """Runs of two families; only some were profiled, two have no phases at all."""
+    """Return runs of two families; only some were profiled, and two have no phases at all."""
     rng = np.random.default_rng(5)
     columns = {
         f"phase_{name}_seconds": rng.gamma(2, 1 + place, count) for place, name in enumerate(PHASES)
@@ -24,7 +24,7 @@ def points(count: int = 40) -> pd.DataFrame:
 
 
 def seconds(frame: pd.DataFrame) -> pd.DataFrame:
-    """What runs spent in each phase."""
+    """Return the seconds that runs spent in each phase."""
     return (
         frame[[f"phase_{name}_seconds" for name in PHASES]]
         .set_axis(list(PHASES), axis=1)
@@ -55,8 +55,9 @@ def test_phases_against_plain_numpy() -> None:
 
 
 def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
-    """Eight points, nearly all of whose time is measured: an interval that knows numbers alone goes
-    above 1.
+    """Eight points that spend nearly all their time measuring.
+
+    An interval that ignores the bounds of a share would exceed 1.
     """
     rng = np.random.default_rng(3)
     wall = rng.gamma(2, 3, 8)
@@ -76,7 +77,7 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     assert "Excluded: 2 runs without phases." in result.text()
     assert len(result.sources) == 38
     result.figure().savefig(tmp_path / "overhead.png")
-    # With n points, what occurs in 1 - 0.05^(1/n) of them is missing from all of them in 5% of
+    # With n points, an event that affects 1 - 0.05^(1/n) of all points is missing from 5% of
     # samples.
     assert (
         "fewer than 7.6% of points, such as a long wait, may have happened to none of these 38"
@@ -90,7 +91,7 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
     looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars.values()}
     assert len(looks) == len(bars) == len(PHASES), "every phase has a look of its own"
-    # Runs without phases, such as published ones, make no others heterogeneous.
+    # Runs without phases, such as published ones, do not make other runs heterogeneous.
     frame.loc[[3, 8], "environment_id"] = "published"
     assert "pooled" not in overhead(frame).text()
     endless = points().assign(phase_build_seconds=np.inf)

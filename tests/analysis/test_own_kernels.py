@@ -18,14 +18,14 @@ from tests.families.test_operations import p1b3
 
 #: m, n, k and the transposed operands ("nn", "tn", "nt") of a product.
 Shape = tuple[int, int, int, str]
-#: Asks about a step of a fully connected model; returns the answer.
+#: Type of a function that asks about a fully connected model's step and returns the answer.
 Ask = Callable[..., dict[str, Any]]
 
 P1B3 = p1b3()
 LARGE = {"layers": 3, "nodes": 700, "input_size": 900, "output_size": 50}
 
-# The planted platform: seconds of a call from Python, seconds of an operation within a call, FLOP/s
-# and B/s.
+# The planted platform: seconds per call from Python, seconds per operation within a call, FLOP/s
+# and bytes/s.
 CALL_SECONDS = 1e-4
 STEP_SECONDS = 5e-6
 PEAK = 5e10
@@ -33,7 +33,7 @@ BANDWIDTH = 1e10
 
 
 def product_runs(shapes: list[Shape], milliseconds: list[float], **columns: Any) -> pd.DataFrame:
-    """Runs of products, a row per shape."""
+    """Return runs of products, one row per shape."""
     m, n, k, variants = zip(*shapes, strict=True)
     return runs(
         pd.DataFrame({"model.m": m, "model.n": n, "model.k": k}),
@@ -64,16 +64,16 @@ def product(m: int, n: int, k: int, variant: str) -> Operation:
 
 
 def work_seconds(operation: Operation) -> float:
-    """Seconds of an operation by the planted roofline, without any call."""
+    """Return the seconds of an operation by the planted roofline, without any call."""
     return max(operation.flops / PEAK, operation.bytes / BANDWIDTH)
 
 
 def planted_kernels(noise: float = 0.0, preparation: float = 0.0) -> pd.DataFrame:
-    """Kernels of the planted platform.
+    """Return kernels of the planted platform.
 
     Args:
         noise: Standard deviation of the logarithm of each time.
-        preparation: Seconds that each product takes beyond its work and its call.
+        preparation: Seconds that each product takes in addition to its work and its call.
     """
     random = np.random.default_rng(0)
     shapes: list[Shape] = []
@@ -90,7 +90,7 @@ def planted_kernels(noise: float = 0.0, preparation: float = 0.0) -> pd.DataFram
 
 
 def _planted_chains() -> pd.DataFrame:
-    """Elementwise kernels: one operation, and chains of thirty."""
+    """Return elementwise kernels: single operations and chains of thirty."""
     sizes = [
         (elements, chain) for elements in (10, 10**3, 10**4, 10**5, 10**6) for chain in (1, 30)
     ]
@@ -110,9 +110,9 @@ def _planted_chains() -> pd.DataFrame:
 
 
 def planted_step_seconds(model: dict[str, Any], batch_size: int, preparation: float = 0.0) -> float:
-    """Seconds of a whole step on the planted platform.
+    """Return the seconds of a whole step on the planted platform.
 
-    Each product is followed by one elementwise operation that moves a share of the other traffic.
+    One elementwise operation follows each product and moves a share of the other traffic.
     """
     fc = make_model({**model, "name": "fc"})
     products = fc.product_list(batch_size=batch_size, precision="float32", mode="train")
@@ -126,7 +126,7 @@ def planted_step_seconds(model: dict[str, Any], batch_size: int, preparation: fl
 
 @pytest.fixture
 def ask_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Asks about a fully connected model on a device whose kernels are in the store."""
+    """Return a function that asks about a fully connected model on a device with stored kernels."""
 
     def answer(
         kernels: pd.DataFrame, model: dict[str, Any], *words: str, device: str = "Test CPU"
@@ -141,7 +141,7 @@ def ask_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 def test_candles_products_add_up(ask_about: Ask) -> None:
-    """The worked example of CANDLE's P1B3: 13 products, 115.53 ms together."""
+    """CANDLE's worked example for P1B3: 13 products, 115.53 ms in total."""
     assert round(sum(P1B3.values()), 2) == 115.53
     kernels = product_runs(list(P1B3), list(P1B3.values()), device="x86")
     model = {"layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}
@@ -169,7 +169,7 @@ def test_a_planted_step_lies_within_its_interval(ask_about: Ask, batch_size: int
 
 
 def test_small_operations_do_not_add_up_the_noise_of_calls(ask_about: Ask) -> None:
-    """Some hundred products of a few bytes: each call varies by as much as such a product takes."""
+    """About a hundred products of a few bytes; each call varies by the time of one such product."""
     small = {"layers": 100, "nodes": 8, "input_size": 8, "output_size": 8}
 
     answer = ask_about(planted_kernels(noise=0.04), small, "batch_size=1")
@@ -178,7 +178,7 @@ def test_small_operations_do_not_add_up_the_noise_of_calls(ask_about: Ask) -> No
 
 
 def test_the_preparation_of_a_product_happens_in_every_product_of_a_step(ask_about: Ask) -> None:
-    """A library prepares every product of a step; the call happens once."""
+    """A library prepares every product of a step, but the call happens once."""
     preparation = 1e-4
     small = {"layers": 8, "nodes": 16, "input_size": 16, "output_size": 16}
 
@@ -198,7 +198,7 @@ def test_sizes_beyond_every_kernel_are_extrapolated(ask_about: Ask) -> None:
 def test_a_similar_device_narrows_the_interval_of_a_few_products(
     ask_about: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight products alone, and with a device of the atlas whose products take twice as long."""
+    """Eight products alone, and with an atlas device whose products take twice as long."""
     old = planted_kernels(noise=0.01).assign(device="Old CPU")
     old["step_time_ms"] *= 2
     old_atlas = own_atlas(old, "Old CPU", {"precision": "float32"})

@@ -12,10 +12,10 @@ from tests.conftest import depth
 
 
 def side(rates: Any, device: str = "A", **columns: Any) -> pd.DataFrame:
-    """A run for each entry of `rates` (points x replicates); points differ in layers and batch
-    size.
+    """Return one run per entry of `rates`, an array of shape (points, replicates).
 
-    Sides are measured in one sweep, in turn: the n-th run of each begins at the same time.
+    Points differ in layers and batch size. Both sides belong to one sweep and take turns: the n-th
+    run of each begins at the same time.
     """
     rates = np.atleast_2d(np.asarray(rates, float))
     points, replicates = rates.shape
@@ -78,8 +78,10 @@ def test_runs_that_saw_no_machine_that_can_be_are_compared_as_they_were_measured
 
 
 def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
-    """Of 2,000 planted ones, s0^2 d0 / chi^2(d0) with d0 = 6, known with two degrees of freedom
-    each: closer to the truth, and t of the degrees that are told is below 5% in 5% of the points.
+    """Moderated variances are closer to the truth than the 2,000 sample variances.
+
+    The true variances follow s0^2 d0 / chi^2(d0) with d0 = 6. Each sample variance has two degrees
+    of freedom. A t test with the reported degrees of freedom gives p < 5% at 5% of the points.
     """
     random = np.random.default_rng(0)
     truth = 4.0 * 6 / random.chisquare(6, 2000)
@@ -113,7 +115,10 @@ def test_how_often_runs_take_the_rarer_of_two_levels_is_found_whatever_points_sc
 def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(
     noise: list[float],
 ) -> None:
-    """27 equal points of three replicates a side, 400 times: any of them is called different in 5%."""
+    """At most about 5% of 400 draws call any of 27 equal points different.
+
+    Each point has three replicates per side.
+    """
     random = np.random.default_rng(1)
     found = 0
     for values in random.normal(0, np.array(noise)[:, None], (400, 2, 27, 3)):
@@ -130,7 +135,7 @@ def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(
 
 @depth(300, 2000)
 def test_intervals_cover_at_their_rate(draws: int) -> None:
-    """Points whose true ratio is 1.3, by 3 and by 5 replicates of unlike spread."""
+    """Points with a true ratio of 1.3, from 3 and 5 replicates with unequal spread."""
     rng = np.random.default_rng(2)
     a = side(130 * rng.lognormal(0, 0.10, (draws, 3)), "A")
     b = side(100 * rng.lognormal(0, 0.03, (draws, 5)), "B")
@@ -142,7 +147,7 @@ def test_intervals_cover_at_their_rate(draws: int) -> None:
 
 @pytest.mark.parametrize("metric", ["examples_per_second", "step_time_ms", "flops_per_second"])
 def test_intervals_within_a_process_cover_too(metric: str) -> None:
-    """One run a side; each with an exact 95% interval of its own, of lognormal rates."""
+    """One run per side of lognormal rates, each with an exact 95% interval."""
     rng = np.random.default_rng(3)
     sides = []
     for device, true, spread in (("A", 80.0, 0.05), ("B", 100.0, 0.02)):
@@ -158,8 +163,9 @@ def test_intervals_within_a_process_cover_too(metric: str) -> None:
 
 
 def test_an_uneven_interval_reaches_where_it_should() -> None:
-    """A's rate is known to lie in 90..200, B's exactly: so does the ratio, whichever metric says
-    it.
+    """A's rate lies in 90..200 and B's is exact, so the ratio has the same relative interval.
+
+    The result does not depend on the metric.
     """
     rate = {"examples_per_second_low": 90.0, "examples_per_second_high": 200.0}
     exact = {"examples_per_second_low": 50.0, "examples_per_second_high": 50.0}
@@ -182,7 +188,7 @@ def mixed(*parts: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-#: Two sides, the ratios of their pairs, and what is told of the others.
+#: Two sides, the ratios of their pairs, and the reported counts of the other runs.
 JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]] = {
     "what failed, was not measured or is on one side alone": (
         side([[1.0], [2], [3], [4]], outcome=["oom_device", "ok", "ok", "ok"]),

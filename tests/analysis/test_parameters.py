@@ -8,8 +8,9 @@ from analysis.options import Options
 
 
 def models() -> pd.DataFrame:
-    """Fully connected models of 4 to 32 layers of 10 nodes on two devices and three batches; two
-    real models.
+    """Return fully connected models of 4 to 32 layers of 10 nodes, and two real models.
+
+    The fully connected models run on two devices at three batch sizes.
     """
     rows = [
         {

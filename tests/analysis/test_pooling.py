@@ -1,5 +1,6 @@
-"""Heterogeneous runs are pooled only on demand, and every command's answer and log then say what
-differed.
+"""Heterogeneous runs are pooled only on demand.
+
+The answer and the log of every command then state the differences.
 """
 
 import itertools
@@ -19,13 +20,14 @@ from tests.analysis.test_refusals import asked
 
 SIDES = ["Test tpu", "Test gpu"]
 
-#: Each command that treats runs as one population, in the words that it needs here.
+#: The arguments of each command that treats runs as one population.
 POOLING = [words for words, _ in refusals("unlike")]
 
 
 def unlike() -> pd.DataFrame:
-    """Two platforms, two device counts, two versions; half of each platform's points are of another
-    environment.
+    """Return runs of two platforms, two device counts and two versions.
+
+    Half of each platform's points come from a second environment.
     """
     points = grid()
     draw = np.random.default_rng(3)
@@ -71,7 +73,7 @@ def answer(words: str) -> Result:
 
 
 def test_every_command_that_analyses_is_here() -> None:
-    """But those that count runs or models or follow them, the breakdown, and what needs other runs."""
+    """Exceptions count or follow runs or models, are the breakdown, or need other runs."""
     others = {
         "changes",
         "runs",
@@ -92,7 +94,7 @@ def test_unlike_runs_are_pooled_only_where_that_is_asked_for_and_said(words: str
     assert "environment_id = " in result.pooled
     assert "Test tpunew2.9" in result.pooled
     assert f"Heterogeneous runs were pooled: {result.pooled}." in result.text()
-    if words.startswith("claims"):  # a check that cannot be made does not stop the others
+    if words.startswith("claims"):  # a failing check does not stop the others
         refused = answer(words)
         assert "these runs are heterogeneous" in refused.text()
         assert not refused.pooled

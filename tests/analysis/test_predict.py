@@ -1,6 +1,4 @@
-"""Spaces of which a part was measured: what the rest is predicted to be, and what is concluded over
-the whole.
-"""
+"""Partly measured spaces: predictions for the rest, and conclusions over the whole."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +22,7 @@ ENDS = {"model.input_size": 64, "model.output_size": 8}
 
 
 def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
-    """Arithmetic where models and batches are large, dispatch of every layer where they are small."""
+    """Return step times, limited by arithmetic or by per-layer dispatch if models are small."""
     random = np.random.default_rng(seed)
     work = 1e-9 * np.exp(LOGS["model.nodes"] * 2 + LOGS["model.layers"] + LOGS["batch_size"])
     return np.asarray(
@@ -34,14 +32,14 @@ def milliseconds(noise: float = 0.02, seed: int = 0) -> np.ndarray:
 
 
 def whole(seed: int = 0) -> pd.DataFrame:
-    """All 64 points of the factorial, measured."""
+    """Return all 64 points of the factorial, measured."""
     step = milliseconds(seed=seed)
     speed = 1e3 * POINTS["batch_size"].to_numpy(dtype=float) / step
     return runs(POINTS, **{"step_time_ms": step, "examples_per_second": speed, **ENDS})
 
 
 def part(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
-    """Some of the runs; the first and the last are among them, so that the grid is spanned."""
+    """Return some of the runs, including the first and the last, so that they span the grid."""
     inner = frame.iloc[1:-1].sample(count - 2, random_state=seed)
     return pd.concat([frame.iloc[[0, -1]], inner]).reset_index(drop=True)
 
@@ -88,7 +86,7 @@ def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> No
     for some, total in (
         (zipped[zipped["batch_size"] != 64], 12),
         (zipped, 16),
-    ):  # axes that went together
+    ):  # axes that vary together
         assert space(some.reset_index(drop=True)).total == total
     assert (is_sparse(frame), is_sparse(part(frame, 20))) == (False, True)
     assert "nothing to predict" in predict(frame).text()

@@ -1,4 +1,4 @@
-"""Prices: of the command line, of tables, of runs; and costs beside plain arithmetic."""
+"""Prices from the command line, tables and runs; costs compared with plain arithmetic."""
 
 from pathlib import Path
 from typing import Any

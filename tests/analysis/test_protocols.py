@@ -1,5 +1,6 @@
-"""Protocols have names; heterogeneous runs are analysed group by group, each time with the command
-for the others.
+"""Protocols have names, and heterogeneous runs are analysed per group.
+
+Each answer names the command for the other groups.
 """
 
 import re
@@ -29,8 +30,9 @@ QUICK, STANDARD = (
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
-    """What a first hour leaves: a demo of 16 points of protocol quick, one of standard, one in
-    another environment.
+    """Return a store as it is after a first hour.
+
+    It holds a demo of 16 points of protocol quick, one of standard, and one in another environment.
     """
     folder = tmp_path_factory.mktemp("mixed")
     uri = blank_store(folder / "mlflow.db")

@@ -1,4 +1,4 @@
-"""The published measurements of the package equal those that their sources print."""
+"""The published measurements of the package equal those in their sources."""
 
 import json
 import math
@@ -35,8 +35,8 @@ from tests.analysis.published import ARCHIVE, frame_of, raw
 from tests.families.test_kernels import stated
 
 TABLE = Path(layers.__file__).with_suffix(".csv")
-#: Percentages of AlexNet on the CPU of a Jetson TK1, and of VGG-16 on the GPU of a TX1, as the
-#: paper prints them.
+#: Percentages of AlexNet on a Jetson TK1's CPU and of VGG-16 on a TX1's GPU, as the paper prints
+#: them.
 PRINTED = {
     "alexnet b1 Jetson TK1 (CPU)": {
         "Convolution": 51.42,
@@ -61,7 +61,7 @@ def deepbench() -> ImportedFolder:
 def select_runs(
     folder: ImportedFolder, is_wanted: Callable[[PublishedRun], bool]
 ) -> ImportedFolder:
-    """The folder with only some of its runs."""
+    """Copy the folder with only some of its runs."""
     publications = [
         publication._replace(runs=[run for run in publication.runs if is_wanted(run)])
         for publication in folder.publications
@@ -70,7 +70,7 @@ def select_runs(
 
 
 def test_shipped_files_equal_what_their_readers_read() -> None:
-    raw("gpu_fc")  # Skips the test if the published files are absent.
+    raw("gpu_fc")  # skips the test if the published files are absent
     for name, read in (
         ("archive", archive.read_archive(ARCHIVE)),
         ("layers", layers.read_layers(TABLE)),
@@ -114,7 +114,8 @@ def test_every_entry_of_the_archive_is_a_run_in_our_units() -> None:
             "published_flops_per_second": expected["flops"] * 1e9,
             "parameters": expected["params"],
             "published_intensity": expected["intensity"],
-            # Table 3 of the paper: 180 TFLOP/s of the board, 125 of the V100's tensor cores.
+            # Table 3 of the paper: 180 TFLOP/s of the board, 125 TFLOP/s of the V100's tensor
+            # cores.
             "flops_utilization_spec": expected["flops"] / peak,
         }.items():
             np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
@@ -168,7 +169,7 @@ def test_traces_and_operations_belong_to_their_point() -> None:
 
 
 def test_all_timings_of_deepbench_come_with_the_package(deepbench: ImportedFolder) -> None:
-    """V100's problems equal a copy of its spreadsheet that was read without this code."""
+    """V100 problems equal a copy of the spreadsheet that other code read."""
     counts = Counter(run.params["model.name"] for run in deepbench.runs)
     assert counts == {
         "gemm": 2675,
@@ -216,7 +217,7 @@ def test_rates_of_deepbench_are_the_printed_ones(
     for run in deepbench.runs:
         if (
             run.params["model.name"] == "channel"
-        ):  # as NCCL's tests have it: the busiest link's bytes
+        ):  # bus bandwidth as NCCL's tests define it: bytes on the busiest link
             ranks = int(run.params["model.processes"])
             sent = int(run.params["model.bytes"])
             seconds = run.metrics["transfer_us"] / 1e6
@@ -248,7 +249,7 @@ def test_vidur_tiny_and_layers_are_complete() -> None:
     assert len(runs) == 8
     for name, shares in PRINTED.items():
         found = runs[name].metrics
-        # Of the sum of all layers' times; the paper's last table adds up to 99%.
+        # Relative to the sum of all layers' times; the paper's last table adds up to 99%.
         assert {kind: 100 * found[f"op_share.{kind}"] for kind in shares} == pytest.approx(
             shares, rel=0.02
         )
@@ -264,7 +265,10 @@ def test_named_protocols_are_those_of_the_sources() -> None:
 
 
 def test_an_interrupted_import_is_finished_once(blank: str) -> None:
-    """Measured, traced and failed runs arrive complete, below one parent, before the user's own."""
+    """Measured, traced and failed runs arrive complete.
+
+    They lie below one parent and before the user's own runs.
+    """
     every = load_shipped("archive")
     kinds = [
         [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][

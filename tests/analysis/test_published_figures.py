@@ -1,5 +1,6 @@
-"""The paper's figures from its published data, counted again by plain pandas from the files
-themselves.
+"""Recompute the paper's figures from its published data.
+
+The expected values are counted from the files by plain pandas.
 """
 
 import re
@@ -39,7 +40,7 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
             "PARADNN_ARTIFACTS", str(folder)
-        )  # the frame is of no store that would have them below it
+        )  # the frame has no store that would contain the artifacts
         yield published_frame(folder)
 
 
@@ -51,14 +52,15 @@ def operations(frame: pd.DataFrame) -> OperationsResult:
 
 
 def plain() -> pd.DataFrame:
-    """The file of operations, with the model and the type that its labels hold."""
+    """Return the file of operations, with the model and the type parsed from its labels."""
     content = pd.DataFrame(raw("fc_trace_10sec_opbreakdown"))
     return content.join(content["labels"].str.extract(r"(?P<model>layer_.*-bs_\d+)-(?P<type>.+)"))
 
 
 def plain_pairs() -> pd.DataFrame:
-    """TPU over V100 of the published files by plain pandas, with the five sizes read from the
-    labels.
+    """Return the ratios of TPU over V100 in the published files, computed by plain pandas.
+
+    The five sizes are parsed from the labels.
     """
     contents = {name: raw(f"{name}_fc") for name in ("tpu", "gpu")}
     rates = [
@@ -116,7 +118,7 @@ def test_the_papers_observations_are_answered_as_far_as_its_data_go(frame: pd.Da
     assert (
         verdicts["6"].findings[0].missing == "no runs with family=fc, mode=train, platform.name=cpu"
     )
-    # 2 and 8 rest on too few models.
+    # 2 and 8 cover too few models.
     assert {name for name, verdict in verdicts.items() if verdict.answer == "supported"} == {
         "1",
         "3",
@@ -156,7 +158,7 @@ def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult
     rows = plain()
     sums = rows[rows["type"] == "cross-replica-sum"]
     assert sums["intensity"].between(0.12, 0.126).all()
-    assert sums["memory_bandwidth"].max() < 33  # percent: memory is not what limits them
+    assert sums["memory_bandwidth"].max() < 33  # percent: memory does not limit them
     kinds = summarize_types(operations.operations).set_index("type")
     assert kinds.index[kinds["between_devices"]].tolist() == ["cross-replica-sum"]
     assert kinds.loc["cross-replica-sum", "roof_share_best"] < 0.33
@@ -190,7 +192,7 @@ def test_the_papers_62_percent_is_that_of_models_of_256_nodes_and_more(frame: pd
     assert shares[1]["share"] == pytest.approx(0.62, abs=0.005)
 
 
-#: What test_figures.py has no planted runs of.
+#: Analyses for which test_figures.py has no planted runs.
 ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
     "roofline, few colours": lambda frame: roofline(frame, RooflineOptions(colour="nodes")),
     "roofline, colour bar": lambda frame: roofline(frame, RooflineOptions(colour="parameters")),
@@ -209,7 +211,7 @@ ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
 def test_every_figure_can_be_read_on_a_screen_in_a_column_and_on_a_page(
     frame: pd.DataFrame, name: str
 ) -> None:
-    # Two dollar signs would be a formula, and the name is as long as those that drivers report.
+    # Two dollar signs would be a formula. The name is as long as those that drivers report.
     renamed = frame.assign(
         device=frame["device"].replace(
             "V100", "NVIDIA V100-SXM2-16GB, $2.48 an hour, $1.74 reserved"

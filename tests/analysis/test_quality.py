@@ -1,4 +1,7 @@
-"""The gate: planted faults are found, counted and told; what is right passes untouched."""
+"""The data quality gate finds, counts and reports planted faults.
+
+Correct data pass unchanged.
+"""
 
 import numpy as np
 import pandas as pd
@@ -12,9 +15,7 @@ from tests.analysis.test_pairing import side
 def measured(
     replicates: int = 3, points: int = 9, seed: int = 0, noise: float = 0.01, device: str = "A"
 ) -> pd.DataFrame:
-    """Runs of one environment whose replicates scatter by `noise`, with every digit that a float
-    has.
-    """
+    """Return runs whose replicates scatter by `noise`, in one environment at full precision."""
     random = np.random.default_rng(seed)
     frame = side(
         random.lognormal(5, 1, (points, 1)) * random.lognormal(0, noise, (points, replicates)),
@@ -40,8 +41,10 @@ def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
 
 
 def test_an_interval_that_cannot_be_is_none() -> None:
-    """Of steps of 10 ms between 8 and 12: one that holds, one beyond the slowest block, one wider
-    than its value, two of values that they do not hold.
+    """Steps of 10 ms with blocks between 8 and 12 ms: only the first of five intervals is valid.
+
+    The second exceeds the slowest block, and the third is wider than its value. The last two do not
+    contain their values.
     """
     ends = {
         "step_time_low_ms": [9.0, 9.0, 0.5, 11.0, 9.0],

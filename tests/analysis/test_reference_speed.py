@@ -1,5 +1,6 @@
-"""Sides of two sessions at one speed of the machine, through a store and `compare`: one session is
-15% slower.
+"""Correct two sessions to one machine speed, through a store and `compare`.
+
+One session is 15% slower.
 """
 
 import math
@@ -30,7 +31,7 @@ def side(
     best: float = 0.0,
     **machine: float,
 ) -> pd.DataFrame:
-    """Twelve points of five processes each."""
+    """Return twelve points of five processes each."""
     rows = []
     for _ in range(12):
         steps, kernels, before = planted(random, **machine)  # type: ignore[arg-type]
@@ -66,8 +67,8 @@ def side(
         ({"slow": 0.15}, {}, SAME, 0.95),
         ({"slow": 0.15, "faster": 1.05}, {}, FASTER, 0.8),
         ({"slow": 0.15, "slope": 0.4}, {"slope": 0.4}, SAME, 0.95),
-        ({"own": 0.15}, {}, SAME, 0.95),  # what slows its own kernel does not win
-        ({"best": 0.15}, {}, SAME, 0.95),  # its ceilings were measured on a busy minute
+        ({"own": 0.15}, {}, SAME, 0.95),  # a side gains nothing by slowing its own kernel
+        ({"best": 0.15}, {}, SAME, 0.95),  # its ceilings were measured while the machine was busy
         ({"slow": 0.15}, {"host": "another"}, NONE, 0.95),
     ],
 )

@@ -1,5 +1,6 @@
-"""What an analysis cannot answer, asked in the words of a command line: one line that says why, and
-what to do.
+"""Questions that an analysis cannot answer, as command lines.
+
+Each is rejected with one line that states the reason and a remedy.
 """
 
 import shlex
@@ -100,13 +101,13 @@ def elsewhere():
 
 
 def asked(words: str, frame: pd.DataFrame) -> Result:
-    """What an analysis answers of runs, asked in these words."""
+    """Return an analysis's answer about the runs for a command line."""
     given = make_parser().parse_args(shlex.split(words))
     assert given.sub_command.analysis
     return given.sub_command.analysis(frame, read_arguments(given.sub_command.options, given))
 
 
-#: Of what runs each analysis is asked in refusals.yaml.
+#: The runs that each analysis receives in refusals.yaml.
 FRAMES: dict[str, Callable[[], pd.DataFrame]] = {
     "boxplot": boxes,
     "compare": compared,

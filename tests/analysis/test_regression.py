@@ -1,5 +1,6 @@
-"""Regression, quantiles and intervals over points that share a model, against plain NumPy, SciPy
-and planted truths.
+"""Regression, quantiles and intervals over points that share a model.
+
+The references are plain NumPy, SciPy and planted truths.
 """
 
 from typing import Literal
@@ -23,7 +24,7 @@ from tests.conftest import depth
 
 
 def slopes(design: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Least squares by the normal equations, intercept first."""
+    """Solve least squares by the normal equations, intercept first."""
     x = np.column_stack([np.ones(len(y)), design])
     return np.linalg.solve(x.T @ x, x.T @ y)
 
@@ -84,7 +85,7 @@ def test_one_row_that_settles_a_term_gets_hc1() -> None:
 
 
 def test_a_line_is_no_surer_than_the_scatter_of_its_values() -> None:
-    """On a balanced grid it is the t test of a line through the means of the values."""
+    """On a balanced grid the test equals the t test of a line through the means of the values."""
     draw = np.random.default_rng(6)
     x, other = (each.ravel() for each in np.meshgrid(np.arange(5.0), np.arange(3.0)))
     x = np.tile(x, 4)
@@ -104,7 +105,7 @@ def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
         lower, upper = stats.binom.ppf([0.025, 0.975], n, share)
         ends = (lower or -np.inf, upper + 1 if upper < n else np.inf)
         assert quantile_interval(np.arange(1, n + 1), share)[1:] == ends
-    # The sign test's table: of 20 values the 6th to the 15th, of 10 the 2nd to the 9th.
+    # The sign test's table: the 6th to the 15th of 20 values, the 2nd to the 9th of 10.
     assert quantile_interval(np.arange(1, 21)) == (10.5, 6, 15)
     assert quantile_interval(np.arange(1, 11)) == (5.5, 2, 9)
     assert quantile_interval([3.0]) == (3, -np.inf, np.inf)
@@ -137,14 +138,14 @@ def test_few_have_no_interval_and_where_all_agree_a_share_is_worth_its_models() 
     none = shared_levels(points(0, 0))
     for nothing in (geometric_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
         assert np.isnan(nothing).all()
-    # Five models at nine batch sizes that all win are five wins, not 45.
+    # Five models that win at all nine batch sizes are five wins, not 45.
     assert crossed_share(np.ones(45, dtype=bool), shared_levels(points(5, 9))) == pytest.approx(
         exact(5, 5)
     )
 
 
 def points(models: int, batches: int) -> pd.DataFrame:
-    """A complete grid of models and batch sizes."""
+    """Return a complete grid of models and batch sizes."""
     index = pd.MultiIndex.from_product(
         [range(models), range(batches)], names=["model.nodes", "batch_size"]
     )
@@ -152,7 +153,7 @@ def points(models: int, batches: int) -> pd.DataFrame:
 
 
 def exact(hits: int, count: int) -> tuple[float, float, float]:
-    """A share of independent points with its exact interval."""
+    """Return a share of independent points with its exact interval."""
     low, high = stats.binomtest(hits, count).proportion_ci()
     return hits / count, low, high
 
@@ -183,8 +184,9 @@ def test_points_that_share_nothing_are_the_textbook() -> None:
 
 
 def test_two_way_variance_as_by_hand() -> None:
-    """Of a complete grid V is the variance of the rows' means plus that of the columns' less that
-    of what is left.
+    """On a complete grid, V is the variance of the row means plus that of the column means.
+
+    The variance of the residuals' mean is subtracted.
     """
     grid = np.random.default_rng(1).normal(size=(7, 6)) + np.arange(7)[:, None] + np.arange(6)
     rows = grid.mean(axis=1)
@@ -202,8 +204,9 @@ def test_two_way_variance_as_by_hand() -> None:
 def test_intervals_cover_at_their_rate(
     models: int, batches: int, unit: Literal["crossed", "model"]
 ) -> None:
-    """200 draws of models, and of batch sizes where they are a sample: mean, share above zero and
-    median.
+    """Draw models, and batch sizes if they are a sample, 200 times.
+
+    Returns the mean, the share above zero and the median.
     """
     random = np.random.default_rng(models)
     where = shared_levels(points(models, batches), unit)
@@ -242,8 +245,10 @@ def test_intervals_cover_at_their_rate(
 
 @depth(60, 200)
 def test_a_weight_of_models_is_judged_by_models(draws: int) -> None:
-    """A hyperparameter of models that has no effect: with the model's own effect on top, points in
-    their own right call it one in half of the draws, models in one of twenty.
+    """A hyperparameter of models without an effect, while each model has a random effect.
+
+    Treated as independent, points call it significant in half of the draws. Models call it
+    significant in one of twenty.
     """
     random = np.random.default_rng(3)
     grid = points(12, 6)

@@ -1,5 +1,6 @@
-"""Remedies can be carried out: every option and command that a message names exists where the
-reader would type it.
+"""Remedies can be carried out.
+
+Every option and command in a message exists in the place where the reader would type it.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from tests.structure import ROOT
 
 
 def parsers() -> Iterator[argparse.ArgumentParser]:
-    """The parser of every command of the suite, and of the commands of these."""
+    """Yield the parser of every command of the suite, and those of its sub-commands."""
     for module, _ in COMMANDS.values():
         make = getattr(importlib.import_module(module), "make_parser", None)
         if make is not None:
@@ -42,7 +43,7 @@ def options_of_analysis(name: str) -> set[str]:
 
 
 def texts(path: Path) -> Iterator[str]:
-    """String literals of a file, docstrings left out; an f-string is one text with gaps."""
+    """Return a file's string literals without docstrings; an f-string is one text with gaps."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     parts = set()
     for node in ast.walk(tree):

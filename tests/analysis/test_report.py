@@ -15,13 +15,14 @@ from analysis.report.sections import Context, outline
 from tests.analysis.planted import grid, runs
 
 HOSTILE = "<script>alert(\"x\")</script> & 'quoted'"
-#: Elements that HTML leaves open.
+#: Void elements of HTML, which have no end tag.
 VOID = {"meta", "wbr", "img", "br"}
 
 
 class Page(HTMLParser):
-    """A page taken apart with the standard library: elements, ids, links, text; every tag must be
-    closed.
+    """Page parsed with the standard library: elements, ids, links and text.
+
+    Every tag must be closed.
     """
 
     def __init__(self, text: str) -> None:
@@ -57,8 +58,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """32 points on one device with TensorFlow 2.9 and, twice as fast, with 2.16; profiled; names
-    that attack a page.
+    """Return 32 profiled points on one device with TensorFlow 2.9 and 2.16.
+
+    The newer version is twice as fast. Some names contain markup that attacks a page.
     """
     points = grid(nodes=(64,), layers=(1, 2, 4, 8), batches=(16, 32, 64, 128))
     layers, batch = (points[name].astype("float64") for name in ("model.layers", "batch_size"))
@@ -102,8 +104,9 @@ def page() -> str:
 
 
 def checked(text: str) -> Page:
-    """The page, well-formed, with ids that stand once, where nothing is fetched and only its own
-    script may run.
+    """Parse the page and check its structure.
+
+    It must be well-formed with unique ids, fetch nothing, and permit only its own script.
     """
     found = Page(text)
     assert found.open == []
@@ -133,7 +136,7 @@ def checked(text: str) -> Page:
 
 def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(page: str) -> None:
     found = checked(page)
-    # The same points, twice as fast in each.
+    # The same points, twice as fast in each later set.
     assert (
         "Test CPU, 2 cores, tensorflow 2.16 runs 2 times as fast as Test CPU, 2 cores, tensorflow 2.9"
         in found.text
@@ -188,8 +191,9 @@ def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
 
 
 def test_no_word_of_a_store_is_markup_or_stalls_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of families, devices, runs and columns, ids, reasons: nothing becomes an element, an id
-    or an address.
+    """No name becomes an element, an id or an address.
+
+    Covers the names of families, devices, runs and columns, as well as ids and reasons.
     """
     monkeypatch.setattr("analysis.report.build.ui_address", lambda _: "http://h")
     words = [HOSTILE, '"><img src=x onerror=alert(1)>', "p1-sensitivity", "javascript:alert(1)"]
@@ -272,7 +276,7 @@ def test_of_very_many_runs_points_are_drawn_with_all_their_runs(
 
 
 def test_messages_are_no_examples() -> None:
-    """A channel has a section of its own, and no place among rates of examples."""
+    """A channel has a separate section and is excluded from rates of examples."""
     steps = runs(grid(nodes=(1, 2), layers=(1,), batches=(1, 2)))
     sent = runs(pd.DataFrame({"model.bytes": [1, 2, 4, 8]}), family="channel", transfer_us=1.0)
     rows = pd.concat([steps, sent], ignore_index=True)

@@ -1,4 +1,4 @@
-"""What the report decides: verdict, results, systems, and what to measure next."""
+"""Decisions of the report: verdict, results, systems, and the next measurements."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from tests.conftest import Store, run
 
 
 def protocol(measure: Measure) -> dict[str, object]:
-    """Its columns."""
+    """Return the columns of a protocol."""
     return {f"measure.{key}": value for key, value in asdict(measure).items() if value is not None}
 
 
@@ -44,8 +44,9 @@ WHEN = pd.Timestamp("2026-01-01", tz="UTC")
 
 
 def measured(points: pd.DataFrame | None = None, **columns: object) -> pd.DataFrame:
-    """Points with the columns that every stored run has; the larger the batch and the smaller the
-    model, the faster.
+    """Return points with the columns of every stored run.
+
+    Speed grows with the batch size and falls with the model's size.
     """
     points = grid() if points is None else points
     work = points["model.nodes"].astype("float64") * points["model.layers"].astype("float64")
@@ -66,7 +67,7 @@ def population(**columns: object) -> Population:
 
 
 def words(found: PageTable | None) -> str:
-    """What the table says, a line for each row."""
+    """Return the table's texts, one line per row."""
     lines = [found.head, *([cell.words for cell in row] for row in found.rows)]
     return "\n".join("|".join([*map(str, line), ""]) for line in lines)
 
@@ -74,7 +75,7 @@ def words(found: PageTable | None) -> str:
 def test_the_proposed_command_is_a_plan_of_the_same_protocol(
     empty_database: Path, tmp_path: Path
 ) -> None:
-    """As a user would ask: the plan of the same arguments has points to measure."""
+    """A plan of the proposed arguments has points to measure."""
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
     (command,) = [
         one.command
@@ -94,7 +95,10 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(
 def test_a_command_says_what_its_runs_have_in_common(
     columns: dict[str, object], words: list[str]
 ) -> None:
-    """A limit, such as measure.timeout, is no part of a protocol; the standard one needs no word."""
+    """Omit limits, such as measure.timeout, from a protocol.
+
+    The standard protocol needs no override.
+    """
     assert list(common_overrides(population(**columns))) == words
 
 
@@ -134,7 +138,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     table, _ = results([priced_one], "")
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
-    # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a
+    # 1,000,000 / 1,000 per second at 3.6 per hour. 3.6 J per step of 32 examples is 0.03125 kWh per
     # million.
     cells = dict(zip(table.head, (cell.words for cell in table.rows[0]), strict=True))
     assert [*cells.values()] == [
@@ -182,9 +186,7 @@ def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two_devices() -> pd.DataFrame:
-    """A card twice as fast as another in the same session; the largest models do not fit the slower
-    one.
-    """
+    """Return two cards of one session: one is twice as fast, the other cannot fit large models."""
     points = grid()
     fast, slow = (
         measured(points, device=name, environment_id=name, sweep_id="s1", host="n1")
@@ -200,7 +202,7 @@ def two_devices() -> pd.DataFrame:
 
 
 def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
-    """What a page says first of some runs, without what analyses of single systems add."""
+    """Return a page's first texts about some runs, without the analyses of single systems."""
     prices = prices or PriceList()
     frame = with_costs(frame, prices)
     context = Context((), False)
@@ -230,8 +232,9 @@ def test_the_verdict_names_devices_and_what_else_sets_them_apart(two_devices: pd
 
 
 def test_the_first_screen_of_one_machine_answers() -> None:
-    """Speed grows as the root of the batch: eight times from 64 to 4,096, which no interval of 10%
-    hides.
+    """Speed grows as the square root of the batch: eight times from 64 to 4,096.
+
+    No interval of 10% hides that.
     """
     rows = measured(steady=True, contended=[True] + [False] * 63, roofline_fraction=0.3, **QUICK)
     speed = rows["examples_per_second"]
@@ -264,8 +267,10 @@ def test_the_highest_of_equals_is_said_to_be_one_of_several() -> None:
 
 
 def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
-    """X1 is twice as fast as Y2: at three times the price Y2 is cheaper, by 1.5, and at the same
-    price X1, by 2.
+    """X1 is twice as fast as Y2.
+
+    At three times the price Y2 is cheaper by a factor of 1.5. At the same price X1 is cheaper by a
+    factor of 2.
     """
     for price, words in (
         (
@@ -287,8 +292,9 @@ def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
 
 
 def test_devices_without_a_point_in_common_are_no_fault() -> None:
-    """Of one family, of other sizes: said in a sentence, with a command; settings that one side
-    lacks are no column.
+    """Devices that ran different sizes of one family get a sentence and a command.
+
+    Settings that one side lacks are not a column.
     """
     here = measured(grid(nodes=(64, 256)), device="X1", environment_id="X1", devices=1)
     there = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")

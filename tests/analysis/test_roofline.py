@@ -17,7 +17,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.statistics.dependence import shared_levels
 from tests.analysis.conftest import Writer, fc
 
-# ridge point at 20 FLOP/B
+# ridge point at 20 FLOP/byte
 PEAK = 8e12
 BANDWIDTH = 4e11
 
@@ -31,8 +31,9 @@ SHEETS = {
 def planted(
     device: str = "Made", precision: str = "float32", ceilings: bool = True, **columns: Any
 ) -> pd.DataFrame:
-    """Runs at intensities 1..1000 that reach a known share of a known roof, drawn with a fixed
-    seed.
+    """Return runs at intensities 1..1000 that reach a known share of a known roof.
+
+    The random seed is fixed.
     """
     rng = np.random.default_rng(7)
     intensity = np.geomspace(1, 1000, 31)
@@ -145,7 +146,7 @@ def test_what_has_no_place_is_counted_with_its_reason() -> None:
     }
     (point,) = found.points.to_dict("records")
     assert (point["traffic"], point["flops_per_second"]) == ("trace", 45e12)
-    assert point["verdict"] == "memory-bound"  # the paper's ridge point of TPU v2 is 75 FLOP/B
+    assert point["verdict"] == "memory-bound"  # the paper's ridge point of TPU v2 is 75 FLOP/byte
     assert point["share"] == pytest.approx(45 / (60 * 2.4))
     assert next(roof.ridge for roof in found.roofs if roof.precision == "bfloat16") == 75
 
@@ -246,7 +247,7 @@ def test_nothing_to_place_is_said() -> None:
 
 
 def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
-    """Pandas warns of frames made of a hundred pieces; warnings are errors here."""
+    """pandas warns about frames made of a hundred pieces, and warnings are errors here."""
     runs = planted()
     wide = pd.DataFrame(
         {**runs, **{f"metric_{place}": np.ones(len(runs)) for place in range(120)}}, copy=False

@@ -13,7 +13,7 @@ COUNTS = (2, 4, 8)
 def planted(
     fraction: ArrayLike, noise: float = 0.0, family: str = "fc", seed: int = 0
 ) -> pd.DataFrame:
-    """Every point on 1, 2, 4 and 8 devices, by Amdahl's law with multiplicative noise."""
+    """Return every point on 1, 2, 4 and 8 devices, by Amdahl's law with multiplicative noise."""
     generator = np.random.default_rng(seed)
     alone = 10 ** generator.uniform(2, 5, len(POINTS))
     parts = []
@@ -39,8 +39,9 @@ def test_the_fit_is_plain_least_squares_over_all_pairs_and_exact_where_the_law_i
 
 @pytest.mark.long
 def test_points_of_one_model_are_no_independent_ones() -> None:
-    """What a model loses it loses at every batch size: intervals are over models. Thirty sweeps of
-    16 models at four batch sizes, each as a family of its own.
+    """A model loses the same fraction at every batch size, so intervals are over models.
+
+    Sixty sweeps of 16 points (four models at four batch sizes), each as a separate family.
     """
     frames = []
     for seed in range(60):
@@ -53,19 +54,20 @@ def test_points_of_one_model_are_no_independent_ones() -> None:
         (0.3, [family.fraction for family in found]),
         (efficiency, [family.efficiency for family in found]),
     ):
-        # 57 are expected, fewer than 52 once in 70 such tests, if other ones were drawn.
+        # 57 are expected. Other draws would give fewer than 52 in one of 70 such tests.
         assert sum(low <= truth <= high for _, low, high in ends) >= 52
 
 
 def test_counts_that_follow_each_other_are_told() -> None:
-    """A machine that gets slower, and every point on one device before those on more: the fraction
-    is the drift's.
+    """The machine slows down, and every point runs on one device before it runs on more.
+
+    The fitted fraction then reflects the drift.
     """
     frame = planted(0.0).assign(sweep_id="sweep")
     begin = pd.Timestamp("2026-01-01", tz="UTC")
     place = frame.groupby(list(POINTS)).cumcount()
     point = frame.groupby("devices").cumcount()
-    in_turn = 4 * point + place.where(point % 2 == 0, 3 - place)  # there and back
+    in_turn = 4 * point + place.where(point % 2 == 0, 3 - place)  # alternating direction
     for order, told in ((np.arange(len(frame)), True), (in_turn.to_numpy(), False)):
         timed = frame.assign(start_time=begin + pd.to_timedelta(order, unit="m"))
         slower = timed.assign(

@@ -1,5 +1,6 @@
-"""Runs of scenarios among closed ones: what they count for where steps are analysed, and where
-queries are.
+"""Scenario runs among closed-loop runs.
+
+Covers their role in analyses of steps and in analyses of queries.
 """
 
 import numpy as np
@@ -22,8 +23,9 @@ def closed(device: str = "Test CPU") -> pd.DataFrame:
 
 
 def with_servers(device: str = "Test CPU") -> pd.DataFrame:
-    """The same, and every model at a batch of 64 under three rates, its steps as fast as they were
-    closed.
+    """Return the closed-loop runs, and every model at a batch of 64 under three arrival rates.
+
+    The scenarios' steps are as fast as in closed loop.
     """
     frame = closed(device)
     some = frame[frame["batch_size"] == 64]

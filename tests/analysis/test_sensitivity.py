@@ -1,5 +1,6 @@
-"""Weights against plain NumPy least squares, planted truth, and their intervals against their
-stated rate.
+"""Regression weights compared with plain NumPy least squares and planted truth.
+
+The coverage of their intervals must equal the stated rate.
 """
 
 from typing import Any
@@ -15,8 +16,9 @@ from tests.analysis.planted import ROW
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
-    """Measured points of fc on one device; utilisation = 0.2 + 0.1 layers score + 0.05 batch score
-    + noise.
+    """Return measured fc points on one device.
+
+    Utilisation is 0.2 + 0.1 x layers score + 0.05 x batch score + noise.
     """
     frame = pd.DataFrame(
         ROW
@@ -150,7 +152,7 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
 
 
 def test_only_a_logarithm_has_a_doubling() -> None:
-    """A truth value stays 0 or 1 on a log scale; doubling it means nothing."""
+    """A truth value stays 0 or 1 on a log scale, where doubling it has no meaning."""
     frame = sweep(np.random.default_rng(5))
     frame["model.bias"] = pd.array(np.arange(len(frame)) % 2 == 0, dtype="boolean")
     frame["flops_utilization"] = np.exp(
@@ -167,8 +169,9 @@ def test_only_a_logarithm_has_a_doubling() -> None:
 
 
 def apart(**columns: Any) -> pd.DataFrame:
-    """A grid of layers, nodes and batch sizes on which the logarithm of the utilisation rises with
-    the layers.
+    """Return a grid of layers, nodes and batch sizes.
+
+    The logarithm of the utilisation rises with the layers.
     """
     axes = {
         "model.layers": 2.0 ** np.arange(6),
@@ -222,9 +225,7 @@ def test_what_went_along_with_a_session_has_no_verdict_and_other_slopes_are_thos
 def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
     frame = apart()
     for power, words in ((0.2, "depends on"), (0.02, "depends most on layers")):
-        steps = (
-            np.sqrt(35 / 15) * power
-        )  # of six values and of four: equal weights with equal powers
+        steps = np.sqrt(35 / 15) * power  # six values and four: equal powers give equal weights
         both = frame.assign(
             flops_utilization=frame["flops_utilization"] * frame["batch_size"] ** steps
         )
@@ -247,7 +248,7 @@ def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
 @pytest.mark.parametrize("log_scale", ["none", "both"])
 def test_too_few_values_are_named_as_the_reason(values: int, sentence: str, log_scale: str) -> None:
     steps = np.array(np.meshgrid(*[np.arange(values)] * 3)).reshape(3, -1)
-    # The value in the middle of each axis is a little faster than a line says.
+    # The middle value of each axis is a little faster than on a straight line.
     bumps = (steps == values // 2).sum(axis=0)
     speed = 2.0 ** (0.3 * steps.sum(axis=0)) * np.exp(0.1 * bumps)
     random = np.random.default_rng(2)

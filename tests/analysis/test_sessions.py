@@ -1,5 +1,6 @@
-"""Sides that were measured in different sessions, or one after the other, get no verdict but the
-remedy.
+"""Sides from different sessions, or measured one after the other, get no verdict.
+
+The answer states the remedy instead.
 """
 
 from typing import Any
@@ -25,7 +26,7 @@ START = pd.Timestamp("2026-01-01", tz="UTC")
 
 
 def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
-    """The design of two sides, of one point unless they have a column `point`."""
+    """Return the design of two sides; they have one point unless they have a column `point`."""
     points = None
     if "point" in a:
         points = pd.concat([a, b])["point"].to_numpy()
@@ -35,16 +36,17 @@ def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
 def runs_at(
     hours: list[float], sweep: list[str] | list[str | None] | str | None = None, **columns: object
 ) -> pd.DataFrame:
-    """Runs that started at the given hours."""
+    """Return runs that started at the given hours."""
     seconds = 3600 * np.array(hours)
     frame = {"start_time": START + pd.to_timedelta(seconds, unit="s"), "sweep_id": sweep}
     return pd.DataFrame(frame | columns)
 
 
 def planted(seed: int, sweeps: int, together: bool) -> list[pd.DataFrame]:
-    """Two equally fast sides of 12 points, with a run per sweep, or three in a single one.
+    """Return two equally fast sides of 12 points.
 
-    Runs scatter by 1%, and so do sweeps.
+    Each sweep holds one run per point, or a single sweep holds three. Runs scatter by 1%, and so
+    do sweeps.
 
     Args:
         seed: Seed of the random numbers.
@@ -210,7 +212,7 @@ def test_overlap_of_two_sides(a: pd.DataFrame, b: pd.DataFrame, overlap: Session
 
 
 def test_a_random_order_is_accepted_however_it_turned_out() -> None:
-    """One side precedes the other in a tenth of all random orders of three and three runs."""
+    """In a tenth of all random orders of three and three runs, one side precedes the other."""
     a = runs_at([0, 1, 2], "s", host="h", sweep_order="random")
     b = runs_at([3, 4, 5], "s", host="h", sweep_order="random")
 
@@ -249,7 +251,7 @@ def test_sides_that_lack_the_same_replicates_are_comparable() -> None:
 def test_the_scatter_of_the_ratio_between_sessions_counts(
     shifts: list[float], verdict: str
 ) -> None:
-    """Each side has a worker of its own in each session, with its own memory layout."""
+    """In each session, each side has a separate worker with its own memory layout."""
     a, b = planted(1, 4, together=True)
     a["examples_per_second"] *= np.exp(np.tile(shifts, 12))
 
@@ -290,9 +292,9 @@ def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
 
 
 def sides_of_processes(processes: int, points: int) -> list[pd.DataFrame]:
-    """Two equal sides with one run per point, whose processes scatter by 3%.
+    """Return two equal sides with one run per point, whose processes scatter by 3%.
 
-    With one process the interval is that within the process, 0.3%, and far too narrow.
+    With one process, the interval covers only the scatter within it, 0.3%, and is far too narrow.
     """
     random = np.random.default_rng(2)
     sides = []
@@ -329,13 +331,13 @@ def test_five_processes_per_point_are_wrong_at_their_rate() -> None:
 
 
 RUNS = 162
-#: Runs of 54 cells, three of each, in random order.
+#: Runs of 54 cells, three per cell, in random order.
 PLACE = np.random.default_rng(0).permutation(RUNS)
 CELLS = np.repeat(np.arange(54), 3)
 
 
 def noise(seed: int) -> np.ndarray:
-    """Scatter of runs by 1% and of cells by 30%."""
+    """Return runs that scatter by 1%, in cells that scatter by 30%."""
     random = np.random.default_rng(seed)
     return random.normal(0, 0.3, 54)[CELLS] + random.normal(0, 0.01, RUNS)
 

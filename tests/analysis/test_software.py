@@ -108,7 +108,7 @@ def test_a_name_of_the_software_stands_for_its_versions() -> None:
 
 
 def few_points(count: int, families: tuple[str, ...] = ("fc",)) -> pd.DataFrame:
-    """Two precisions of a few points, with two replicates in random order of one sweep."""
+    """Return two precisions of a few points, with two replicates in random order of one sweep."""
     random = np.random.default_rng(count)
     parts = []
     for family in families:

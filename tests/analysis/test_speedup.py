@@ -18,8 +18,9 @@ from tests.conftest import depth
 def grid(
     law: tuple[float, float], noise: float, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two sides over layers 4..64 and batch 64..1024, the speedup layers^law[0] x (batch /
-    256)^law[1] x scatter.
+    """Return two sides over layers 4..64 and batch sizes 64..1024.
+
+    The speedup is layers^law[0] x (batch / 256)^law[1] x scatter.
     """
     layers, batch = (
         axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(2, 7), 2.0 ** np.arange(6, 11))
@@ -43,7 +44,7 @@ def test_a_planted_law_is_recovered() -> None:
 
 
 def ask(frame: pd.DataFrame, **options: Any) -> Result:
-    """What the sub-command says of two devices A and B."""
+    """Return the sub-command's text for two devices A and B."""
     return command(frame, SpeedupOptions(**({"a": ("device=A",), "b": ("device=B",)} | options)))
 
 
@@ -102,7 +103,7 @@ def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
-# B's; A has 2.3 times the peak and 1.5 times the bandwidth
+# Limits of B. A has 2.3 times the peak and 1.5 times the bandwidth.
 PEAK = 100e12
 BANDWIDTH = 1e12
 BATCH = 2.0  # A's batch is twice B's, and so is the intensity of its matrix products
@@ -111,8 +112,9 @@ BATCH = 2.0  # A's batch is twice B's, and so is the intensity of its matrix pro
 def profiled(
     device: str, points: int = 40, noise: float = 0.0, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs and their operation tables under a roof of the device: the paper's Figure 6 with known
-    gains.
+    """Return runs and their operation tables under a device's roof.
+
+    They reproduce the paper's Figure 6 with known gains.
     """
     random = np.random.default_rng([seed, ord(device)])
     peak, bandwidth, scale = (

@@ -25,7 +25,11 @@ QUERIES = yaml.safe_load(Path(__file__).with_name("queries.yaml").read_text())
 def test_both_readers_give_the_same_frame_of_what_was_logged(
     store: str, query: dict[str, object], count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few runs are looked up, more are read in this process, many by several others, in parts."""
+    """All read strategies return the same frame.
+
+    Few runs are looked up by id. More are read in this process. Many are read in parts by other
+    processes.
+    """
     api = load(store, reader="api", **query)
     monkeypatch.setattr(columns, "PART", 50)
     for few, many in ((500, 500), (0, 500), (0, 0)):
@@ -37,7 +41,7 @@ def test_both_readers_give_the_same_frame_of_what_was_logged(
 
 
 def test_since_counts_and_until_does_not(store: str) -> None:
-    # Runs start a minute apart from 08:53:20, the sweep's parent run first.
+    # Runs start one minute apart from 08:53:20, the sweep's parent run first.
     frame = load(store, since="2025-10-09T08:55:20", until=pd.Timestamp("2025-10-09T08:58:20"))
     assert list(frame["run_name"]) == ["run 3", "run 4", "run 5"]
 
@@ -130,7 +134,7 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
             "(SELECT max(rowid) FROM tags WHERE key = 'schema_version' AND run_uuid IN "
             "(SELECT run_uuid FROM params WHERE value = 'lstm'))"
         )
-        connection.execute("UPDATE latest_metrics SET value = x'ff'")  # damage
+        connection.execute("UPDATE latest_metrics SET value = x'ff'")  # corrupt the value
     connection.close()
     with pytest.raises(
         SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"
@@ -141,8 +145,9 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copy of the store, read as one of many runs is: by processes of their own, which soon wait
-    for this one.
+    """Return a copy of the store that is read like one with many runs.
+
+    Separate processes read it, and small pipes soon make them wait for this process.
     """
     for name, value in {
         "sql._FEW": 0,
@@ -157,7 +162,7 @@ def large(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_who_writes_a_run_waits_for_no_reader(
     large: str, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run, of which all comes while others are read, is absent."""
+    """A run that is written entirely while others are read is absent from the result."""
     given = columns.of_batch
     later = iter(("params", "latest_metrics", "tags"))
 
@@ -203,7 +208,7 @@ def test_why_a_reader_ended_is_one_line(
 
 
 def test_a_run_whose_times_are_none_is_there(store: str, tmp_path: Path) -> None:
-    """SQLite keeps any value in a column of numbers."""
+    """SQLite accepts any value in a numeric column."""
     uri = copy_of(store, tmp_path)
     for odd in ("soon", 1e400, 2**62, -1, b"x"):
         with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as connection:
@@ -215,7 +220,7 @@ def test_a_run_whose_times_are_none_is_there(store: str, tmp_path: Path) -> None
 
 
 def test_a_run_that_is_being_written_is_whole_or_absent(store: str, tmp_path: Path) -> None:
-    """Another connection holds a write transaction: readers see the store as it was before."""
+    """While another connection holds a write transaction, readers see the store's earlier state."""
     uri = copy_of(store, tmp_path)
     connection = sqlite3.connect(uri.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -245,7 +250,7 @@ def test_tables_of_one_run_and_of_many(store: str) -> None:
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """A tracking server that holds nothing and notes who asks."""
+    """A tracking server that stores nothing and records the credentials of each request."""
 
     asked: ClassVar[list[str | None]] = []
 
@@ -255,7 +260,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
 
 def test_files_of_several_stores_are_asked_for_with_the_password_of_each() -> None:
-    """The frame names stores without their passwords, which it may be shown with."""
+    """The frame may be shown, so it names stores without their passwords."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{server.server_address[1]}"

@@ -1,4 +1,4 @@
-"""Scores over planted trainings, beside SciPy's trimmed mean and plain arithmetic."""
+"""Scores of planted trainings, compared with SciPy's trimmed mean and plain arithmetic."""
 
 import math
 import re
@@ -55,7 +55,7 @@ def scored(rows: list[dict[str, Any]], **options: Any) -> pd.DataFrame:
 def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(
     count: int, lost: int
 ) -> None:
-    """Also where the slowest never ended."""
+    """Coverage also holds if the slowest trainings never ended."""
     draws = np.sort(np.random.default_rng(count).normal(100, 3, size=(1000, count)))
     score = mstats.trimmed_mean(draws, (1 / count, 1 / count), axis=1)
     draws[:, count - lost :] = np.inf
@@ -73,7 +73,7 @@ def test_few_runs_are_averaged_as_they_are() -> None:
     three = olympic_mean([3.0, 100.0, 5.0])
     assert three.value == 5.0
     assert math.isnan(three.low)
-    # One run that never ends is left out, two are not.
+    # One run that never ends is trimmed; two are not.
     for values, mean in (
         ([1.0, 2.0, 3.0, math.inf], 2.5),
         ([1.0, 2.0, math.inf, math.inf], math.inf),
@@ -114,8 +114,8 @@ def test_a_training_that_was_cut_short_and_went_on_is_one_run() -> None:
     cut = [point(seed, math.inf) for seed in range(2)] + [point(3, 9.0, outcome="crash")]
     [row] = scored(cut + whole).to_dict("records")
     assert (row["runs"], row["reached"], row["seconds"]) == (4, 4, 11.5)
-    # What was not taken up again, and what had all its epochs or lost its numbers, did not reach
-    # the target.
+    # Trainings did not reach the target if they were interrupted for good, used all their epochs,
+    # or diverged to NaN.
     for further in (
         point(5, math.inf),
         point(1, math.inf, epochs=40.0),
@@ -165,9 +165,7 @@ def test_it_is_said_in_words_and_drawn() -> None:
 
 
 def test_epochs_that_agree_by_rounding_are_not_known_exactly() -> None:
-    """Most of five trainings take eight epochs: the mean of a population is no whole number for
-    that.
-    """
+    """Most of five trainings take eight epochs, but the population mean is not a whole number."""
     draws = np.round(np.random.default_rng(3).normal(8.2, 0.5, (20_000, 5)))
     truth = np.sort(draws)[:, 1:-1].mean()
     for grain, least, most in ((1.0, 0.93, 1.0), (0.0, 0.0, 0.9)):
@@ -176,7 +174,7 @@ def test_epochs_that_agree_by_rounding_are_not_known_exactly() -> None:
 
 
 def test_scores_of_whole_epochs_have_intervals() -> None:
-    """Five seeds that all take the same number of epochs, and seconds in proportion."""
+    """Return five seeds that take the same number of epochs, with proportional seconds."""
     row = scored([trained(20.0, seed) for seed in range(5)]).iloc[0]
     assert 0.3 < (reach := row["epochs_high"] - row["epochs"]) < 0.5
     assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * reach)

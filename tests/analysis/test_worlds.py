@@ -1,5 +1,6 @@
-"""The planted worlds of benchmarks/worlds.py, through a store and the commands: no false statement
-is made, and what is there is found.
+"""Planted worlds of benchmarks/worlds.py, analysed through a store and the commands.
+
+Commands make no false statement and find the planted effects.
 """
 
 import os
@@ -11,7 +12,7 @@ from scipy import stats
 
 from benchmarks.worlds import WORLDS, rates
 
-#: Worlds that went wrong in nearly every draw before the commands handled them.
+#: Worlds that failed in nearly every draw before the commands handled them.
 ONCE_WRONG = [
     "hosts",
     "slow block",
@@ -24,7 +25,7 @@ ONCE_WRONG = [
     "sloped",
     "channel, one",
 ]
-#: Worlds in which chance alone, or what is there, decides everything that a command concludes.
+#: Worlds in which only chance or the planted effect decides a command's conclusion.
 DECIDED_BY_CHANCE = [
     "choices",
     "seeds",
@@ -35,21 +36,21 @@ DECIDED_BY_CHANCE = [
     "cells",
     "power, sessions",
 ]
-#: Probability that a table fails by chance, for one draw of each world and for several. Sixty rows
-#: of several draws fail by chance in one table of ten.
+#: Probability that a table fails by chance, for one draw per world and for several draws. Sixty
+#: rows of several draws fail by chance in one table of ten.
 CHANCE_OF_ONE_DRAW = 0.06
 CHANCE_OF_SEVERAL_DRAWS = 0.002
 
 
 def check(world: str, draws: int, database: Path, folder: Path) -> None:
-    """Require that false statements are made in at most 5% of the draws, and true ones in 80%."""
+    """Require false statements in at most 5% of the draws and true statements in at least 80%."""
     chance = CHANCE_OF_ONE_DRAW if draws == 1 else CHANCE_OF_SEVERAL_DRAWS
     store = folder / "mlflow.db"
     shutil.copy(database, store)
     for row in rates(world, draws, store):
         print(row)
         if row.true:
-            # Power: a statement that is true is made in 80% of the draws or more.
+            # Power: at least 80% of the draws make a true statement.
             least = stats.binom.isf(1 - chance / 3, row.draws, 0.8)
             assert row.times >= max(least, 1), str(row)
         else:
