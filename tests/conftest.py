@@ -1,4 +1,4 @@
-"""Shared by all tests: the command line as a user runs it, on a store of the test's own."""
+"""Fixtures of all tests: the command line as a user runs it, on a store of the test."""
 
 import fcntl
 import gc
@@ -28,7 +28,7 @@ from tests.processes import children_of
 ROOT = Path(__file__).resolve().parent.parent
 
 _SUITE = os.getpid()
-#: A protocol that is as short as it can be, and a model that is as small.
+#: The shortest possible protocol and the smallest model.
 SHORT = ["measure.min_seconds=0.02", "measure.min_blocks=6", "measure.block_seconds=0.002"]
 SHORT += ["measure.warmup_seconds=0.05", "measure.processes=1", "ceilings=false"]
 TINY = [
@@ -42,8 +42,10 @@ TINY = [
 
 
 def _refuse_to_fork(event: str, arguments: object) -> None:
-    """A fork has none of this process's threads, but the locks that they hold: it may wait for
-    ever.
+    """Raise if a test forks the process that runs the tests.
+
+    A fork has none of this process's threads but inherits the locks that they hold. It may
+    therefore wait forever.
     """
     if event in ("os.fork", "os.forkpty") and os.getpid() == _SUITE:
         raise RuntimeError(
@@ -51,31 +53,33 @@ def _refuse_to_fork(event: str, arguments: object) -> None:
         )
 
 
-#: Files that take longest, in seconds.
+#: The slowest test files, in seconds.
 LONGEST: dict[str, int] = yaml.safe_load(Path(__file__).with_name("longest.yaml").read_text())
 #: Fixtures that measure.
 MEASURED = {"swept"}
 
 
 def pytest_sessionstart() -> None:
-    """Two processes test at the same time: products on one thread each, whose others would spin for
-    the same cores.
+    """Prepare the test process for running next to a second one.
+
+    Matrix products use one thread each, since more threads would spin for the same cores.
     """
     sys.addaudithook(_refuse_to_fork)
-    import scipy.linalg  # noqa: F401  brings a BLAS of its own
+    import scipy.linalg  # noqa: F401  loads a separate BLAS
 
     threadpoolctl.threadpool_limits(1, "blas")
     if (
         "PYTEST_XDIST_WORKER" in os.environ
     ):  # what a test finds in the folder for temporary files is its own
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="paradnn-tests-")
-        # After what multiprocessing keeps there, which goes at -100.
+        # Runs after the clean-up of multiprocessing in that folder, which has priority -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 def pytest_collection_finish() -> None:
-    """What the tests have imported by now stays: the collector, which Keras calls after each model,
-    passes over it.
+    """Exclude the objects that exist now from garbage collection.
+
+    Keras runs the collector after each model, and imported modules would slow it down.
     """
     gc.collect()
     gc.freeze()
@@ -87,19 +91,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In the order in which `make test` gives files to its processes."""
+    """Sort tests in the order in which `make test` gives files to its processes."""
     seconds = {str(ROOT / "tests" / f"{name}.py"): value for name, value in LONGEST.items()}
     items.sort(key=lambda item: -seconds.get(str(item.path), 0))
 
 
 def depth(few: int, many: int) -> pytest.MarkDecorator:
-    """How often a test draws: a few times in `make test`, many times in `make test-long`."""
+    """Parametrize the number of draws: few in `make test`, many in `make test-long`."""
     return pytest.mark.parametrize("draws", [few, pytest.param(many, marks=pytest.mark.long)])
 
 
 @dataclass(frozen=True)
 class Store:
-    """A SQLite tracking store, read with plain SQL: an oracle that shares no code with the package."""
+    """SQLite tracking store read with plain SQL: an oracle that shares no code with the package."""
 
     folder: Path
 
@@ -112,12 +116,12 @@ class Store:
             return database.execute(sql, values).fetchall()
 
     def change(self, sql: str) -> None:
-        """Write into the tables, behind MLflow's back."""
+        """Write into the tables without MLflow."""
         with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=60)) as database, database:
             database.execute(sql)
 
     def runs(self, kind: str = "point") -> list[dict[str, str]]:
-        """Status and tags of every run of a kind that is not deleted, in the order of their start."""
+        """Return status and tags of every undeleted run of a kind, ordered by start time."""
         found: dict[str, dict[str, str]] = {}
         rows = self.query(
             "SELECT r.run_uuid, r.status, t.key, t.value FROM runs r JOIN tags t USING (run_uuid) "
@@ -128,19 +132,20 @@ class Store:
         return [run for run in found.values() if run.get("kind") == kind]
 
     def values(self, table: str, run_id: str) -> dict[str, object]:
-        """Params or latest_metrics of a run."""
+        """Return the params or latest_metrics of a run."""
         return dict(self.query(f"SELECT key, value FROM {table} WHERE run_uuid = ?", run_id))
 
     def files(self, run_id: str) -> Path:
-        """The folder of a run's artifacts."""
+        """Return the folder of a run's artifacts."""
         [(uri,)] = self.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
         return Path(uri.removeprefix("file://"))
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated database without runs: its making costs seconds and is paid once, by whichever
-    process comes first.
+    """Return a migrated database without runs.
+
+    The migration takes seconds, so the first process to arrive runs it for all processes.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "empty"
@@ -157,7 +162,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, empty_database: Path) -> Store:
-    """A fresh store."""
+    """Return a fresh store."""
     folder = tmp_path / "store"
     folder.mkdir()
     (folder / "mlflow.db").write_bytes(empty_database.read_bytes())
@@ -165,7 +170,7 @@ def store(tmp_path: Path, empty_database: Path) -> Store:
 
 
 def environment(store: Store | None = None, **further: str) -> dict[str, str]:
-    """The environment of a command; it must not see the developer's own store."""
+    """Return the environment of a command; it hides the developer's own store."""
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))
     }
@@ -175,7 +180,7 @@ def environment(store: Store | None = None, **further: str) -> dict[str, str]:
 def process(
     arguments: Sequence[str], store: Store | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m ...` in the checkout, as a process of its own."""
+    """Run `python -m ...` in the checkout as a separate process."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
@@ -190,7 +195,7 @@ def process(
 def succeeded(
     arguments: Sequence[str], store: Store | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """What `run` gives, of a command that ends well."""
+    """Return the result of `run`, and require that the command succeeds."""
     done = run(arguments, store, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -199,11 +204,10 @@ def succeeded(
 def run(
     arguments: Sequence[str], store: Store | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The same in this process, with workers that are kept for the next command: no framework is
-    imported twice.
+    """Run a command in this process, with workers that later commands reuse.
 
-    Only what `process` gives is missing: an interpreter that starts and ends. Output is no terminal
-    here either.
+    No framework is imported twice. Unlike `process`, this does not start and end an interpreter.
+    Output is not a terminal in either case.
     """
     name, *rest = arguments
     module = importlib.import_module(name)
@@ -230,7 +234,7 @@ def run(
 
 
 class _KeptPool(WorkerPool):
-    """Is not closed with its session."""
+    """Worker pool that outlives its session."""
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -239,14 +243,15 @@ class _KeptPool(WorkerPool):
 _pools: dict[frozenset[tuple[str, str]], WorkerPool] = {}
 
 
-#: Variables that no worker of these tests reads: those of pytest, of the tracking store, and of
-#: installers.
+#: Environment variables that no worker of these tests reads: those of pytest, of the tracking
+#: store, and of installers.
 _NOT_READ = ("PYTEST_", "MLFLOW_", "PIP_", "UV_", "PATH", "XDG_CACHE_HOME")
 
 
 def _kept_workers() -> WorkerPool:
-    """The pool of workers that began in this environment; a test that changes it gets workers of
-    its own.
+    """Return the pool of workers that started in the current environment.
+
+    A test that changes the environment gets separate workers.
     """
     environ = frozenset(entry for entry in os.environ.items() if not entry[0].startswith(_NOT_READ))
     if environ not in _pools:
@@ -263,15 +268,17 @@ def _closed_pools() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pool() -> WorkerPool:
-    """Real workers, which other tests use too: where a framework was imported and has its threads,
-    nothing can fork.
+    """Real workers that tests share.
+
+    Nothing can fork in a process that has imported a framework and runs its threads.
     """
     return _kept_workers()
 
 
 def processes_of_points() -> dict[int, int]:
-    """Living processes that this test's workers, or such processes, have forked: number ->
-    parent's.
+    """Return living processes that this test's workers or their children have forked.
+
+    Maps the process id to that of the parent.
     """
     import psutil
 

@@ -1,8 +1,9 @@
-"""Processes that tests start: none is a fork of this one, whose threads (gRPC's, TensorFlow's) may
-hold any lock.
+"""Processes that tests start, none of which is a fork of the test process.
 
-What forks, or is measured as a process of a point, runs in an interpreter of its own. No process
-outlives its test, however that ends, and none is waited for without end.
+Threads of the test process, such as those of gRPC or TensorFlow, may hold any lock.
+
+Code that forks, or that is measured as a point's process, runs in a separate interpreter. No
+process outlives its test, however the test ends. Every wait has a limit.
 """
 
 import multiprocessing
@@ -16,27 +17,28 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-#: Seconds for what does come, on a machine however slow.
+#: Time limit in seconds for events that must occur, on a machine of any speed.
 PATIENCE = 200.0
 
-#: What a shell starts in the background ignores SIGINT, and so does all that it starts: this suite,
-#: too.
+#: A shell's background processes ignore SIGINT, and their children inherit that. This suite may be
+#: such a child.
 _HEAR = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def hearing_ctrl_c(command: Sequence[str]) -> list[str]:
-    """A command of which SIGINT is not ignored: preexec_fn would fork this process."""
+    """Return a command that does not ignore SIGINT.
+
+    preexec_fn would fork this process.
+    """
     return [sys.executable, "-S", "-c", _HEAR, *command]
 
 
 @contextmanager
 def fresh(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
-    """`function`, one of a module, in a new interpreter that does nothing else; killed when the
-    test is done.
+    """Run a module's `function` in a new interpreter, and kill it at the end of the test.
 
-    It exits as a point's process does, without clean-up: with 0 once the function has returned.
-    What it needs to know, and to say, goes through `arguments`, where connections and sockets may
-    be.
+    It exits like a point's process, without clean-up: with code 0 once the function has returned.
+    Inputs and outputs pass through `arguments`, which may include connections and sockets.
     """
     process = multiprocessing.get_context("spawn").Process(
         target=_call, args=(function, *arguments)
@@ -50,7 +52,7 @@ def fresh(function: Callable[..., object], *arguments: Any) -> Iterator[BaseProc
 
 
 def exit_code(process: BaseProcess) -> int:
-    """With what a process exits, the number of a signal that ended it negative."""
+    """Return the exit code of a process, or the negative number of the signal that ended it."""
     process.join(PATIENCE)
     if process.exitcode is None:
         raise TimeoutError("it goes on")
@@ -58,7 +60,7 @@ def exit_code(process: BaseProcess) -> int:
 
 
 def in_fresh_process(function: Callable[..., object], *arguments: Any) -> None:
-    """Run what forks, and asserts; it says on standard error what failed."""
+    """Run code that forks and makes assertions; it reports failures on standard error."""
     with fresh(function, *arguments) as process:
         code = exit_code(process)
         if code:
@@ -79,7 +81,7 @@ def _call(function: Callable[..., object], *arguments: Any) -> None:
 
 @contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A command while it runs; when the test is done it is killed with all below it."""
+    """Run a command, and kill it and all its descendants at the end of the test."""
     process = subprocess.Popen(command, **options)
     try:
         yield process
@@ -88,19 +90,19 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a command and all below it, and let go of its pipes."""
+    """Kill a command and all its descendants, and close its pipes."""
     for pid in [*children_of(process.pid), process.pid] if process.poll() is None else []:
         with suppress(ProcessLookupError):
             os.kill(pid, 9)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:
-            with suppress(OSError):  # what was not written yet has no reader
+            with suppress(OSError):  # buffered data no longer has a reader
                 pipe.close()
     process.wait()
 
 
 def children_of(pid: int) -> list[int]:
-    """Every living descendant of a process."""
+    """Return every living descendant of a process."""
     import psutil
 
     try:
@@ -110,7 +112,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait for what will happen; where it does not, the test fails, however slow the machine."""
+    """Wait for a certain event; fail the test if it does not occur within a generous limit."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -1,5 +1,6 @@
-"""`make test-gpu` without a GPU: what it reads of a board, and a question that is really asked of a
-CPU.
+"""`make test-gpu` without a GPU.
+
+Covers the parsing of a board's output, and one question that is run on a CPU.
 """
 
 import ensurepip
@@ -41,7 +42,7 @@ def test_a_board_tells_what_its_driver_knows_and_its_power_while_something_runs(
 
 
 def test_a_session_that_ends_leaves_no_process(tmp_path: Path) -> None:
-    before = set(psutil.Process().children())  # other tests keep workers
+    before = set(psutil.Process().children())  # other tests keep workers alive
     with Session("cpu", ["jax"], tmp_path, seconds=60) as session:
         session.fidelity("jax", ["fc"])
         (child,) = set(psutil.Process().children()) - before
@@ -51,7 +52,10 @@ def test_a_session_that_ends_leaves_no_process(tmp_path: Path) -> None:
 def asked(
     tmp_path: Path, platform: str, *words: str, **variables: str
 ) -> tuple[int, str, dict[str, str]]:
-    """The exit code of some questions, what is printed, and each question's ending in the file."""
+    """Run some questions.
+
+    Returns the exit code, the output, and the outcome of each question in the result file.
+    """
     out = tmp_path / "result.xml"
     done = process(
         ["tests.gpu", "--platform", platform, "--out", str(out), *words],
@@ -72,7 +76,7 @@ def endings(file: Path) -> dict[str, str]:
 
 
 def test_frameworks_that_see_no_gpu_are_not_asked_again(tmp_path: Path) -> None:
-    """Stand-ins for the packages: what is tested is what follows from that they say."""
+    """Stand-ins replace the packages; the test covers the conclusions from their reports."""
     (tmp_path / "jax.py").write_text("__version__ = '1'\ndef devices(): return []\n")
     (tmp_path / "torch.py").write_text(
         "raise ImportError('libcuda.so.1: cannot open shared object file')\n"
@@ -108,7 +112,7 @@ def test_environments_see_the_machine_and_are_made_once(
         SystemExit, match=rf"no wheels in {wheels}: run\n    make gpu-wheels GPU_PYTHONS=3\.\d+\n"
     ):
         make_environment(folder, wheels)
-    # The machine of these tests lacks nothing but a pip of its own.
+    # The test environment lacks only pip.
     (wheel,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
     shutil.copy(wheel, wheels)
     monkeypatch.setattr("tests.gpu.environment.REQUIREMENTS", ("hydra-core>=99",))
@@ -133,8 +137,9 @@ def test_environments_see_the_machine_and_are_made_once(
 @pytest.mark.long
 @pytest.mark.framework
 def test_what_needs_no_gpu_is_really_asked(tmp_path: Path) -> None:
-    """In the environment of these tests: TensorFlow is there, and what needs a GPU is skipped with
-    the reason.
+    """Run in the environment of these tests.
+
+    TensorFlow is installed. Questions that need a GPU are skipped with the reason.
     """
     code, said, found = asked(tmp_path, "cpu", "-k", "(out_of_memory and tensorflow) or energy")
     assert code == 0, said

@@ -1,6 +1,4 @@
-"""The notebook runs from end to end, in a kernel of its own, on a store with runs and on one
-without.
-"""
+"""Run the whole notebook in a separate kernel, on a store with runs and on one without."""
 
 from pathlib import Path
 
@@ -16,13 +14,14 @@ NOTEBOOK = ROOT / "notebooks" / "analysis.ipynb"
 
 
 def speed(device: str, nodes: int, batch: int) -> float:
-    """Examples per second; the TPU is ahead where batch / nodes is above 1."""
+    """Return examples per second; the TPU is faster if batch / nodes exceeds 1."""
     return 1e6 / nodes * (batch / nodes) ** (0.5 if device == "TPU v2" else 0.0)
 
 
 def plant(store: Store) -> None:
-    """Twelve points on each of two platforms, one of them out of memory, profiled, with their
-    phases.
+    """Return twelve profiled points with phases on each of two platforms.
+
+    One of them is out of memory.
     """
     writer = Writer(store.uri, "paradnn", store.folder / "artifacts")
     for device, platform, peaks in (("TPU v2", "tpu", (1e13, 1e12)), ("V100", "gpu", (1e14, 9e11))):
@@ -72,8 +71,9 @@ def plant(store: Store) -> None:
 
 
 def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Cell id -> what it printed and the tables and figures that it showed; raises where a cell
-    fails.
+    """Execute the notebook.
+
+    Returns the printed output, tables and figures by cell id. Raises if a cell fails.
     """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
     for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
@@ -115,7 +115,7 @@ def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.Monk
     assert f"{mean:.4g}" in shown["speedup"]
     assert f"{mean:.4g}" in shown["compare"]
     assert "MatMul   0.75" in shown["operations"]
-    # Phases of 3 s and 1 s in every point.
+    # Every point has phases of 3 s and 1 s.
     assert "25% (25% to 25%) is the stack's own overhead" in shown["phases"]
 
 

@@ -1,4 +1,4 @@
-"""Whatever is typed: a point, or one clear line. Never a traceback."""
+"""Any input gives a valid point or one clear error line, but never a traceback."""
 
 import copy
 import random
@@ -36,7 +36,7 @@ VALUES = """0 1 -1 8 64 1e9 1e400 -0.0 nan inf null true false abc ä Ω 日本 
 
 
 def overrides(generator: random.Random) -> list[str]:
-    """One to three overrides, most of them for keys that are there."""
+    """Return one to three overrides, most of them for existing keys."""
     found = []
     for _ in range(generator.randint(1, 3)):
         prefix = generator.choice(["", "", "", "", "", "+", "++", "~"])
@@ -45,7 +45,7 @@ def overrides(generator: random.Random) -> list[str]:
 
 
 def check(point: Point) -> None:
-    """Whatever passes has its costs, its identity and its name."""
+    """Check that a valid point has costs, an identity and a name."""
     of_step = {
         "batch_size": point.batch_size,
         "precision": point.precision,
@@ -61,9 +61,7 @@ def check(point: Point) -> None:
 def test_command_lines(
     draws: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Everything up to the first measurement, on the real command line's path; a point that passes
-    has its costs.
-    """
+    """Follow the real command line up to the first measurement; valid points have costs."""
     accepted: list[Point] = []
 
     def keep(points: list[Point], settings: object, sweep: object) -> Summary:
@@ -91,7 +89,7 @@ def test_command_lines(
 
 
 def put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key, in place of whatever is there."""
+    """Set a dotted key, replacing its previous value."""
     *folders, last = key.split(".")
     for name in folders:
         if not isinstance(content.get(name), dict):
@@ -101,7 +99,7 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def parsed(text: str) -> list[Any]:
-    """The value that `text` stands for in a file; none where it is no YAML."""
+    """Return the parsed YAML value as a list with one element; empty if `text` is not valid YAML."""
     try:
         return [yaml.safe_load(text)]
     except yaml.YAMLError:
@@ -110,7 +108,7 @@ def parsed(text: str) -> list[Any]:
 
 @depth(400, 10_000)
 def test_configurations(draws: int) -> None:
-    """What no override would let through comes from a file: any value at any key, of every family."""
+    """Put any value at any key of every family into a file; overrides would reject some of them."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
         whole = [plain(compose("config", overrides=[f"model={family}"])) for family in FAMILIES]
@@ -137,8 +135,9 @@ def test_configurations(draws: int) -> None:
 
 
 def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """`list`, `completion`, a mistyped command: over-long words, huge numbers and bytes that are no
-    text among them.
+    """Fuzz `list`, `completion` and mistyped commands.
+
+    Inputs include very long words, huge numbers and bytes that are not text.
     """
     generator = random.Random(9)
     codes = []

@@ -10,7 +10,7 @@ from tests.conftest import TINY, Store, run, succeeded
 
 
 def swept_models(tmp_path: Path, *overrides: str) -> set[str]:
-    """The families of a multirun, as `paradnn.plan` lists its points."""
+    """Return the families of a multirun, as `paradnn.plan` lists its points."""
     path = tmp_path / "points.csv"
     command = ["paradnn.plan", f"plan.out={path}", *overrides]
     succeeded(command, Store(tmp_path))

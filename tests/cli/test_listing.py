@@ -1,4 +1,4 @@
-"""What there is: listed with a word in it, and proposed to a shell, by the shell itself."""
+"""Lists of names that contain a word, and completions that a real shell proposes."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def test_every_key_is_proposed_for_its_model() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_what_stands_after_the_sign(tmp_path: Path) -> None:
-    """The script in a real bash, with the variables that readline sets."""
+    """Run the script in a real bash, with the variables that readline sets."""
     (tmp_path / "paradnn").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paradnn "$@"\n')
     (tmp_path / "paradnn").chmod(0o755)
     lines = ["paradnn train model=ls", "paradnn train mode", "paradnn train -m precision=float32,b"]

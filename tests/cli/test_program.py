@@ -1,5 +1,6 @@
-"""What a command says: its help, when it is interrupted, refused by the system, or given what a
-terminal would obey; `paradnn check` on this machine, and `make ui`.
+"""Output of commands: help, interruption, system errors and terminal control characters.
+
+Covers `paradnn check` on this machine and `make ui` too.
 """
 
 import importlib.util
@@ -30,7 +31,7 @@ from tests.cluster.postgres import free_port, is_well
 from tests.conftest import ROOT, Store, environment, process, run
 from tests.processes import hearing_ctrl_c, started, wait_for
 
-#: `python -m paradnn.X` up to the first line of the package, where Ctrl-C finds it.
+#: Runs `python -m paradnn.X` up to the first line of the package, then sends Ctrl-C.
 _EARLY = "import os, signal, sys; sys.argv[0] = '-m'; import {}; os.kill(os.getpid(), signal.SIGINT); import hydra"
 
 
@@ -96,7 +97,7 @@ def test_no_word_of_a_store_commands_the_terminal(capsys: pytest.CaptureFixture[
     )
     assert capsys.readouterr().out == f"{visible(bad)}\n"
     assert "fc\\x1b]0;owned\\x9b2J\\u202e\\udc80 Ω" in out.getvalue()
-    assert "\x1b[31m" in out.getvalue()  # of the console itself
+    assert "\x1b[31m" in out.getvalue()  # an escape code that the console writes itself
 
 
 def test_every_command_has_a_page_of_its_own_and_a_version() -> None:
@@ -138,7 +139,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
 
 
 def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
-    """The suite's own lacks an extra of it."""
+    """The interpreter of this suite lacks one of the extras."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
     )

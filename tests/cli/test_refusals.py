@@ -1,5 +1,7 @@
-"""What no command takes, as it is typed: one line with the remedy, exit code 2, and no store is
-made; what only some points lack is an outcome of theirs.
+"""Command lines that every command rejects.
+
+Each gives one line with the remedy and exit code 2, and creates no store. A feature that only some
+points lack is an outcome of those points.
 """
 
 import re

@@ -10,14 +10,14 @@ import pytest
 
 
 class Outcome(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     output: str
     errors: str
 
 
-#: Call the `main` of a command with some words.
+#: Function that calls a command's `main` with arguments.
 Call = Callable[[Any, Sequence[object]], Outcome]
 
 
@@ -42,7 +42,7 @@ def commit(message: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two commits whose program prints 100 and 80; in the working tree it prints 50."""
+    """Return two commits whose program prints 100 and 80; the working tree's program prints 50."""
     folder = tmp_path / "repository"
     folder.mkdir()
     monkeypatch.chdir(folder)

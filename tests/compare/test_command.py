@@ -20,7 +20,7 @@ from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run
 
 FEW = ["--most", "5", "--within", "0.5"]
-#: What a comparison decides itself is left out.
+#: Options that a comparison determines itself are omitted.
 POINT = [entry for entry in TINY if "processes" not in entry]
 AXES = [entry for entry in POINT if not entry.startswith("batch_size")]
 
@@ -33,7 +33,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
     )
     points, [parent] = store.runs(), store.runs("sweep")
     assert len(points) == 20, done.stderr
-    # Both sides' workers serve all rounds: none ends with the thread that measured in it.
+    # Both sides' workers serve all rounds; none ends with the thread that measured in it.
     assert {
         key.side for key, worker in pool._workers.items() if worker._process.poll() is None
     } >= {0, 1}
@@ -51,8 +51,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
     }
     assert lines[2].startswith("Geometric mean of these 2 points, and of no others: ")
     assert all(line in parent["mlflow.note.content"] for line in lines)
-    # Of every run, by its own blocks: a ratio a round and point, that of blocks which followed one
-    # another.
+    # Every run contributes its own blocks: one ratio per round and point, from consecutive blocks.
     steps: dict[tuple[object, str], dict[object, np.ndarray]] = {}
     for point in points:
         params = store.values("params", point["run_id"])
@@ -111,7 +110,7 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 def test_an_interrupted_comparison_is_recorded(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C, after the third point is recorded: the first of its round."""
+    """Press Ctrl-C after the third point is recorded, which is the first of its round."""
     record = MlflowStore.record
     recorded = []
 

@@ -1,4 +1,4 @@
-"""Two commands in interleaved runs: real processes whose speed is known, since they print it."""
+"""Two commands in interleaved runs: real processes that print their known speed."""
 
 import json
 import math
@@ -25,7 +25,7 @@ SPEED_METRIC = OutputMetric("speed: ([0-9.]+)", higher=True)
 
 
 class NeverEnough(Rule):
-    """Ends with the rounds alone."""
+    """Rule under which only the number of rounds ends the comparison."""
 
     def is_enough(self, found: SpeedEstimate) -> bool:
         return False
@@ -142,7 +142,7 @@ def test_a_closed_pipe_changes_neither_files_nor_the_exit_code(
     tmp_path: Path, words: list[str], code: int
 ) -> None:
     read, write = os.pipe()
-    os.close(read)  # as `| head` leaves it after some lines
+    os.close(read)  # `| head` closes the pipe like this after some lines
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     ended = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, stdout=write, env=environ, check=False

@@ -1,5 +1,6 @@
-"""A comparison on planted rows: rounds and their order, sides that fail, the end, the words; and
-its statistics against SciPy and statsmodels, and on planted machines.
+"""Comparisons of planted rows: order of rounds, failing sides, stopping and messages.
+
+Statistics are compared with SciPy and statsmodels, and tested on planted machines.
 """
 
 import math
@@ -33,7 +34,7 @@ LABELS = ("compile=graph", "compile=xla")
 GRAPH = Point(FullyConnected())
 #: A rule that twelve rounds of equal sides do not satisfy.
 ENDLESS = Rule(within=0.0001, margin=0.0001, most=12)
-#: What a visit measures: examples/s, or the outcome of one that fails.
+#: A visit's result: examples/s, or the outcome of a failed visit.
 Machine = Callable[[DesignPoint], float | str]
 
 
@@ -51,7 +52,7 @@ def pairs(*batch_sizes: int) -> list[Pair]:
 
 
 def follow(comparison: Comparison, machine: Machine) -> list[list[DesignPoint]]:
-    """Every batch that the comparison asks for, until it asks for none."""
+    """Return every batch that the comparison requests until it ends."""
     batches: list[list[DesignPoint]] = []
     rows: list[RecordedPoint] = []
     while visits := comparison.batch(rows):
@@ -61,7 +62,10 @@ def follow(comparison: Comparison, machine: Machine) -> list[list[DesignPoint]]:
 
 
 def planted(ratio: float) -> Machine:
-    """xla is so many times as fast; rounds scatter by turns, all by something else."""
+    """Return a machine on which xla is faster by the factor `ratio`.
+
+    Its noise alternates in sign and differs per round.
+    """
 
     def measure(visit: DesignPoint) -> float:
         number = visit.point.replicate
@@ -150,7 +154,7 @@ def test_two_late_slow_rounds_hardly_widen_the_interval() -> None:
 
 @pytest.mark.parametrize("rounds", [5, 7, 10, 20, 40])
 def test_clipped_rounds_keep_the_stated_coverage(rounds: int) -> None:
-    """One visit of twenty is disturbed by up to 50%: the interval misses no more than it may."""
+    """Up to 50% disturb one of twenty visits, but the interval misses no more often than allowed."""
     random = np.random.default_rng(rounds)
     draws = 1000
     visits = 0.01 * random.standard_normal((draws, rounds, 2))
@@ -174,7 +178,7 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
         return "oom_host" if lost else planted(1.3)(visit)
 
     batches = follow(comparison, machine)
-    # Beside the other side's memory first, then each alone.
+    # First with the other side's memory in use, then each side alone.
     assert [len(visits) for visits in batches] == [4, 4, 2, 2, 2]
     assert [sum(visit.turns is None for visit in visits) for visits in batches] == [0, 2, 0, 0, 0]
     measured, lost = comparison.results
@@ -208,8 +212,9 @@ def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
 def test_whole_measurements_are_compared_at_one_speed_of_one_device(
     device: str, kernel: str, ratio: float
 ) -> None:
-    """The machine is slower whenever it is xla's turn; a kernel tells, where it is the same one of
-    one device.
+    """The machine is slower during each of xla's turns.
+
+    A reference kernel reveals that if both sides ran the same kernel on the same device.
     """
     comparison = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=5))
     rows: list[RecordedPoint] = []
@@ -371,7 +376,7 @@ OWN = {"independent": 0.7, "bimodal, 8%": 0.0, "second place 3% slower": 0.0, "s
 def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(
     machine: str, own: float
 ) -> None:
-    """Noise of a side's `own` lasts, too."""
+    """A side's independent noise, set by `own`, also persists between rounds."""
     outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine], own=own)
     false = sum(
         outcome.verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for outcome in outcomes
@@ -393,8 +398,8 @@ def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_
     assert false_alarms([*noise], Rule(), 200) <= 0.02
     lucky = 0.02 + noise
     assert estimate([*lucky]).verdict(0.01) is SpeedVerdict.FASTER
-    assert false_alarms([*lucky], Rule(), 200) <= 0.02  # exchanged at random it is noise
+    assert false_alarms([*lucky], Rule(), 200) <= 0.02  # noise if sides are exchanged at random
     often = Rule(
         within=1.0, margin=0.0001, misses=6.0
-    )  # each look misses far more often than it may
+    )  # each look misses far more often than allowed
     assert false_alarms([*noise], often, 200) > 0.05

@@ -1,7 +1,7 @@
 """A gate must measure the code of both commits: planted projects whose base is faster.
 
-In each project the last commit makes `work` slower, and the way in which the program finds its code
-hides that: both sides load the same files.
+In each project the last commit makes `work` slower. The way in which the program finds its code
+hides that, since both sides load the same files.
 """
 
 import json
@@ -26,7 +26,7 @@ SPEED = ["--metric", "speed: ([0-9.]+)"]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty repository, which is also the current folder."""
+    """Return an empty repository, which is also the current folder."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -47,11 +47,11 @@ def commit_regression(project: Path, file: str, fast: str = FAST, slow: str = SL
 
 
 def environment(folder: Path, path_line: str = "") -> str:
-    """A virtual environment in a folder, and the path of its interpreter.
+    """Create a virtual environment in a folder and return the path of its interpreter.
 
     Args:
-        folder: where to make it.
-        path_line: a line of a path file, as `pip install -e .` writes it.
+        folder: Folder of the environment.
+        path_line: Line of a path file, as `pip install -e .` writes it.
     """
     venv.create(folder, symlinks=True)
     if path_line:
@@ -185,7 +185,7 @@ def test_a_linked_node_module_is_rejected(
 
 
 def test_a_shared_folder_of_builds_is_rejected(project: Path, call: Call, tmp_path: Path) -> None:
-    """Both commits build the same program, as with CARGO_TARGET_DIR: the last build counts."""
+    """Both commits build the same program, as with CARGO_TARGET_DIR; the last build is used."""
     commit_regression(
         project,
         "main.c",
@@ -199,7 +199,7 @@ def test_a_shared_folder_of_builds_is_rejected(project: Path, call: Call, tmp_pa
 
 
 def test_the_proposed_remedy_finds_the_regression(project: Path, call: Call) -> None:
-    """Each side's setup makes its environment; a path file stands for the installation."""
+    """Each side's setup creates a separate environment; a path file replaces the installation."""
     commit_regression(project, "src/package/__init__.py")
     setup = (
         f"{sys.executable} -m venv --without-pip environment && "
@@ -228,7 +228,7 @@ def test_separate_environments_of_the_same_commit_have_the_same_digest(
 
 
 def test_a_file_that_the_command_names_may_be_shared(project: Path, call: Call) -> None:
-    """A benchmark that the base does not have yet; it loads the package of each commit."""
+    """Use a benchmark that the base does not have yet; it loads the package of each commit."""
     commit_regression(project, "package/__init__.py")
     script = project / "new_bench.py"
     script.write_text(f"import sys; sys.path.insert(0, '.')\n{BENCHMARK}")

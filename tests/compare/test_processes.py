@@ -95,7 +95,7 @@ def test_a_run_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: 
 
 
 def _signal_until_reaped(pid: int) -> None:
-    """Signal an orphan until init has reaped it. ProcessLookupError then."""
+    """Signal an orphan until init has reaped it and ProcessLookupError is raised."""
     for _ in range(2000):
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

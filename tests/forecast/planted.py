@@ -1,4 +1,4 @@
-"""Runs of a machine whose laws the test knows, as a store would hold them."""
+"""Runs of a machine with known laws, in the form in which a store returns them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,19 +26,19 @@ QUICK = Measure(
 
 
 def fc(layers: int, nodes: int, batch: int, **others: Any) -> Point:
-    """A fully connected point, measured quickly."""
+    """Return a fully connected point with a quick protocol."""
     model = FullyConnected(layers=layers, nodes=nodes)
     return Point(model=model, batch_size=batch, measure=QUICK, optimizer=Optimizer(), **others)
 
 
 def lstm(width: int, batch: int) -> Point:
-    """A recurrent point, measured quickly."""
+    """Return a recurrent point with a quick protocol."""
     model = Recurrent(name="lstm", embedding_size=width)
     return Point(model=model, batch_size=batch, measure=QUICK)
 
 
 def grid(random: np.random.Generator, count: int) -> list[Point]:
-    """Distinct points of two families."""
+    """Return distinct points of two families."""
     every = [
         fc(layers, nodes, batch)
         for layers in (1, 2, 4, 8, 16)
@@ -50,7 +50,10 @@ def grid(random: np.random.Generator, count: int) -> list[Point]:
 
 
 class Machine:
-    """Efficiencies and dispatch drawn once, a slowness drawn for each session, noise for each run."""
+    """Machine with random efficiencies and dispatch times.
+
+    These are drawn once. Each session draws a slowdown, and each run draws noise.
+    """
 
     def __init__(
         self, random: np.random.Generator, noise: float = 0.1, session: float = 0.15
@@ -69,7 +72,7 @@ class Machine:
         self.slowness = float(np.exp(self._session * self._random.standard_normal()))
 
     def law(self, point: Point) -> float:
-        """Seconds of a step where no session slows it and no noise blurs it."""
+        """Return the seconds of a step without session effect and noise."""
         costs = step_costs(point)
         layers = int(getattr(point.model, "layers", 1))
         work = costs.flops_per_step / (self.efficiency * FLOPS) + costs.bytes_per_step / (
@@ -78,7 +81,7 @@ class Machine:
         return float((work + self.dispatch * layers) * self._families[point.model.name])
 
     def step(self, point: Point) -> float:
-        """Seconds of a step in this session."""
+        """Return the seconds of a step in this session."""
         return (
             self.law(point)
             * self.slowness
@@ -86,7 +89,7 @@ class Machine:
         )
 
     def run(self, point: Point, number: int) -> CompletedRun:
-        """What the store holds of the point, measured `number`-th in this session."""
+        """Return the stored run of the point, the `number`-th of this session."""
         costs = step_costs(point)
         step = self.step(point)
         spent = {
@@ -120,18 +123,18 @@ class Machine:
         )
 
     def session(self, name: str, points: list[Point]) -> list[CompletedRun]:
-        """The runs of one session."""
+        """Return the runs of one session."""
         self.begin_session(name)
         return [self.run(point, number) for number, point in enumerate(points)]
 
 
 def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
-    """What the planted machine can do at most, as the prediction knows it."""
+    """Return the planted machine's ceilings, as the prediction knows them."""
     return FLOPS, BANDWIDTH, CORES
 
 
 def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
-    """Points that are to be measured on the planted machine."""
+    """Return points to measure on the planted machine."""
     count = len(points)
     return make_table(points, [environment] * count, [DEVICE] * count, rates)
 
@@ -139,7 +142,7 @@ def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
 def expected_times(
     runs: Sequence[CompletedRun], points: Sequence[Point], environment: str = HOME
 ) -> PointTimes:
-    """What is predicted of points from past runs."""
+    """Predict times of points from past runs."""
     past = RunHistory.from_runs(runs, rates)
     planned = planned_table(points, environment)
     return point_times(
@@ -148,5 +151,5 @@ def expected_times(
 
 
 def again(point: Point, replicate: int) -> Point:
-    """The same point, once more."""
+    """Return another replicate of the point."""
     return replace(point, replicate=replicate)

@@ -1,6 +1,6 @@
-"""Times of whole points: phases add up, limits end them, what lies between two points is no pause.
+"""Times of whole points: sums of phases, limits, and gaps between points that are not pauses.
 
-The arithmetic of the protocol is held against the protocol itself on a clock that the test turns.
+The protocol's arithmetic is compared with the protocol itself on a simulated clock.
 """
 
 import contextlib
@@ -34,9 +34,7 @@ from tests.worker.test_measure import Machine as Clocked
 
 
 class Clockwork(Clocked):
-    """Runs steps of `seconds` each in simulated time; every block may be longer or shorter by
-    `jitter`.
-    """
+    """Runner of steps of `seconds` each in simulated time; block times vary by up to `jitter`."""
 
     def __init__(self, seconds: float, jitter: float = 0.0, seed: int = 0) -> None:
         super().__init__(lambda _: seconds)
@@ -100,7 +98,7 @@ def test_constant_steps_take_what_the_protocol_takes() -> None:
         ratios.append(
             np.array([blocks.steps[index, 0], warmup[index, 0], measured[index, 0]]) / taken
         )
-    # Where a trial of 1, 10 or 100 steps is just enough, it is taken as it is.
+    # If a trial of 1, 10 or 100 steps is just long enough, the block keeps its number of steps.
     assert (np.abs(np.array(ratios) - 1) < 1e-6).mean() > 0.85
     assert (np.abs(np.array(ratios) - 1) < 0.15).mean() > 0.97
 
@@ -117,12 +115,12 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
         machine = Clockwork(0.0301, jitter=0.06, seed=seed)
         result = really(machine, settings)
         if result.steps_per_block != 4:
-            continue  # a trial fell just short of a block
+            continue  # a trial was just too short for a block
         recorded = np.array([[len(result.calibration) - 1 + len(result.warmup)]], dtype=float)
         blocks = calibrate(np.array([[0.0301]]), columns)
         extra = extra_blocks(recorded + blocks.trials - len(result.calibration), blocks)
         needed.append(float(extra[0, 0]))
-        # Blocks that were not steady and were measured again count as warm-up.
+        # Unsteady blocks that were measured again count as warm-up.
         before = machine.now - sum(result.blocks)
         assert warmup_seconds(blocks, columns, extra)[0, 0] == pytest.approx(before, rel=0.15)
     assert max(needed) > 3
@@ -130,7 +128,7 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
 
 
 class Profiled:
-    """A framework whose profiler writes an empty trace, so that the test only counts steps."""
+    """Framework with an empty profiler trace, so that the test only counts steps."""
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Any]:
@@ -169,7 +167,10 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
 
 
 def test_torch_compile_takes_as_long_as_its_compiler_and_a_plan_says_whom_that_ends() -> None:
-    """A forward pass of fc 4x1024 was compiled in 11 s (docs/how-to/engines.md); TensorFlow's in 0.1 s."""
+    """Compile times depend on the engine.
+
+    A forward pass of fc 4x1024 took 11 s (docs/how-to/engines.md), and 0.1 s with TensorFlow.
+    """
     compiled = fc(
         4, 1024, 1, workload=SingleStep("inference"), framework=FrameworkOptions(name="torch")
     )
@@ -203,7 +204,7 @@ def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
     server, stream, offline = found.phases["load"]
     assert (server == 40).all()
     assert stream == pytest.approx(1000 * found.step[1])
-    assert offline == pytest.approx(22)  # a tenth more is asked than is expected to take so long
+    assert offline == pytest.approx(22)  # 10% more queries than fit into 20 s
     assert np.all(found.phases["latency"] == 0)
     config = {"model": {"name": "gpt"}, "batch_size": 4}
     phases = expected_times(
@@ -229,7 +230,10 @@ def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:
 
 
 def test_an_import_does_not_hide_in_the_mean_of_several_processes() -> None:
-    """An import of 1.2 s and four starts of 0.02 s: 0.26 s in the mean, which is none of a start."""
+    """An import of 1.2 s and four starts of 0.02 s have a mean of 0.26 s.
+
+    No single start takes that long.
+    """
     random = np.random.default_rng(6)
     runs = Machine(random, session=0.0).session("first", grid(random, 2))
     several = [

@@ -1,4 +1,4 @@
-"""`python -m paradnn.plan` as a user runs it, against a store that a real sweep has filled."""
+"""`python -m paradnn.plan` as a user runs it, against a store filled by a real sweep."""
 
 import csv
 import hashlib
@@ -16,7 +16,7 @@ SWEEP = ["-m", *[entry for entry in TINY if not entry.startswith("batch_size")]]
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
-    """Two of the three points that the tests plan, measured; and one kept as files."""
+    """Store with two of the three planned points measured, and one kept as files."""
     store = Store(tmp_path_factory.mktemp("swept"))
     shutil.copy(empty_database, store.folder / "mlflow.db")
     done = run(["paradnn.train", *SWEEP, "batch_size=2,4"], store)
@@ -40,7 +40,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def planned(store: Store, tmp_path: Path, *arguments: str) -> tuple[str, list[dict[str, str]]]:
-    """What the plan printed, and its rows."""
+    """Return the plan's output and its rows."""
     out = tmp_path / "points.csv"
     done = run(["paradnn.plan", *SWEEP, *arguments, f"plan.out={out}"], store)
     assert done.returncode == 0, done.stderr

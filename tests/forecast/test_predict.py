@@ -1,5 +1,7 @@
-"""Step times from planted stores: the law is recovered, intervals hold what they promise, the
-unknown stays wide.
+"""Step times predicted from planted stores.
+
+Predictions recover the law, intervals have their stated coverage, and unknown points stay
+uncertain.
 """
 
 from dataclasses import replace
@@ -26,14 +28,14 @@ from tests.forecast.planted import (
 
 
 def width(draws: np.ndarray) -> float:
-    """Half the logarithm of the 95% interval."""
+    """Return half the width of the 95% interval, in logarithms."""
     low, high = np.quantile(draws, [0.025, 0.975], axis=-1)
     return float(np.mean(np.log(high / low))) / 2
 
 
 @depth(12, 40)
 def test_intervals_cover_over_many_plantings(draws: int) -> None:
-    """Points are covered, and so are sums, in which the points' common errors must not average out."""
+    """Intervals cover points and their sums, where the points' common errors must not average out."""
     each = []
     sums = []
     for seed in range(draws):
@@ -65,13 +67,14 @@ def test_what_nothing_is_known_of_stays_uncertain() -> None:
     assert width(known.step) < width(nothing.step)
     elsewhere = expected_times(runs, [fc(2, 128, 256)], environment="another software")
     assert width(known.step) < width(elsewhere.step) < width(nothing.step)
-    # The cost model alone is right to a factor of five, say.
+    # The cost model alone is right within a factor of about five.
     assert np.median(nothing.step) == pytest.approx(machine.law(fc(2, 128, 256)), rel=4.0)
 
 
 def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
-    """One step has a peculiarity of its own: its further replicates are expected to have it, its
-    neighbours not.
+    """One step deviates from the law.
+
+    Its further replicates are predicted to deviate too, but not its neighbours.
     """
     random = np.random.default_rng(4)
     machine = Machine(random, noise=0.02, session=0.02)
@@ -90,15 +93,16 @@ def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
 
 
 def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
-    """Measuring a point tells most of its own replicates, less of its family, least of another
-    family.
+    """A measured point is most informative about its own replicates.
+
+    It is less informative about its family, and least about another family.
     """
     random = np.random.default_rng(8)
     machine = Machine(random)
     runs = RunHistory.from_runs(machine.session("first", grid(random, 30)), rates)
     points = [fc(4, 512, 256), again(fc(4, 512, 256), 1), fc(4, 1024, 256), lstm(100, 64)]
     times = StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(planned_table(points))
-    certain = replace(times, freedom=1e9)  # without the tails of few observations
+    certain = replace(times, freedom=1e9)  # without the heavy tails of few observations
     same = times.group[:, None] == times.group
     covariance = times.root @ times.root.T + same * times.own + times.noise**2 * np.eye(4)
     assert np.cov(certain.draws(40_000, random)) == pytest.approx(covariance, rel=0.1, abs=0.005)

@@ -1,5 +1,6 @@
-"""The Gaussian process and the regression below it, against formulae written out, on planted
-surfaces; and times of operations beside planted ones.
+"""The Gaussian process and its regression, compared with explicit formulas on planted surfaces.
+
+Operation times are compared with planted times.
 """
 
 from dataclasses import replace
@@ -19,7 +20,7 @@ from tests.forecast.planted import Machine, grid, planned_table, rates
 
 
 def inputs(points: Array, words: list[str] | None = None, steps: list[int] | None = None) -> Inputs:
-    """Points (n, k) with a column for the level, one for the first coordinate, and a word."""
+    """Return points (n, k) with columns for the level, the first coordinate and a category."""
     count = len(points)
     columns = {"level": (np.ones(count), 2.0), "slope": (points[:, 0], 1.0)}
     coordinates = {**dict(enumerate(points.T)), "word": np.array(words or ["one"] * count)}
@@ -39,7 +40,7 @@ def fitted(random: np.random.Generator, count: int, noise: float = 0.02) -> Proc
 
 
 def textbook(process: Process, points: Inputs) -> tuple[Array, Array]:
-    """Mean and variance without noise of a run, as Rasmussen and Williams have them (2.25, 2.26)."""
+    """Return mean and variance without a run's noise, by Rasmussen and Williams (2.25, 2.26)."""
     known = process.inputs
     scales = process.scales
 
@@ -134,8 +135,9 @@ def test_next_to_no_data_gives_wide_intervals(count: int) -> None:
 
 
 def test_many_observations_are_as_good_as_all_of_their_carriers() -> None:
-    """Beyond so many observations the smooth part is that of a sample of them: near what the
-    textbook gives.
+    """Above a number of observations, a sample of them determines the smooth part.
+
+    The result stays close to the exact solution.
     """
     random = np.random.default_rng(6)
     process = fitted(random, 700)
@@ -145,7 +147,7 @@ def test_many_observations_are_as_good_as_all_of_their_carriers() -> None:
 
 
 def columns(features: Array, prior: Array) -> Columns:
-    """Columns that are named by their number."""
+    """Return columns named by their number."""
     return {index: (features[:, index], float(spread)) for index, spread in enumerate(prior)}
 
 
@@ -160,13 +162,14 @@ def test_a_law_is_recovered_in_spite_of_runs_that_were_disturbed() -> None:
     )
     assert line.mean == pytest.approx(law, abs=0.02)
     plain = np.linalg.lstsq(features, values, rcond=None)[0]
-    assert abs(plain[0] - law[0]) > 0.1  # what least squares make of it
+    assert abs(plain[0] - law[0]) > 0.1  # the least-squares estimate
 
 
 @pytest.mark.parametrize("count", [4, 15, 60])
 def test_intervals_cover_as_often_as_they_say(count: int) -> None:
-    """Coefficients drawn from the prior, data from them: 95% intervals of new values hold 95% of
-    these.
+    """Coefficients are drawn from the prior and data from the coefficients.
+
+    The 95% intervals contain 95% of new values.
     """
     random = np.random.default_rng(count)
     prior = np.array([1.0, 0.5, 0.3])
@@ -225,8 +228,9 @@ def test_chains_tell_a_call_from_an_operation_within_it() -> None:
 
 
 def test_what_a_cache_holds_is_read_faster() -> None:
-    """One token's attention: a cache of 50 MB is five times as fast, and every sequence takes a
-    moment.
+    """Attention of one token: a cache of 50 MB is five times as fast.
+
+    Every sequence adds a constant time.
     """
     random = np.random.default_rng(0)
     sizes = [(int(2 ** random.uniform(0, 10)), int(2 ** random.uniform(5, 14))) for _ in range(150)]
@@ -245,7 +249,7 @@ def test_what_a_cache_holds_is_read_faster() -> None:
 
 
 def test_small_operations_that_scatter_more_are_no_less_certain_than_they_scatter() -> None:
-    """Beside the noise of a run, 2%, which is more than large operations scatter at all."""
+    """A run's noise of 2% exceeds the scatter of large operations."""
     random = np.random.default_rng(0)
     sizes = np.exp(random.uniform(np.log(1e3), np.log(1e9), 200))
     known = [elementwise_operation(size, "float32") for size in sizes]

@@ -1,5 +1,6 @@
-"""How points stand before they are measured, each by its own costs, and the schedule of several
-hosts, simulated.
+"""Status of points before they are measured, from each point's own costs.
+
+Also simulates the schedule of several hosts.
 """
 
 import heapq
@@ -20,7 +21,7 @@ from tests.forecast.planted import fc
 
 @pytest.fixture
 def settings(tmp_path: object) -> Settings:
-    """A store that is not there."""
+    """Return settings whose store does not exist."""
     return replace(
         Settings(), tracking=replace(Settings().tracking, name="offline", folder=f"{tmp_path}/none")
     )
@@ -34,7 +35,7 @@ def status_of(points: Sequence[Point], settings: Settings) -> SweepStatus:
 def test_a_sweep_over_devices_knows_each_points_own_costs(
     settings: Settings, order: tuple[int, int]
 ) -> None:
-    """Four devices hold the weights four times: only they pass a limit that lies between the two."""
+    """Four devices hold four copies of the weights, so only they exceed a limit between the two."""
     points = {count: fc(4, 2048, 64, devices=count) for count in order}
     bounds = {count: step_costs(point).memory_lower_bound_bytes for count, point in points.items()}
     assert bounds[4] > 3 * bounds[1]
@@ -51,7 +52,7 @@ def test_a_sweep_over_devices_knows_each_points_own_costs(
 
 
 def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
-    """A session measures none for it, so that a plan counts none."""
+    """A session measures no ceilings for such a point, so a plan counts none."""
     channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
     assert not status_of([channel], settings).ceilings
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
@@ -74,7 +75,7 @@ def test_of_many_points_some_are_predicted_for_all(
 
 
 def simulated(tasks: list[float], hosts: int, start: float) -> float:
-    """Each host, when it is free, takes the next task."""
+    """Return the end time if each free host takes the next task."""
     free = [start] * min(hosts, len(tasks))
     for task in tasks:
         heapq.heapreplace(free, free[0] + task)

@@ -1,4 +1,4 @@
-"""Points whose step is communication, and what tests let processes of their own do with them."""
+"""Points whose step is communication, and functions that tests run in separate processes."""
 
 import time
 from multiprocessing.connection import Connection
@@ -22,15 +22,16 @@ def point(**model: Any) -> dict[str, Any]:
 
 
 def measure_beside(point: dict[str, Any], server: int) -> None:
-    """Be the process of a point, one of whose others is below a server."""
+    """Act as the process of a point that has another process behind a server."""
     with Processes(point) as processes:
         processes.step().run(5)
         assert wait_for(lambda: len(children_of(server)) == 1)
 
 
 def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
-    """Say that a message went there and back: both sides then hold the connection that nothing is
-    sent over.
+    """Report that a message made a round trip, then wait until killed.
+
+    Both sides then hold a connection on which nothing is sent.
     """
     processes = Processes(point)
     processes.step().run(1)

@@ -1,5 +1,6 @@
-"""The three frameworks meet where all are installed: `make test-frameworks` installs the extras jax
-and torch.
+"""Fixtures for tests of all three frameworks.
+
+`make test-frameworks` installs the extras jax and torch.
 """
 
 import gc
@@ -15,7 +16,7 @@ if all(map(importlib.util.find_spec, ("jax", "torch"))):
 else:
     collect_ignore = ["test_framework_agreement.py", "test_frameworks.py"]
 
-#: What `site` imports when the interpreter starts.
+#: Module that `site` imports when the interpreter starts.
 BLOCKER = """
 import sys
 
@@ -30,19 +31,19 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.fixture
 def without_protobuf(tmp_path: Path) -> Path:
-    """A folder for PYTHONPATH: interpreters that are started with it cannot import protobuf."""
+    """Return a folder for PYTHONPATH that prevents new interpreters from importing protobuf."""
     folder = tmp_path / "without protobuf"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(BLOCKER)
     return folder
 
 
-#: Files that need no framework; the others import it as soon as they are read.
+#: Files that need no framework. All other files import it when they are loaded.
 LIGHT = ("test_kineto.py", "test_learn.py", "test_measure.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make test FAST=1` does not even read the tests of models."""
+    """Skip loading the tests of models in `make test FAST=1`."""
     fast = "not framework" in config.option.markexpr
     return (
         fast and collection_path.name.startswith("test_") and collection_path.name not in LIGHT
@@ -56,17 +57,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> Iterator[None]:
-    """What a file's models leave behind goes with it: Keras does not call the collector here."""
+    """Free the memory of a file's models, since Keras does not call the collector here."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _little_optimized(pytestconfig: pytest.Config) -> None:
-    """XLA reads its flags once: what it compiles in this process is compiled in two thirds of the
-    time, and is slower.
+    """Reduce XLA's optimization level in this process.
 
-    Workers are processes of their own, and compile as they do for users.
+    Compilation takes two thirds of the time, and the compiled code is slower. XLA reads its flags
+    only once.
+
+    Workers are separate processes and compile as they do for users.
     """
     if "not framework" in pytestconfig.option.markexpr:
         return
@@ -82,7 +85,7 @@ def _little_optimized(pytestconfig: pytest.Config) -> None:
 
 @pytest.fixture
 def clean() -> Iterator[None]:
-    """Keras' policy and names are as they were; the collector comes by itself."""
+    """Restore Keras' policy and names; garbage is collected automatically."""
     import keras
 
     yield
@@ -92,8 +95,9 @@ def clean() -> Iterator[None]:
 
 @pytest.fixture
 def as_written() -> Iterator[None]:
-    """Steps run as they are written: TensorFlow's optimizer takes seconds for the layers of a
-    model.
+    """Run steps without graph optimization.
+
+    TensorFlow's graph optimizer takes seconds for the layers of a model.
     """
     import tensorflow as tf
 

@@ -1,5 +1,7 @@
-"""Messages between real processes and threads: what arrives, and what is said where nothing does;
-processes behind a server, as on another host: here both are this one, and meet on its loopback.
+"""Messages between real processes and threads, and the errors if nothing arrives.
+
+Processes behind a server represent another host. In these tests both hosts are this machine,
+connected by its loopback.
 """
 
 import contextlib
@@ -36,13 +38,13 @@ def tcp_server(given: dict[str, Any]) -> Iterator[str]:
     serving.start()
     yield f"127.0.0.1:{listening.getsockname()[1]}"
     with closing(listening):
-        listening.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+        listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
     serving.join(PATIENCE)
     assert not serving.is_alive()
 
 
 def served_once(answer: Callable[[socket.socket], object]) -> tuple[str, threading.Thread]:
-    """A server of one connection that does as it likes."""
+    """Serve one connection with the given behaviour."""
     listening = listen(0)
 
     def serve() -> None:
@@ -66,7 +68,7 @@ def test_tcp_carries_whole_messages(pattern: str) -> None:
 
 
 def grpc_server() -> tuple[Any, str]:
-    """A server and its address: another process may take a free port before the server does."""
+    """Start a server and return its address; retry if another process takes the free port first."""
     for _ in range(20):
         with closing(listen(0)) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -154,7 +156,7 @@ def server() -> Iterator[Server]:
 
 
 def elsewhere(address: str) -> dict[str, Any]:
-    """A point half of whose processes are behind the server at an address."""
+    """Return a point with half of its processes behind the server at an address."""
     others = {"addresses": [address], "key": SECRET, "environ": {}}
     platform = {"name": "cpu", "threads": None, "cores": None}
     return point() | {
@@ -198,8 +200,9 @@ def test_who_has_another_key_or_version_gets_nothing(
 
 
 def test_who_does_not_show_the_key_gets_no_process_however_many_there_are(server: Server) -> None:
-    """Two hundred that say nothing, or nonsense: a process that knows the key is let in beside
-    them.
+    """Two hundred connections stay silent or send invalid data.
+
+    A process that knows the key is still admitted.
     """
     host, _, port = server.address.partition(":")
     with contextlib.ExitStack() as open_ones:

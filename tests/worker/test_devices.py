@@ -125,7 +125,7 @@ def check_memory(
 ) -> None:
     """Check the memory of a small point and of a large one.
 
-    Those in `beside` differ from a plain process by no more than two plain processes do.
+    The points in `beside` differ from a plain process by no more than two plain processes do.
     """
     for model, batch in (TINY, LARGE):
         point = {"model": model, "batch_size": batch, "compile": compile_mode}

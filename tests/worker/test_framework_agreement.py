@@ -14,8 +14,8 @@ import pytest
 from tests.worker.families import MODELS, run_module
 
 #: Largest difference of a gradient relative to the variable's largest gradient, and of a loss
-#: relative to itself. float32 has 24 bits, of which a sum of some thousand terms in another order
-#: keeps about 17.
+#: relative to itself. float32 has 24 bits. A sum of about a thousand terms in another order keeps
+#: about 17 of them.
 GRADIENT_TOLERANCE = 2e-5
 LOSS_TOLERANCE = 2e-6
 #: The same of a loss after updates, which accumulate differences. Keras under TensorFlow also

@@ -1,6 +1,7 @@
-"""What is timed is training: models learn a small real task through the worker's own step and hold
-what they learned on examples that they have not seen. (The fully connected one:
-tests/session/test_learning.py.)
+"""The timed step trains: models learn a small real task through the worker's own step.
+
+They must generalize to unseen examples. tests/session/test_learning.py covers the fully connected
+model.
 """
 
 import math
@@ -18,11 +19,11 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from tests.conftest import ROOT
 from tests.worker.families import MODELS
 
-#: English, in small letters: how the first section of the license begins.
+#: English in lower case: the beginning of the license's first section.
 TEXT = " ".join((ROOT / "LICENSE").read_text().lower().split())[300:2000]
 LETTERS = sorted(set(TEXT))
 CODES = np.array([LETTERS.index(letter) for letter in TEXT], dtype="int32")
-#: Codes from here on are not trained with.
+#: Codes from this index on are not used for training.
 SPLIT = 1400
 
 pytestmark = pytest.mark.usefixtures("as_written", "clean")
@@ -37,13 +38,13 @@ def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:
 def fit(
     workload: BuiltModel, inputs: list[Any], targets: list[Any], steps: int, rate: float = 0.003
 ) -> list[float]:
-    """The losses of the first step and the last, of all examples each."""
+    """Return the losses of the first and the last step, each over all examples."""
     keras.utils.set_random_seed(1)
     rule = {"name": "adam", "learning_rate": rate, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
     point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": rule}
     step: Any = TensorFlow().make_step(workload, (inputs, targets), point)
-    # Batches of the host go in as tensors: TensorFlow takes longer over an array that a call of a
-    # function brings.
+    # Host batches are passed as tensors. TensorFlow takes longer to accept an array in a function
+    # call.
     compiled = step.function
     brought = set()
     step.function = lambda *batch: (brought.update(map(tf.is_tensor, batch)), compiled(*batch))[1]
@@ -56,7 +57,7 @@ def fit(
 def test_a_language_model_learns_which_letter_comes_next(
     name: str, steps: int, rate: float
 ) -> None:
-    """Better than the letters' frequencies tell, on the part of the text that it has not read."""
+    """Reach a lower loss on unseen text than the entropy of the letter frequencies."""
     length = 16
     sizes = {"layers": 1, "sequence_length": length, "vocab_size": len(LETTERS)}
     workload = build(MODELS[name] | sizes)
@@ -71,9 +72,7 @@ def test_a_language_model_learns_which_letter_comes_next(
 
 
 def test_a_translation_model_learns_a_cipher() -> None:
-    """Each letter stands for another one: found by attending to the source, in words that it has
-    not read.
-    """
+    """Learn a substitution cipher by attending to the source, and apply it to unseen words."""
     length = 10
     workload = build(
         MODELS["transformer"] | {"sequence_length": length, "vocab_size": len(LETTERS) + 1}
@@ -96,7 +95,7 @@ def test_a_translation_model_learns_a_cipher() -> None:
 
 
 def test_a_convolutional_model_learns_to_read_digits() -> None:
-    """scikit-learn's, 8 x 8 pixels, drawn four times as large; guessing gets a tenth right."""
+    """scikit-learn's digits of 8 x 8 pixels, enlarged four times; guessing is right in a tenth."""
     found = load_digits()
     images = np.repeat(
         (found.images / 8 - 1).astype("float32").repeat(4, 1).repeat(4, 2)[..., None], 3, axis=-1

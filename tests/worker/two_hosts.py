@@ -1,5 +1,6 @@
-"""This machine as two hosts: a server of processes that the points of a command have there, as they
-would elsewhere.
+"""This machine as two hosts.
+
+A server starts a command's processes here as it would on another host.
 """
 
 import os
@@ -25,18 +26,21 @@ def has_ipv6() -> bool:
     return False
 
 
-#: Of the second host, each of which has processes on one core.
+#: Addresses of the second host, whose processes each run on one core.
 ADDRESSES = [
     "127.0.0.1",
     pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
 ]
-#: What makes points on two hosts as short as they can be.
+#: Options that make points on two hosts as short as possible.
 QUICK = [*SHORT, "hosts=2", "platform.threads=1"]
 
 
 @contextmanager
 def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server of processes, and where its first line says that it listens; it ends by itself."""
+    """Start a process server; yield it and the address from its first line.
+
+    The server ends automatically.
+    """
     command = [sys.executable, "-m", "paradnn.worker.host", "--with-stdin", "--host", address]
     options = {
         "stdin": subprocess.PIPE,
@@ -56,6 +60,6 @@ def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[s
 
 @contextmanager
 def second_host(address: str = "127.0.0.1") -> Iterator[dict[str, str]]:
-    """The variables of a command whose points have one more host, which listens on an address."""
+    """Yield the variables of a command whose points use a second host at an address."""
     with host_server(address) as (_, where):
         yield {HOSTS: where, KEY: SECRET}
