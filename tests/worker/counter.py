@@ -16,7 +16,7 @@ PRODUCTS = {*FORWARD, "Conv2DBackpropInput", "Conv2DBackpropFilter"}
 
 
 def counted_flops(graph: Any, forward: bool = False) -> int:
-    """FLOPs of the matrix products and convolutions of a traced graph.
+    """Return the FLOPs of the matrix products and convolutions of a traced graph.
 
     With `forward` only those of the forward pass count.
     """
@@ -41,7 +41,7 @@ def counted_flops(graph: Any, forward: bool = False) -> int:
 
 
 def einsum_flops(operation: Any) -> int:
-    """Two for each turn of the loops over all the letters; none for other operations."""
+    """Return two FLOPs per iteration of the loops over all letters; 0 for other operations."""
     if operation.type != "Einsum":
         return 0
     terms = operation.get_attr("equation").decode().split("->")[0].split(",")
@@ -54,8 +54,9 @@ def einsum_flops(operation: Any) -> int:
 
 
 def product_flops(graph: Any) -> int:
-    """FLOPs of the gradients' products: of a convolution those of the pairs that it multiplies
-    forward.
+    """Return the FLOPs of the gradients' products.
+
+    A convolution's gradient counts the pairs that its forward pass multiplies.
     """
     total = 0
     for operation in needed_operations(graph):
@@ -74,7 +75,7 @@ def product_flops(graph: Any) -> int:
 
 
 def needed_operations(graph: Any) -> set[Any]:
-    """The operations that lead to an output.
+    """Return the operations that lead to an output.
 
     A graph also has gradients that nothing requests and that never run.
     """

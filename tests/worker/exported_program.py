@@ -1,5 +1,6 @@
-"""`python -m tests.worker.exported_program`: it computes what its module does; this process has
-Keras on PyTorch.
+"""`python -m tests.worker.exported_program`: an exported program equals its module.
+
+This process runs Keras on PyTorch.
 """
 
 from pathlib import Path

@@ -91,7 +91,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Protocol of a training step that is measured as briefly as possible.
+#: Protocol of the shortest possible measurement of a training step.
 PROTOCOL: dict[str, Any] = {
     "min_seconds": 0.0,
     "min_blocks": 10,
@@ -122,8 +122,8 @@ def measure(
 
     Args:
         pool: The workers.
-        point: Keys that differ from those of `POINT`, and in `measure` from those of `PROTOCOL`.
-        framework: That of the worker.
+        point: Overrides of `POINT`, and within `measure` of `PROTOCOL`.
+        framework: Framework of the worker.
         seconds: Time limit of the point.
     """
     from paradnn.session.workers import Limits, WorkerKey
@@ -136,7 +136,7 @@ def measure(
 
 
 def run_module(module: str, framework: str, arguments: Sequence[str], folder: Path) -> str:
-    """Run a module of these tests as a separate process. Returns its output.
+    """Run a module of these tests as a separate process and return its output.
 
     Its caches stay in `folder`.
     """

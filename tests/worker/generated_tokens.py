@@ -1,9 +1,10 @@
-"""`python -m tests.worker.generated_tokens FRAMEWORK COMPILE OUT.npz`: tokens with a cache and
-without, same weights.
+"""Generate tokens with a cache and without, using the same weights.
 
-Writes of both the tokens (steps, batch), and the logits (steps, batch, vocab) that chose them.
-Without a cache the whole model reads all tokens so far again for each new one, one operation after
-the other.
+Usage: `python -m tests.worker.generated_tokens FRAMEWORK COMPILE OUT.npz`
+
+For both cases it writes the tokens (steps, batch) and the logits (steps, batch, vocab) that chose
+them. Without a cache, the whole model reads all previous tokens again for each new token, operation
+by operation.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ def point(compile_mode: str, precision: str = "float32") -> dict[str, Any]:
 
 
 def logits_of(framework: Any, step: Any) -> np.ndarray:
-    """One step's, as floats of 32 bits."""
+    """Return the logits of one step as float32."""
     if framework.name == "jax":
         return np.asarray(step.advance())
     if framework.name == "tensorflow":
@@ -39,8 +40,9 @@ def logits_of(framework: Any, step: Any) -> np.ndarray:
 def generated(
     framework: Any, compile_mode: str, model: dict[str, Any] = MODEL
 ) -> dict[str, np.ndarray]:
-    """The prompt is read, then TOKENS steps follow: the last of them is behind the place where the
-    cache ends.
+    """Read the prompt and run TOKENS steps.
+
+    The last step is beyond the end of the cache.
     """
     from keras import ops
 

@@ -1,4 +1,7 @@
-"""Kernels in plain NumPy, by their definitions and in float64; gradients of cells by differences."""
+"""Kernels in plain NumPy by their definitions, in float64.
+
+Gradients of recurrent cells are finite differences.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +30,7 @@ def convolution(
 
 
 def gradient(function: Callable[[Array], float], at: Array, small: float = 1e-6) -> Array:
-    """Central differences of a function of an array, in float64; exact for a linear one."""
+    """Return central differences of a function of an array, in float64; exact for linear functions."""
     found = np.zeros_like(at)
     for index in np.ndindex(at.shape):
         moved = [at.copy(), at.copy()]
@@ -44,8 +47,9 @@ def _sigmoid(values: Array) -> Array:
 def cell(
     name: str, inputs: Array, weights: Array, state: Array, memory: Array | None = None
 ) -> dict[str, Any]:
-    """A layer step by step: its outputs, and what the step before and the gates were at each of
-    them.
+    """Run a layer step by step.
+
+    Returns the outputs, and for each step the previous state and the gates.
     """
     kept: dict[str, list[Array]] = {
         "outputs": [],

@@ -1,9 +1,10 @@
-"""`python -m tests.worker.kernel_results FRAMEWORK COMPILE,... IN.npz OUT.npz`: what kernels make
-of given operands.
+"""Compute the results of kernels for given operands.
+
+Usage: `python -m tests.worker.kernel_results FRAMEWORK COMPILE,... IN.npz OUT.npz`
 
 IN holds `CASE/model`, its options as JSON, and `CASE/0`, `CASE/1` ..., the operands as the kernel
-draws them. OUT has `COMPILE/CASE/0` ..., the results of a compiled step, `COMPILE/CASE/flops`,
-those of the products in its program, or `COMPILE/CASE/error`.
+draws them. OUT has `COMPILE/CASE/0` ..., the results of a compiled step. It also has
+`COMPILE/CASE/flops`, the FLOPs of its program's products, or `COMPILE/CASE/error`.
 """
 
 import json
@@ -16,7 +17,7 @@ from paradnn.worker import frameworks
 
 
 def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
-    """All that one step returns."""
+    """Return all outputs of one step."""
     if framework == "tensorflow":
         found = step.function(*step.arguments)
         return list(found[1:] if compile_mode == "xla" else found)
@@ -29,7 +30,7 @@ def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
 
 
 def forget_products(framework: str) -> None:
-    """PyTorch's are counted for the one point of a process."""
+    """Clear PyTorch's product counts, which assume one point per process."""
     if framework == "torch":
         from paradnn.worker.frameworks.torch import products
 

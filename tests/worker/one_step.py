@@ -16,8 +16,8 @@ from tests.worker.families import BATCH
 from tests.worker.families import MODELS as FAMILIES
 
 RATE = 2.0**12
-#: CNNs with few activations. With fewer of them it is rarer that one is so near to its rectifier's
-#: kink that rounding decides.
+#: CNNs with few activations. Fewer activations make it less likely that rounding moves one across
+#: its rectifier's kink.
 MODELS = {
     name: {**model, "image_size": 32} if "filters" in model else model
     for name, model in FAMILIES.items()
@@ -42,7 +42,10 @@ def point(compile_mode: str, **optimizer: Any) -> dict[str, Any]:
 
 
 def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
-    """Values of the usual initial size. A vector is a bias, or a scale near one."""
+    """Return values of the usual initial size.
+
+    A vector is a bias, or a scale near one.
+    """
     if len(variable.shape) == 1:
         base = 1.0 if variable.name == "gamma" else 0.0
         return (base + 0.1 * generator.standard_normal(variable.shape)).astype("float32")
@@ -51,7 +54,7 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
 
 
 def fresh(framework: Any, model: dict[str, Any]) -> Any:
-    """The workload of a model, with weights drawn by NumPy."""
+    """Return the workload of a model, with weights drawn by NumPy."""
     from paradnn.families import build
 
     with framework.scope():

@@ -1,4 +1,4 @@
-"""Transformers against their published formulas, written out in NumPy."""
+"""Transformers compared with their published formulas, written in NumPy."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("case", ["self", "causal", "memory"])
 def test_attention_is_the_papers_formula(case: str) -> None:
-    """softmax(Q K^T / sqrt(d)) V per head, concatenated and projected.
+    """Return softmax(Q K^T / sqrt(d)) V per head, concatenated and projected.
 
     See Vaswani et al. 2017, section 3.2.
     """
@@ -50,10 +50,10 @@ def test_attention_is_the_papers_formula(case: str) -> None:
 
 
 def rotated(x: np.ndarray) -> np.ndarray:
-    """Rotary positions of x (length, heads, head).
+    """Return the rotary positions of x, of shape (length, heads, head).
 
-    Elements i and i + head / 2 are a complex number, which is rotated by
-    position / 10000^(2 i / head).
+    Elements i and i + head / 2 are a complex number, which is rotated by position / 10000^(2 i /
+    head).
     """
     first, second = np.split(x, 2, axis=-1)
     angles = np.arange(len(x))[:, None] / 10000.0 ** (2 * np.arange(first.shape[-1]) / x.shape[-1])
@@ -62,7 +62,7 @@ def rotated(x: np.ndarray) -> np.ndarray:
 
 
 def swiglu(x: np.ndarray, joint: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """SwiGLU; `joint` makes gates and hidden units."""
+    """Apply SwiGLU; `joint` computes both gates and hidden units."""
     gates, hidden = np.split(x @ joint, 2, axis=-1)
     return (gates / (1 + np.exp(-gates)) * hidden) @ last
 
@@ -94,7 +94,7 @@ def test_llama_is_its_papers_formulas() -> None:
 
 @pytest.mark.parametrize("rows", [2, 9])
 def test_experts_take_the_tokens_that_choose_them(rows: int) -> None:
-    """Against a loop over tokens: each takes the two likeliest of three experts.
+    """Compare with a loop over tokens: each token takes the two likeliest of three experts.
 
     An expert takes tokens in their order until it has `rows`.
     """
@@ -122,7 +122,7 @@ def test_experts_take_the_tokens_that_choose_them(rows: int) -> None:
 
 
 def tokens_and_changed_tokens() -> tuple[np.ndarray, np.ndarray]:
-    """A sequence of 12 tokens, and the same one with another last token."""
+    """Return a sequence of 12 tokens, and the same sequence with a different last token."""
     tokens = np.random.default_rng(1).integers(0, 40, (1, 12))
     changed = tokens.copy()
     changed[0, -1] = (tokens[0, -1] + 1) % 40

@@ -1,5 +1,6 @@
-"""The phase `compile` on real functions of TensorFlow, and steps that wait by reading a number of
-theirs.
+"""The phase `compile` on real TensorFlow functions.
+
+Also covers steps that wait by reading one of their numbers.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
 
 
 class Growing(TensorFlowStep):
-    """Its argument is one longer at each step whose number is in `steps`."""
+    """Step whose argument grows by one element at each step number in `steps`."""
 
     def __init__(self, steps: set[int], compiled: bool = True) -> None:
         def total(values: tf.Tensor) -> tf.Tensor:
@@ -54,7 +55,7 @@ def test_blocks_that_compile_are_not_steady(
     late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
-    # Of these blocks alone there would be no doubt, whatever else the machine does.
+    # The block times alone always look steady, so the result is independent of the machine's noise.
     monkeypatch.setattr(
         "paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0)
     )
@@ -73,7 +74,7 @@ def test_blocks_that_compile_are_not_steady(
 
 
 def operations_of(run: Any, steps: int) -> list[str]:
-    """Names of the operations that TensorFlow runs from Python.
+    """Return the names of the operations that TensorFlow runs from Python.
 
     Calls of compiled functions are not among them.
     """

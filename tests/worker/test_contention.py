@@ -1,4 +1,4 @@
-"""What disturbs a measurement: planted counters, a planted /proc, and the counters of this host."""
+"""Disturbances of a measurement: planted counters, a planted /proc, and this host's counters."""
 
 import os
 import signal
@@ -85,7 +85,10 @@ def test_shares_and_reasons_follow_from_the_counters(
 
 
 def test_turns_add_up_without_the_time_between_them() -> None:
-    """The same two seconds in two turns; in the ten seconds between, others used both cores."""
+    """Split the same two seconds into two turns, ten seconds apart.
+
+    Other processes used both cores between the turns.
+    """
     middle = replace(BEFORE, seconds=11.0, own=6.5, idle=100.5, accounted=302.0, switches=20)
     resumed = replace(middle, seconds=21.0, accounted=322.0)
     end = replace(QUIET, seconds=22.0, accounted=324.0)
@@ -99,7 +102,7 @@ def test_turns_add_up_without_the_time_between_them() -> None:
     ("periods", "reason"), [(1, "other processes took 0.1 of 1 core"), (100, None)]
 )
 def test_rounding_errors_of_periods_add_up_as_their_root(periods: int, reason: str | None) -> None:
-    """Others used 0.06 of one second on one core."""
+    """Other processes used 0.06 of one second on one core."""
     growth = Counters(
         seconds=1.0,
         cores=1,
@@ -122,7 +125,7 @@ def test_a_monitor_that_never_began_reports_nothing() -> None:
     assert ContentionMonitor().stop() is None
 
 
-#: Continues a process once it has stopped.
+#: Resumes a process once it has stopped.
 CONTINUE = """
 import psutil, sys, time
 stopped = psutil.Process(int(sys.argv[1]))
@@ -187,7 +190,7 @@ def test_throttling_is_counted_by_version_1_of_control_groups(tmp_path: Path) ->
         },
     )
 
-    assert read_counters(tmp_path).throttled == 2.5  # from nanoseconds
+    assert read_counters(tmp_path).throttled == 2.5  # converted from nanoseconds
 
 
 @pytest.mark.skipif(
@@ -198,7 +201,7 @@ def test_descendants_belong_to_the_point() -> None:
 
 
 def _observe_child_and_grandchild() -> None:
-    """Compares their processor time with that of wait4 after they have ended."""
+    """Compare the processes' CPU time with that of wait4 after they have ended."""
     before = read_counters()
     reading, writing = os.pipe()
     child = os.fork()
@@ -225,7 +228,7 @@ def _observe_child_and_grandchild() -> None:
 
 
 class PlantedMonitor(ContentionMonitor):
-    """Reports one planted foreign share per measurement."""
+    """Meter that reports one planted foreign share per measurement."""
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         super().__init__()

@@ -91,7 +91,7 @@ def test_an_engine_without_a_profiler_has_a_reason() -> None:
     profile = profile_steps(step._engine, step, 0.01, keep_trace=False)
     assert isinstance(profile, NoProfile)
     assert "takes no profiler" in profile.unavailable
-    step.run(1)  # the step still works
+    step.run(1)  # the step must still work
 
 
 @pytest.mark.framework
@@ -184,7 +184,7 @@ def test_outputs_that_differ_too_much_are_no_measurement(
 
 
 def test_the_description_of_an_interpreter_needs_no_package() -> None:
-    """The module's source is run in interpreters that lack this project."""
+    """Run the module's source in interpreters that lack this project."""
     tree = ast.parse(Path(ROOT / "paradnn/core/versions.py").read_text())
     names = {
         name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
@@ -241,7 +241,10 @@ def test_an_operation_that_an_engine_lacks_is_named(engine: str) -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_loop_is_quantized_or_unavailable(engine: str) -> None:
-    """LiteRT's converter would crash. OpenVINO's first lines name a place in its source."""
+    """LiteRT's converter would crash.
+
+    OpenVINO's first lines name a place in its source.
+    """
     step = step_of(engine, "gru", precision="int8")
     if engine == "onnxruntime":
         step.run(1)
@@ -255,7 +258,7 @@ def test_a_loop_is_quantized_or_unavailable(engine: str) -> None:
         step.run(1)
 
 
-#: Packages that a machine with only an engine lacks.
+#: Packages that are missing on a machine with only an engine.
 MISSING = (
     "tensorflow",
     "keras",

@@ -139,7 +139,7 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
     )
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ()
     said = subprocess.check_output([sys.executable, "-c", code, framework], env=environ, text=True)
-    # Keras itself imports JAX where that is installed.
+    # Keras itself imports JAX if it is installed.
     assert said.strip() == {"jax": "['jax']", "torch": "['jax', 'torch']"}[framework]
 
 
@@ -147,7 +147,7 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
 def test_without_protobuf_it_measures(
     framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX's trace cannot be read there, PyTorch's can."""
+    """In this setup JAX's trace cannot be read, but PyTorch's can."""
     monkeypatch.setenv("PYTHONPATH", str(without_protobuf))
     with WorkerPool() as workers:
         result = measure(
@@ -181,11 +181,14 @@ def test_one_step_compiles_and_the_next_does_not(
 
 
 def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
-    """A recurrent model is compiled again in its second step: the phase goes on, the note says why."""
+    """A recurrent model compiles again in its second step, which extends the phase.
+
+    The note gives the reason.
+    """
     plain = measure(pool, "torch", "fc").answer.measurement.compilation
     assert plain.programs[-1] == 0
     assert plain.note == "torch.compile: 2 graphs, 0 graph breaks, 0 recompilations"
-    # Nothing comes from a cache: the next point takes as long.
+    # The cache is unused, so the next point takes the same time.
     again = measure(pool, "torch", "fc").answer.measurement
     assert again.product_types == {"float32": 1.0}
     short = MODELS["lstm"] | {"layers": 1, "sequence_length": 4}
@@ -201,7 +204,7 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
 
 
 def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_path: Path) -> None:
-    """Probes take ten seconds of a C++ compiler: they are in the folder that all points share."""
+    """Probes take ten seconds of a C++ compiler, so all points share the folder that caches them."""
     code = (
         "import os, torch; from paradnn.worker.frameworks.torch import _compiled;"
         "_compiled(torch.sin, 'graph', torch.device('cpu'), 'default')(torch.ones(64));"

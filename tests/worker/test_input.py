@@ -74,7 +74,7 @@ def encoded_picture(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Thirty pictures of three classes in sub-folders, with one color per class; some are PNG."""
+    """Write thirty pictures of three classes to sub-folders; one color per class, some are PNG."""
     root = tmp_path / "set"
     for label, color in enumerate(COLORS):
         class_folder = root / f"class-{label}"
@@ -140,7 +140,7 @@ def write_cut_record(path: Path) -> None:
 def test_labels_are_those_of_the_set(
     folder: Path, tmp_path: Path, kind: str, cache: str, augment: bool
 ) -> None:
-    """The set is pictures in sub-folders, or records such as ImageNet's."""
+    """The data set is pictures in sub-folders, or records such as ImageNet's."""
     path = folder if kind == "folders" else records(tmp_path / "records")
     source = feed(point(path=str(path), cache=cache, augment=augment))
     seen = set()
@@ -180,7 +180,7 @@ def unnormalized(pictures: np.ndarray) -> np.ndarray:
 
 
 def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
-    """Red rises to the right and green downwards, so a picture shows where its window was."""
+    """Red rises to the right and green downwards, so a picture shows the position of its window."""
     ramp = np.zeros((200, 300, 3), np.uint8)
     ramp[..., 0] = np.linspace(0, 255, 300)[None, :]
     ramp[..., 1] = np.linspace(0, 255, 200)[:, None]

@@ -1,4 +1,4 @@
-"""Results of kernels in each framework against NumPy.
+"""Results of kernels in each framework compared with NumPy.
 
 `make test-frameworks` includes JAX and PyTorch.
 """
@@ -46,7 +46,7 @@ CELL_WEIGHTS = {"vanilla": normal(3, 3), "lstm": normal(3, 12), "gru": normal(3,
 
 
 def arguments(name: str) -> list[np.ndarray]:
-    """Inputs, weights, first state, and of LSTM first memory."""
+    """Return inputs, weights and the first state, and for LSTM the first memory."""
     memory = [STATES["memory"]] if name == "lstm" else []
     return [STATES["inputs"], CELL_WEIGHTS[name], STATES["state"], *memory]
 
@@ -66,7 +66,7 @@ def backward_operands(name: str) -> list[np.ndarray]:
 
 
 def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
-    """Options of each kernel, and its operands as it draws them."""
+    """Return options of each kernel, and its operands as the kernel draws them."""
     found: dict[str, tuple[dict[str, Any], list[np.ndarray]]] = {}
     for a in (False, True):
         for b in (False, True):
@@ -122,8 +122,9 @@ CASES = cases()
 def answers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Values]:
-    """A framework, and its results of all cases in all compile modes, computed in a process of its
-    own.
+    """Return a framework and its results of all cases in all compile modes.
+
+    A separate process computes them.
     """
     folder = tmp_path_factory.mktemp(request.param)
     given: dict[str, Any] = {}
@@ -145,10 +146,10 @@ def answers(
 
 
 def each(answers: tuple[str, Values], case: str) -> list[tuple[str, list[np.ndarray]]]:
-    """Results of a case by compile mode.
+    """Return the results of a case by compile mode.
 
-    TensorFlow's own convolutions on a CPU have channels last, XLA's both; XLA has no sparse product
-    of TensorFlow's.
+    On a CPU, TensorFlow's own convolutions support only channels last, and XLA's support both
+    layouts. XLA does not support TensorFlow's sparse product.
     """
     name, values = answers
     found = []
@@ -256,6 +257,6 @@ def test_the_program_that_runs_has_the_whole_product_in_it(
     counted = {mode: float(values[f"{mode}/{case}/flops"]) for mode in MODES[name].split(",")}
     stated = {mode: count for mode, count in counted.items() if count}
     assert stated, f"{name} states the FLOPs of no compile mode"
-    # XLA leaves out what padding would give of the input's gradient.
+    # XLA omits the padding's share of the input's gradient.
     least = 0.8 * flops if "backward_input" in case else flops
     assert all(least <= count <= flops for count in stated.values()), (stated, flops)

@@ -1,4 +1,4 @@
-"""PyTorch's trace: a planted one with times and costs that are known by hand."""
+"""PyTorch's trace: a planted trace with times and costs that are known by hand."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from paradnn.worker.profile.kineto import FILE, aten_cost, read_kineto
 from paradnn.worker.profile.run import make_profile
 from paradnn.worker.profile.shapes import Cost
 
-#: Microseconds since some boot, as large as they are in practice.
+#: Microseconds since an arbitrary boot, as large as in practice.
 BEGIN = 4_393_164_472_468.0
 
 
@@ -60,9 +60,7 @@ F = "float"
 CALLS = [
     call("aten::matmul", 0, 40, 1, [[8, 5], [5, 3]], [F, F], ["", ""]),
     call("aten::mm", 10, 30, 2, [[8, 5], [5, 3]], [F, F], ["", ""]),
-    call(
-        "aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [F, F], ["", ""]
-    ),  # within the product: part of it
+    call("aten::copy_", 15, 5, 3, [[8, 5], [8, 5]], [F, F], ["", ""]),  # a part within the product
     call("aten::add", 50, 20, 4, [[8, 3], [3], []], [F, F, "Scalar"], ["", "", "1"]),
 ]
 
@@ -107,7 +105,7 @@ def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
 
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
-    """All kernels of a call are one execution of it; a kernel without a call has its own name."""
+    """All kernels of a call are one execution of it; a kernel without a call keeps its own name."""
     kernels = [
         kernel("transform", 20, 5, 3),
         kernel("void gemm<float>(int)", 25, 30, 2),
@@ -158,8 +156,9 @@ def test_costs_of_calls_by_hand() -> None:
 
 
 def test_convolutions_by_hand() -> None:
-    """69 pixels, a kernel of 7 and a stride of 2 leave 32; the backward pass computes what its mask
-    asks for.
+    """69 pixels, a kernel of 7 and a stride of 2 leave 32 pixels.
+
+    The backward pass computes the gradients that its mask requests.
     """
     kinds = [F, F, "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"]
     values = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]

@@ -1,4 +1,4 @@
-"""Training to a target with a model of plain NumPy: its sets, its epochs and its checkpoints."""
+"""Training to a target with a plain NumPy model: its data sets, epochs and checkpoints."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ CLASSES = 4
 
 
 class Softmax:
-    """Softmax regression by gradient descent, as a step."""
+    """A step of softmax regression by gradient descent."""
 
     def __init__(self, rate: float = 0.5) -> None:
         self.weights = np.zeros((FEATURES, CLASSES))

@@ -248,7 +248,7 @@ def test_a_long_series_is_widened_like_the_mean_of_an_ar1(rho: float) -> None:
 
 @pytest.mark.parametrize("n", [8, 25, 120])
 def test_a_short_series_is_not_widened_too_little(n: int) -> None:
-    """A short series underestimates its correlation; the median estimate makes up for that."""
+    """A short series underestimates its correlation; the median estimate compensates for that."""
     rho = 0.6
     factors = [widening(ar1_block_times(n, rho, seed)) for seed in range(100)]
 

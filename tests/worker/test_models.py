@@ -1,5 +1,7 @@
-"""Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory
-of real steps; tokens from a cache against those of the whole model.
+"""Models and their analytic costs, compared with three references.
+
+These are Keras' counts, TensorFlow's FLOP counter and the memory of real steps. Tokens generated
+with a cache are compared with those of the whole model.
 """
 
 import math
@@ -64,8 +66,9 @@ def label(model: dict[str, Any]) -> str:
 
 
 def unrolled(model: dict[str, Any]) -> Any:
-    """The model, its recurrent layers unrolled: the profiler does not multiply a loop's body by its
-    trips.
+    """Return the model with unrolled recurrent layers.
+
+    The profiler does not multiply a loop's body by the number of iterations.
     """
 
     def unroll(layer: Any) -> Any:
@@ -113,7 +116,7 @@ def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(
 
 
 ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
-#: Every kind of layer in each precision: a group of blocks has those of four.
+#: Every kind of layer in each precision. A group of blocks contains the layers of four blocks.
 PRECISE = [
     *((model, "bfloat16") for model in (MODELS["residual"] | SMALL_CNN, SHORT["gru"])),
     *(
@@ -153,7 +156,7 @@ def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: s
 
 
 def test_a_training_step_is_a_hand_written_one() -> None:
-    """One SGD step of a two-layer network against the same in plain NumPy."""
+    """Compare one SGD step of a two-layer network with plain NumPy."""
     workload = build(FC | {"layers": 1, "nodes": 5, "input_size": 3, "output_size": 4})
     (x,), (y,) = synthetic_batch(workload, 6, 1)
     w0, b0, w1, b1 = (v.numpy() for v in workload.model.trainable_variables)
@@ -177,7 +180,10 @@ def test_a_training_step_is_a_hand_written_one() -> None:
 
 
 def test_adam_is_that_of_its_paper() -> None:
-    """Kingma and Ba 2015, algorithm 1 in the order of section 2's last paragraph, in NumPy."""
+    """Compare with Kingma and Ba 2015, algorithm 1 in NumPy.
+
+    The order of operations is that of section 2's last paragraph.
+    """
     settings = {
         "name": "adam",
         "learning_rate": 0.1,
@@ -224,8 +230,9 @@ LARGE = [
 def test_the_memory_bound_is_below_it(
     pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
 ) -> None:
-    """Between a batch and twice the batch what the framework, compiler and weights take does not
-    count.
+    """Compare a batch with twice the batch.
+
+    The difference cancels the memory of the framework, the compiler and the weights.
     """
     peaks = []
     bounds = []
@@ -242,14 +249,14 @@ def test_the_memory_bound_is_below_it(
     bound = bounds[1] - bounds[0]
     if model["name"] in ("fc", "bottleneck"):
         assert bound > 80e6  # far above a page
-        # The smaller batch may have had an arena more: a fifth was seen.
+        # The smaller batch may have had one arena more; a ratio of a fifth was observed.
         assert measured / 5 < bound < 1.25 * measured
     else:
         assert bound < measured
 
 
 def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss that XLA has no kernel for."""
+    """Return a loss for which XLA has no kernel."""
 
     def broken(model: dict[str, Any]) -> BuiltModel:
         workload = build(model)
@@ -305,7 +312,8 @@ def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
         assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots
 
 
-#: Largest difference of a logit, whose sizes are up to some ten: sums of float32 in another order.
+#: Largest difference of a logit, caused by sums of float32 in another order. Logits are up to about
+#: ten.
 GENERATED_TOLERANCE = 1e-4
 
 
@@ -318,7 +326,7 @@ def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str,
     np.testing.assert_allclose(
         found["cached/logits"], found["whole/logits"], atol=GENERATED_TOLERANCE
     )
-    # Tokens that were all the same would show little.
+    # Identical tokens would be a weak test.
     assert len(set(found["cached/tokens"].ravel().tolist())) >= 5
     assert np.abs(found["whole/logits"]).max() > 1
 

@@ -1,4 +1,4 @@
-"""ONNX files: which inputs and outputs can be measured, parameters, calibration and FLOPs."""
+"""ONNX files: measurable inputs and outputs, parameters, calibration and FLOPs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def saved(
     ir_version: int = 9,
     opset: int = 18,
 ) -> Path:
-    """A file in `path` with this graph; its output is "y" unless `outputs` says otherwise."""
+    """Save a file in `path` with this graph; its output is "y" unless `outputs` overrides it."""
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -125,7 +125,7 @@ def test_an_input_that_cannot_be_drawn_is_named(
 
 
 def test_a_sequence_of_maps_is_named(tmp_path: Path) -> None:
-    """Classifiers of scikit-learn end in one."""
+    """Classifiers of scikit-learn end in a sequence of maps."""
     element = helper.make_map_type_proto(
         TensorProto.INT64, helper.make_tensor_type_proto(FLOAT, [])
     )
@@ -169,7 +169,7 @@ def test_weights_are_parameters_and_no_inputs(lists_weights: bool, tmp_path: Pat
 
 
 def parameters(workload: Any) -> tuple[int, int]:
-    """Trainable weights and moving statistics."""
+    """Trainable weights and moving statistics are separate."""
     model = workload.model
     [trainable] = model.trainable_variables
     [fixed] = model.non_trainable_variables
@@ -306,7 +306,7 @@ def test_another_batch_than_the_fixed_one_is_unavailable(tmp_path: Path) -> None
 
 
 def test_what_fails_on_these_inputs_is_unavailable(tmp_path: Path) -> None:
-    """The sizes of the parts are drawn, and never add up."""
+    """The sizes of the parts are random and never add up."""
     node = helper.make_node("Split", ["x", "s"], ["y", "z"], axis=1)
     inputs = [tensor("x", 2, 4), tensor("s", 2, kind=TensorProto.INT64)]
     file = saved(tmp_path, [node], inputs=inputs)

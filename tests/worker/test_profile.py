@@ -1,5 +1,6 @@
-"""The operation breakdown: its parts against hand counts, the whole against TensorFlow's counter
-and analytic costs.
+"""The operation breakdown: its parts compared with hand counts.
+
+Its totals are compared with TensorFlow's counter and analytic costs.
 """
 
 import functools
@@ -26,22 +27,24 @@ from paradnn.worker.step import POLICIES, product_flops, synthetic_batch
 from tests.worker.families import BATCH, RMSPROP
 from tests.worker.families import MODELS as FAMILIES
 
-#: A layer of those whose second is like the first: XLA compiles each for seconds.
+#: Models with a single layer if further layers are similar, since XLA compiles each for seconds.
 MODELS = {
     name: model | ({"layers": 1} if name in ("lstm", "gpt") else {})
     for name, model in FAMILIES.items()
 }
-#: Their products are counted as they run: only a compiler's fourth channel of an image is more.
+#: Families whose products are counted as they run. The only excess is a fourth image channel that a
+#: compiler adds.
 ATTENTION = {"gpt"}
-#: Whose costs TensorFlow's own counter confirms to the last product (tests/worker/test_models.py,
+#: Combinations whose costs TensorFlow's own counter confirms exactly (tests/worker/test_models.py,
 #: test_real_models.py).
 EXACT = {("graph", "residual"), ("graph", "gpt")}
 
 
 @functools.cache
 def profile(family: str, compile: str, precision: str = "float32", before: int = 2) -> Any:
-    """The tables of a real step, which ran so often before, and its traced function; each made once
-    for all tests.
+    """Return the tables of a real step after `before` earlier steps, and its traced function.
+
+    Each is computed once for all tests.
     """
     keras.config.set_dtype_policy(POLICIES[precision])
     framework = TensorFlow()
@@ -59,7 +62,7 @@ def folder(clean: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-#: Loops, convolutions and attention by either; of a product each precision.
+#: Loops, convolutions and attention in either mode, and a product in each precision.
 TABLES = [(family, "graph", "float32") for family in ("fc", "residual", "lstm", "gpt")]
 TABLES += [(family, "xla", "float32") for family in ("fc", "gru", "gpt")]
 TABLES += [("fc", "graph", "bfloat16"), ("fc", "graph", "float16"), ("fc", "xla", "bfloat16")]
@@ -68,13 +71,13 @@ TABLES += [pytest.param("residual", "xla", "float32", marks=pytest.mark.long)]
 
 @pytest.mark.parametrize(("family", "compile", "precision"), TABLES)
 def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precision: str) -> None:
-    """And the program says without a profile what one sees."""
+    """Product FLOPs and types from the program alone also agree with the profile."""
     found, step = profile(family, compile, precision)
     costs = make_model(MODELS[family]).costs(
         batch_size=BATCH, precision=precision, mode="train", optimizer="rmsprop"
     )
-    # A compiler pads three channels to four, and a recurrence's first product is with zeros:
-    # docs/reference/metrics.md.
+    # A compiler pads three channels to four, and a recurrence's first product is with zeros
+    # (docs/reference/metrics.md).
     if (compile, family) in EXACT:
         tolerance = 0.01
     elif family in ATTENTION:
@@ -101,7 +104,7 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str, precisi
 
 
 def test_fields_are_those_of_the_public_formats() -> None:
-    """Against the classes that this TensorFlow happens to ship."""
+    """Compare with the classes that the installed TensorFlow contains."""
     from tensorflow.compiler.xla import xla_data_pb2
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -118,7 +121,10 @@ def test_fields_are_those_of_the_public_formats() -> None:
 
 
 def test_time_is_divided_among_what_runs() -> None:
-    """Two threads for ten seconds: a loop around two operations, and operations on the other one."""
+    """Return ten seconds of two threads.
+
+    One runs a loop around two operations, the other runs operations.
+    """
     events = [
         Event("one", "loop", "While", 0.0, 6.0),
         Event("one", "a", "MatMul", 1.0, 3.0),
@@ -129,8 +135,8 @@ def test_time_is_divided_among_what_runs() -> None:
     ]
     usage, idle = attribute(events, 0.0, 10.0)
     explained = {name: used.wall_seconds for (name, _), used in usage.items()}
-    # a alone 1..2 and with c 2..3, alone 7..8; b with c 3..4; the loop alone 0..1 and 5..6, with c
-    # 4..5.
+    # a runs alone 1..2 and with c 2..3, and alone 7..8. b runs with c 3..4. The loop runs alone
+    # 0..1 and 5..6, and with c 4..5.
     assert explained == pytest.approx({"loop": 2.5, "a": 2.5, "b": 0.5, "c": 1.5})
     assert {name: used.self_seconds for (name, _), used in usage.items()} == {
         "loop": 3,
@@ -151,8 +157,9 @@ def test_time_is_divided_among_what_runs() -> None:
 def planted_device(
     name: str, line: str, events: list[tuple[str, dict[str, Any], dict[str, Any]]]
 ) -> Any:
-    """A plane laid out as the profilers of GPUs and TPUs do: one event a millisecond, half a
-    millisecond long.
+    """Return a plane in the layout of GPU and TPU profilers.
+
+    It has one event per millisecond, half a millisecond long.
     """
     plane = protos.XSpace().planes.add(name=name)
     lane = plane.lines.add(name=line, timestamp_ns=1_000_000)
@@ -252,7 +259,7 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("130000000\n")
     (tmp_path / "intel-rapl:2" / "energy_uj").write_text(
         "900000000\n"
-    )  # the whole board: the packages once more
+    )  # the whole board, which contains the packages
     joules = meter.joules()
     assert math.isclose(joules, 150 + 30)
     none = open_energy_meter("cpu", 0, tmp_path / "nowhere")
@@ -268,7 +275,10 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
 def test_energy_is_of_the_board_that_the_framework_sees(
     given: str | None, board: Any, monkeypatch: Any
 ) -> None:
-    """The second of those that are given; NVML, which sees all boards of the host, is planted."""
+    """Use the second of the given boards.
+
+    NVML, which sees all boards of the host, is planted.
+    """
     asked: list[Any] = []
     planted = {"nvmlInit": lambda: None, "nvmlDeviceGetTotalEnergyConsumption": lambda _: 0}
     planted |= dict.fromkeys(
@@ -284,8 +294,9 @@ def test_energy_is_of_the_board_that_the_framework_sees(
 
 
 def test_kernels_of_one_launch_are_one_execution() -> None:
-    """A product that is split and summed runs two kernels; the same kernel again is the next
-    product.
+    """A product that is split and summed runs two kernels.
+
+    The same kernel again belongs to the next product.
     """
     stats = {"hlo_op": "while.2::dot.1", "hlo_module": "step.7"}
     kernels = [

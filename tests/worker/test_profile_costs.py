@@ -1,4 +1,4 @@
-"""FLOPs and bytes of operations: shapes, graphs and compiled programs against hand counts."""
+"""FLOPs and bytes of operations: shapes, graphs and compiled programs compared with hand counts."""
 
 import math
 from pathlib import Path
@@ -22,8 +22,9 @@ from paradnn.worker.profile.trace import read_trace
 def test_holes_of_dilation_are_no_work(
     size: int, stride: int, padding: int, outputs: int, dilation: int
 ) -> None:
-    """Against the positions themselves: every `dilation`-th place holds a number, on and on beyond
-    the edges.
+    """Compare with the positions themselves.
+
+    Every `dilation`-th position holds a number, also beyond the edges.
     """
     places = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
     assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(
@@ -32,14 +33,14 @@ def test_holes_of_dilation_are_no_work(
 
 
 def _other(a: tf.Tensor, b: tf.Tensor, flag: tf.Tensor) -> tf.Tensor:
-    """Two branches whose products have the same name."""
+    """Return two branches whose products have the same name."""
     return tf.cond(
         flag > 0, lambda: tf.reduce_sum(tf.matmul(a, b)), lambda: tf.reduce_sum(tf.matmul(b, a))
     )
 
 
 def _called(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Two functions whose products have the same name."""
+    """Return two functions whose products have the same name."""
     first, second = (tf.function(lambda x, y: tf.matmul(x, y, name="product")) for _ in range(2))
     return first(a, b), second(b, a)
 
@@ -98,7 +99,7 @@ def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
 def test_groups_of_the_batch_are_counted_once() -> None:
     """The gradient of a depthwise filter has the products of the forward pass.
 
-    The program is that before the compiler rewrites it.
+    The program is the one before the compiler rewrites it.
     """
 
     @tf.function(jit_compile=True)
@@ -121,7 +122,7 @@ def test_groups_of_the_batch_are_counted_once() -> None:
 
 
 def _products(module: Any) -> float:
-    """Product FLOPs of a module's convolutions."""
+    """Return the product FLOPs of a module's convolutions."""
     costs = HloCosts([module])
     found = [
         i.name for c in module.computations for i in c.instructions if i.opcode == "convolution"
@@ -130,7 +131,7 @@ def _products(module: Any) -> float:
 
 
 def test_a_fusion_moves_its_inputs_and_outputs_and_computes_what_is_within() -> None:
-    """Four elementwise operations in one: 4 FLOPs, one read and one write an element."""
+    """Four elementwise operations fused into one: 4 FLOPs, one read and one write per element."""
 
     @tf.function(jit_compile=True)
     def chain(x: tf.Tensor) -> tf.Tensor:
@@ -156,8 +157,9 @@ def _module(function: Any, *arguments: Any) -> Any:
 
 
 def test_fused_attention_on_a_gpu_counts_its_products() -> None:
-    """cuDNN's calls in a compiled program, by hand: 2 x 8 queries, 16 keys, 4 heads of 32; four
-    products backward.
+    """Count cuDNN's calls in a compiled program by hand.
+
+    There are 2 x 8 queries, 16 keys and 4 heads of 32. The backward pass has four products.
     """
     module = protos.HloProto().hlo_module
     module.name = "step"
@@ -179,7 +181,7 @@ def test_fused_attention_on_a_gpu_counts_its_products() -> None:
 
 
 def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
-    """oneDNN's kernel on some processors: `WithBias` is no operation of the graph."""
+    """oneDNN's kernel on some processors: `WithBias` is not an operation of the graph."""
     with tf.Graph().as_default() as graph:
         image = tf.ones([8, 32, 32, 3])
         gradient = tf.ones([8, 4, 4, 32])
@@ -220,8 +222,9 @@ def test_what_has_no_known_size_has_no_known_cost() -> None:
 
 
 def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
-    """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for
-    each.
+    """Image and kernel change places.
+
+    Of 9 pairs of positions for each of 4 outputs, 4 remain.
     """
     convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
     module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))

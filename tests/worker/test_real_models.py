@@ -1,4 +1,4 @@
-"""Models of images and their costs against Keras' graph, TensorFlow's counter and real steps."""
+"""Image models and their costs, compared with Keras' graph, TensorFlow's counter and real steps."""
 
 import math
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class Graph:
                 self.readers.setdefault(id(tensor), []).append(operation)
 
     def sources(self, tensor: Any) -> list[Any]:
-        """The stored tensors that a product reads for `tensor`."""
+        """Return the stored tensors that a product reads for `tensor`."""
         operation, inputs, _ = self.calls.get(id(tensor), (None, [], None))
         fused = rectifies(operation) and isinstance(self.calls[id(inputs[0])][0], PRODUCTS)
         if isinstance(operation, VIEWS) or fused:
@@ -63,8 +63,9 @@ class Graph:
         return [tensor]
 
     def makers(self, tensor: Any) -> list[Any]:
-        """The stored tensors that a rectifier reads: normalisation and addition happen where it
-        reads, and channels of zeros are never stored.
+        """Return the stored tensors that a rectifier reads.
+
+        Normalization and addition happen during that read, and channels of zeros are never stored.
         """
         operation, inputs, _ = self.calls[id(tensor)]
         if isinstance(operation, (layers.BatchNormalization, layers.Add, Pad, *VIEWS)):
@@ -86,7 +87,7 @@ def elements(tensors: list[Any]) -> int:
 def test_parameters_and_activations_are_those_of_keras_layers(
     workloads: dict[str, BuiltModel], name: str
 ) -> None:
-    """Against the graph of the built model: reads and writes of a forward pass, and kept tensors."""
+    """Compare with the built model's graph: reads and writes of a forward pass, and kept tensors."""
     built = workloads[name].model
     costs = make_model(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
@@ -112,7 +113,7 @@ def test_parameters_and_activations_are_those_of_keras_layers(
         elif isinstance(operation, layers.Add) and not any(
             map(rectifies, graph.readers[id(output)])
         ):
-            read += elements(graph.sources(inputs[1]))  # where the other one is made
+            read += elements(graph.sources(inputs[1]))  # where the other branch is computed
     inference = make_model(IMAGES[name]).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
     batch = elements(built.inputs) + sum(math.prod(spec.shape) for spec in workloads[name].targets)
@@ -123,9 +124,7 @@ def test_parameters_and_activations_are_those_of_keras_layers(
 def test_flops_are_those_of_tensorflows_counter(
     workloads: dict[str, BuiltModel], name: str
 ) -> None:
-    """Of the forward pass; of the whole step too, but for those whose gradients take longest to
-    trace.
-    """
+    """Compare the forward pass, and the whole step unless its gradients take too long to trace."""
     workload = workloads[name]
     costs = make_model(IMAGES[name]).costs(**STEP)
     inputs, targets = (
@@ -165,7 +164,7 @@ def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) 
         layer for layer in workload.model.layers if isinstance(layer, (layers.Dense, layers.Conv2D))
     ]
     assert {layer.compute_dtype for layer in kernels} == {precision}
-    if name == "mobilenet":  # of the others a step is slow to begin
+    if name == "mobilenet":  # the first step of the others is slow
         settings = {
             "mode": "train",
             "compile": "eager",
@@ -177,8 +176,9 @@ def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) 
 
 
 def test_the_detection_loss_is_the_papers() -> None:
-    """Against equations 5 of the focal loss and 3 of Fast R-CNN's smooth L1, written out one anchor
-    after the other.
+    """Compare with equation 5 of the focal loss and equation 3 of Fast R-CNN's smooth L1.
+
+    The reference loops over the anchors.
     """
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (2, 5, 3)).astype("float32")

@@ -1,4 +1,7 @@
-"""Serving on a planted clock, its statistics against SciPy, and counts against MLPerf's LoadGen."""
+"""Serving on a planted clock.
+
+Statistics are compared with SciPy, and query counts with MLPerf's LoadGen.
+"""
 
 import math
 import re
@@ -40,7 +43,7 @@ class Clock:
 
 
 class Schedule:
-    """Queries at given times, as a generator that is never late issues them."""
+    """Queries at given times, issued by a generator that is never late."""
 
     def __init__(self, clock: Clock, times: Sequence[int]) -> None:
         self._clock = clock
@@ -307,7 +310,7 @@ def test_a_probe_ends_as_soon_as_it_is_certain() -> None:
 
 
 def test_probes_seldom_err_however_often_they_look() -> None:
-    """1.2% of all queries are late, where 1% is allowed: at most 1% of probes may pass."""
+    """1.2% of all queries are late, and 1% is allowed: at most 1% of probes may pass."""
     random = np.random.default_rng(2)
     verdicts = [
         probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist())[0]

@@ -1,4 +1,4 @@
-"""FLOPs of PyTorch's products, of calls and of compiled graphs, against arithmetic."""
+"""FLOPs of PyTorch's products, of calls and of compiled graphs, compared with arithmetic."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def eager_flops(function: Callable[[], Any]) -> float:
 
 
 def training_flops(module: Callable[..., Any], example: Any) -> float:
-    """FLOPs of the forward and the backward pass, with the gradient of the input."""
+    """Return the FLOPs of the forward and the backward pass, with the gradient of the input."""
     inputs = example.clone().requires_grad_()
 
     def step() -> None:
@@ -131,7 +131,7 @@ def test_calls(function: Callable[[], Any], flops: int) -> None:
 
 @pytest.mark.parametrize(("function", "flops"), FORWARD)
 def test_calls_in_inference_mode(function: Callable[[], Any], flops: int) -> None:
-    """PyTorch chooses other kernels where no gradient is needed, such as a whole LSTM."""
+    """If no gradient is needed, PyTorch chooses other kernels, such as a whole LSTM."""
     with torch.inference_mode():
         assert eager_flops(function) == flops
 
@@ -200,7 +200,7 @@ def test_a_scan_counts_every_iteration() -> None:
 
 
 class _ReferenceGraph(torch.nn.Module):
-    """A convolution, then attention over its places."""
+    """A convolution followed by attention over its positions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Users' Keras models and PyTorch modules: which inputs and outputs can be measured."""
+"""Users' Keras models and PyTorch modules: measurable inputs and outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ def dense_model(**settings: Any) -> keras.Model:
 
 
 class Constant(keras.layers.Layer):  # type: ignore[misc]
-    """Hands on its first input."""
+    """Layer that returns its first input."""
 
     def call(self, inputs: Any) -> Any:
         return inputs[0]
 
 
 class Mean(keras.layers.Layer):  # type: ignore[misc]
-    """The mean of everything, a scalar."""
+    """Layer that returns the mean of all values, a scalar."""
 
     def call(self, inputs: Any) -> Any:
         return keras.ops.mean(inputs)

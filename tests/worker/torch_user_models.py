@@ -19,7 +19,7 @@ def main() -> None:
     from paradnn.families.parts.user_model import user_workload
 
     class Returning(torch.nn.Module):
-        """A linear layer, and what a function makes of its output."""
+        """A linear layer, followed by a function of its output."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             super().__init__()
@@ -49,7 +49,7 @@ def main() -> None:
     assert plain.targets[0].high == 3
 
     class Selecting(torch.nn.Module):
-        """Takes int64 indices only."""
+        """Module that accepts int64 indices only."""
 
         def forward(self, indices: Any) -> Any:
             return torch.nn.functional.one_hot(indices, 7).float()
