@@ -1,4 +1,4 @@
-"""The imports between the packages of this project, and the picture of them in the documentation.
+"""The imports between the packages of this project, and their diagram in the documentation.
 
 `python -m tests.structure` draws docs/images/architecture.svg. It shows every package of `paradnn`,
 the commands at its top level, and the other packages, each with the first sentence of its
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "architecture.svg"
-#: The name in the picture of the modules at the top level of `paradnn`.
+#: The diagram's name for the modules at the top level of `paradnn`.
 COMMANDS = "commands"
 PACKAGES = ("paradnn", "analysis", "hydra_plugins", "benchmarks")
 
@@ -25,17 +25,17 @@ def _module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-#: The files of all modules by dotted name.
+#: File of each module by dotted name.
 MODULES = {
     _module_name(path): path
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
-#: The packages that each package imports.
+#: Imported packages of each package.
 Dependencies = dict[str, set[str]]
 
-# Sizes in the picture, in pixels.
+# Sizes in the diagram, in pixels.
 WIDTH = 1500
 BOX_HEIGHT = 78
 MAX_BOX_WIDTH = 330
@@ -56,7 +56,7 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Position:
-    """The center of a box in the picture."""
+    """Return the center of a box in the diagram."""
 
     x: float
     y: float
@@ -85,7 +85,7 @@ def imported_names(path: Path) -> set[str]:
 
 
 def package_of(module: str) -> str | None:
-    """Return the package of a module as the picture names it.
+    """Return a module's package under its name in the diagram.
 
     None for modules of other projects, `paradnn` itself and its dispatcher `paradnn.__main__`.
     """
@@ -197,7 +197,7 @@ def positions(dependencies: Dependencies) -> dict[str, Position]:
 
 
 def draw() -> str:
-    """Return the picture as SVG."""
+    """Return the diagram as SVG."""
     dependencies = package_dependencies()
     position = positions(dependencies)
     height = max(each.y for each in position.values()) + BOX_HEIGHT / 2 + MARGIN

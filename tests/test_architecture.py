@@ -1,4 +1,4 @@
-"""The architecture: who imports whom, what each process holds, and how names become paths."""
+"""The architecture: import rules, packages of each process, and checks of names in paths."""
 
 import ast
 import json
@@ -35,7 +35,7 @@ DRIVER_PACKAGES = {
     "sqlalchemy",
     "statsmodels",
 }
-#: Packages that take seconds to import. No command needs them before it knows that there is work.
+#: Packages that take seconds to import. No command needs them before it knows that work remains.
 SLOW_PACKAGES = {"mlflow", "pandas", "scipy", "statsmodels", "matplotlib"}
 #: Packages that execute code of the file they read.
 UNPICKLERS = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
@@ -88,7 +88,7 @@ def test_every_module_has_a_docstring(path: Path) -> None:
 
 @EVERY_FILE
 def test_no_file_is_unpickled(path: Path) -> None:
-    """Unpickling a file, or a message of another process, runs any code that it contains."""
+    """Unpickling a file or another process' message can run any code that it contains."""
     assert not top_level(imported_names(path)) & UNPICKLERS
     calls = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
     for call in calls:
@@ -121,7 +121,7 @@ print(json.dumps([loaded, missing]))
 
 
 def test_processes_import_only_what_they_need() -> None:
-    """Modules of the worker for one framework are tested where they are used."""
+    """Tests of each framework cover that framework's worker modules."""
     not_of_driver = ("paradnn.worker", "paradnn.families.parts", "paradnn.workloads.")
     driver = [
         name
@@ -161,7 +161,7 @@ print(*FAMILIES)
 
 
 def test_options_and_costs_need_the_standard_library_alone() -> None:
-    """Includes what the registries import; the interpreter has no site-packages."""
+    """Includes the imports of registries; the interpreter has no site-packages."""
     names = [
         name
         for name in MODULES

@@ -18,14 +18,15 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
-#: Folders whose modules can be deleted, with the modules on which others of the folder build.
+#: Folders whose modules can be deleted, mapped to modules on which other modules of the folder
+#: depend.
 FOLDERS = {
-    # Every other kind of work includes the timed step.
+    # All other kinds of work include the timed step.
     "paradnn/workloads": {"step"},
-    # Layers and the operations that several families share.
+    # Base layers, and the operations that several families share.
     "paradnn/families": {"attention", "built", "images", "kernels", "operations", "parts"},
-    # Predictions are drawn as heat maps, over the points that fit into memory; the report has
-    # sections for the others.
+    # Predictions are drawn as heat maps over the points that fit into memory. The report has
+    # sections for the other analyses.
     "analysis/analyses": {"heatmap", "memory", "claims", "compare", "speedup"},
 }
 
@@ -61,7 +62,7 @@ def deletable() -> list[str]:
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the code without tests and documentation."""
+    """Copy the code without tests and documentation."""
     copy = tmp_path_factory.mktemp("code")
     for name in ("paradnn", "analysis", "hydra_plugins", "conf"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -95,9 +96,9 @@ def module_name(path: Path) -> str:
 
 
 def imports_on_load(tree: ast.AST) -> set[str]:
-    """Return the names that a module imports when it is loaded, not within functions.
+    """Return the names that a module imports when it is loaded.
 
-    Imports for annotations alone (`if TYPE_CHECKING`) do not count.
+    Imports within functions and imports for annotations alone (`if TYPE_CHECKING`) do not count.
     """
     names: set[str] = set()
     for node in ast.iter_child_nodes(tree):

@@ -1,4 +1,4 @@
-"""pyproject.toml declares every package that the code imports, and none that only tests import."""
+"""pyproject.toml declares every imported package, but no package that only tests import."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-#: Programs that are run, not imported.
+#: Programs that are run but not imported.
 NOT_IMPORTED = {"uv"}
 
 

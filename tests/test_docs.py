@@ -1,5 +1,6 @@
-"""The documentation: a site with every page and every name, whose commands are those that there
-are.
+"""The documentation site contains every page and public name.
+
+Its commands must exist.
 """
 
 import re
@@ -21,7 +22,7 @@ from tests.conftest import ROOT
 
 
 def pages(entry: Any) -> Iterator[str]:
-    """The files that an entry of the navigation names."""
+    """Return the files that an entry of the navigation names."""
     if isinstance(entry, str):
         yield entry
     else:
@@ -38,7 +39,7 @@ def test_the_navigation_has_every_page_and_no_other() -> None:
 
 
 def test_the_reference_has_all_that_the_package_offers() -> None:
-    """The analyses among it are written there when the site is made."""
+    """Analyses are excluded, since the site build writes their entries."""
     reference = (ROOT / "docs/reference/api.md").read_text()
     homes = (getattr(analysis, name) for name in analysis.__all__)
     named = {
@@ -54,7 +55,7 @@ def test_what_the_site_is_made_of_is_there() -> None:
         r"cp -r --parents (.*?)build/docs\n", (ROOT / "Makefile").read_text(), re.DOTALL
     )
     missing = [name for name in copied.replace("\\", " ").split() if not (ROOT / name).exists()]
-    assert missing in ([], ["report.html"])  # which `make demo` writes
+    assert missing in ([], ["report.html"])  # `make demo` writes this file
 
 
 def test_every_link_between_pages_leads_to_a_file() -> None:
@@ -79,7 +80,7 @@ EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def analyses(*pages: str) -> list[str]:
-    """The analyses of the analysis in shell blocks."""
+    """Return the analysis commands in shell blocks."""
     blocks = (block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
     return [
         line
@@ -120,11 +121,11 @@ TYPED = sorted(
         for line in COMMAND.findall(page.read_text().replace("\\\n", " "))
         if "..." not in line
     }
-    - {"software=my-stack"}  # the example of a file that the reader writes
+    - {"software=my-stack"}  # example of a file that the reader writes
 )
 
 
-#: Groups whose keys the user names, or that are no part of a point.
+#: Groups whose keys the user chooses, or that do not belong to a point.
 FREE_KEYS = ("hydra.", "plan.", "framework.env.", "tracking.tags.")
 
 

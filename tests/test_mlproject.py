@@ -1,4 +1,4 @@
-"""`mlflow run` as a user and as a remote host would: real runs of tiny points."""
+"""`mlflow run` as a user or a remote host calls it: real runs of tiny points."""
 
 import os
 import shutil
@@ -61,7 +61,7 @@ def test_a_sweep_under_mlflow_run_leaves_the_projects_run_alone(store: Store) ->
 
 
 def copied(folder: Path) -> Path:
-    """This checkout's tracked and new files, committed in a repository of their own."""
+    """Commit this checkout's tracked and new files to a separate repository."""
     listing = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,
@@ -85,7 +85,7 @@ def copied(folder: Path) -> Path:
 
 @pytest.mark.framework
 def test_a_project_without_an_address_records_where_everything_else_does(tmp_path: Path) -> None:
-    """A point that needs no framework: where its run is does not depend on how it ends."""
+    """The point needs no framework, since the location of its run does not depend on its outcome."""
     work = copied(tmp_path / "work")
     arguments = ["-e", "train", "-P", "compile=xla", "-P", "batch_size=100000000"]
     mlflow_run(None, ".", *arguments, "-P", f"overrides={AXES} measure.memory_limit=1GiB", cwd=work)

@@ -1,4 +1,4 @@
-"""`benchmarks.extrapolation` reads NeuSight's folders: a planted GPU with known sums."""
+"""`benchmarks.extrapolation` reads NeuSight's folders: a planted GPU with known totals."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ import pytest
 from benchmarks.extrapolation import models, timed_operations
 
 GPU = "Planted GPU"
-#: FLOP/s, B/s and seconds of a call.
+#: FLOP/s, bytes/s and seconds per call.
 PEAK = 1e13
 BANDWIDTH = 5e11
 CALL_SECONDS = 2e-5
@@ -36,14 +36,17 @@ GRAPHS = Path("scripts/asplos/results/opgraph")
 
 
 def product_seconds(b: int, m: int, n: int, k: int) -> float:
-    """Seconds of b products of M x N by N x K, in NeuSight's names: N is summed over."""
+    """Return the seconds of b products of M x N by N x K.
+
+    The names are NeuSight's: N is the summed dimension.
+    """
     flops = 2.0 * b * m * n * k
     moved_bytes = 4.0 * b * (m * n + n * k + m * k)
     return max(flops / PEAK, moved_bytes / BANDWIDTH)
 
 
 def traffic_seconds(elements: float) -> float:
-    """Seconds to move a number of float32 elements."""
+    """Return the seconds to move a number of float32 elements."""
     return 4.0 * elements / BANDWIDTH
 
 
@@ -98,7 +101,7 @@ def graph_row(name: str, operations: Any, inputs: Any, output: Any) -> dict[str,
 
 
 def planted_graph() -> list[dict[str, Any]]:
-    """An embedding, a layer between the two names that NeuSight repeats, and a last product."""
+    """Return an embedding, a layer between the two names that NeuSight repeats, and a last product."""
     tokens = (BATCH, LENGTH, WIDTH)
     scores = (BATCH, HEADS, LENGTH, LENGTH)
     head_size = WIDTH // HEADS
@@ -121,7 +124,7 @@ def planted_graph() -> list[dict[str, Any]]:
 
 
 def planted_model_seconds() -> float:
-    """Seconds of the planted model, whose layer repeats."""
+    """Return the seconds of the planted model, including repetitions of its layer."""
     layer = (
         product_seconds(1, ROWS, WIDTH, 3 * WIDTH)
         + product_seconds(BATCH * HEADS, LENGTH, WIDTH // HEADS, LENGTH)
@@ -136,7 +139,7 @@ def planted_model_seconds() -> float:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone of NeuSight with the planted GPU."""
+    """Return a clone of NeuSight with the planted GPU."""
     root = tmp_path_factory.mktemp("neusight")
     for kind, rows in planted_timings():
         write_csv(root / COLLECTED / kind / "p2.1.0" / f"{GPU}.csv", rows)
@@ -144,7 +147,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     latency = {"e2e_latency": 1e3 * planted_model_seconds()}
     write_json(root / LABELS / f"{MODEL}.json", {"num_layer": LAYERS, **latency})
     write_json(root / PREDICTIONS / f"{MODEL}.json", latency)
-    # Labels of fused models are not read.
+    # Labels of fused models are not parsed.
     write_json(root / LABELS / f"{MODEL}-fusion.json", {})
     return root
 

@@ -1,6 +1,4 @@
-"""What README and the tutorial say to type works, in the order in which they say it, in a shell, on
-one store.
-"""
+"""The commands of README and the tutorial work in their order, in a shell, on one store."""
 
 import os
 import re
@@ -14,28 +12,28 @@ import pytest
 
 from tests.conftest import ROOT, Store, environment
 
-#: Makes points short: the protocols stay two, that of `measure=quick` and the standard one.
+#: Overrides that shorten points. Two protocols remain: `measure=quick` and the standard one.
 SHORT = [
     "measure.min_seconds=0.02",
     "measure.block_seconds=0.002",
     "measure.warmup_seconds=0.2",
     "measure.processes=1",
 ]
-#: Not for a test: what installs, needs a network, another host, a server or a repository, or does
-#: not end.
+#: Commands that tests skip: they install, never end, or need a network, another host, a server or a
+#: repository.
 _ELSEWHERE = "make test|make tour|make ui|python -m paradnn.watch|git |source |cd |eval |export |mlflow |xdg-open "
 ELSEWHERE = (*_ELSEWHERE.split("|"), "paradnn gate", "python -m paradnn.train -m model=endpoint")
 
 
 def blocks(page: str) -> Iterator[list[str]]:
-    """The commands of every shell block of a page."""
+    """Return the commands of every shell block of a page."""
     text = (ROOT / page).read_text()
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         yield [line for line in block.splitlines() if line and not line.startswith("#")]
 
 
 def recipe(target: str) -> list[str]:
-    """The commands of a target in the Makefile that run this suite."""
+    """Return the commands of a Makefile target that run this suite."""
     [text] = re.findall(
         rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE
     )
@@ -47,7 +45,7 @@ def recipe(target: str) -> list[str]:
 
 
 def typed(page: str) -> list[list[str]]:
-    """Every command as words, made short enough for a test."""
+    """Return every command as arguments, shortened for a test."""
     found = []
     for line in (line for block in blocks(page) for line in block):
         lines = recipe("demo") if line.startswith("make demo") else [line]
@@ -81,7 +79,7 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
     assert len(commands) >= 8
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    for name in ("old.py", "new.py"):  # a reader's own
+    for name in ("old.py", "new.py"):  # files of the reader
         (tmp_path / name).write_text("sum(range(100_000))")
     for words in commands:
         line = shlex.join(words)
@@ -93,8 +91,8 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
             text=True,
             check=False,
         )
-        # A comparison that is not settled after so few rounds is an answer, too; so is a machine
-        # that could be quieter.
+        # A comparison that is undecided after these few rounds is a valid answer. So is advice for
+        # a quieter machine.
         if {"paradnn.compare", "paradnn.check"} & set(words):
             expected = (0, 1)
         else:

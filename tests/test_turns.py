@@ -1,4 +1,4 @@
-"""Programs that take turns, those beside `model=channel` too, and what their ratios amount to."""
+"""Programs that take turns, including those for `model=channel`, and estimates of their ratios."""
 
 import contextlib
 import csv
@@ -21,7 +21,7 @@ from tests.conftest import ROOT, process
 from tests.processes import wait_for
 
 TURNING = {name: ["tests.turning"] for name in ("one", "other")}
-#: A start of a few short blocks.
+#: One start of a few short blocks.
 SHORT = ["--block", "0.01", "--settle", "0"]
 
 
@@ -71,8 +71,9 @@ def test_bare_loops_run_in_processes_that_end_with_them() -> None:
 
 
 def test_ratios_are_of_what_is_done_in_a_second_and_intervals_of_starts_and_rounds() -> None:
-    """Of each start the median round; over starts the geometric mean, with Student's interval as
-    SciPy has it.
+    """Use the median round of each start and the geometric mean over starts.
+
+    The interval is Student's, compared with SciPy.
     """
     start = {"ours": [0.8] * 8, "plain": [1.0] * 8, "copy": [1.0] * 8, "keras": [2.0] * 8}
     row = fidelity.Cell("jax", "fc", [start, start]).row()
@@ -105,7 +106,7 @@ def test_ratios_are_of_what_is_done_in_a_second_and_intervals_of_starts_and_roun
 
 
 def test_a_message_is_what_ours_records() -> None:
-    """Half of a round trip, a 64th of a window, an all-reduce."""
+    """One message is half a round trip, a 64th of a window, or an all-reduce."""
     cases = {
         "grpc": 500,
         "grpc_bandwidth": 1000 / 64,

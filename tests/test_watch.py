@@ -32,14 +32,14 @@ from tests.processes import PATIENCE, hearing_ctrl_c, started
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload``"
-)  # MLflow's own query, with SQLAlchemy 2.1
+)  # MLflow's own query triggers it with SQLAlchemy 2.1
 
 NODES = ("64", "1024")
 BATCHES = ("16", "128")
 
 
 class Sweep:
-    """A sweep of fc points that nobody measures."""
+    """Return a sweep of fc points that is never measured."""
 
     def __init__(self, store: Store, name: str, planned: int) -> None:
         self.tracker = MlflowStore(Tracking(uri=store.uri))
@@ -63,7 +63,7 @@ class Sweep:
         place: dict[str, str] | None = None,
         reason: str = "too large",
     ) -> None:
-        """The point of these nodes and this batch; out of memory without a speed."""
+        """Record a point with these nodes and this batch; without a speed it is out of memory."""
         record = record_of(claim)
         number = int(claim.identity.point_id)
         if speed:
@@ -85,7 +85,7 @@ class Sweep:
 
 
 def half(store: Store, name: str = "20260101-1") -> Sweep:
-    """Four points: two measured, one out of memory, one claimed."""
+    """Record four points: two measured, one out of memory, one claimed."""
     sweep = Sweep(store, name, 4)
     for number, speed in enumerate((1500.0, 2500.0, None)):
         sweep.record(sweep.begin(number), speed)
@@ -134,8 +134,8 @@ def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, 
     console.print(view(progress_of(reader, "paradnn", parent)))
     lines = [line.rstrip() for line in shown.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    # Of the newest points speed and outcome are whole; what failed says as much as there is room
-    # for.
+    # The newest points show speed and outcome in full. Reasons of failures are cut to the available
+    # width.
     newest = lines[next(place for place, line in enumerate(lines) if line.startswith("point  ")) :]
     assert [line.split()[-1] for line in newest if " ok " in line][:2] == [
         "16,000,000",
@@ -221,7 +221,7 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(store: Store) -> None:
 
 
 def read_until(terminal: int, text: str) -> None:
-    """Wait until a text was written to the terminal."""
+    """Wait until the terminal has received a text."""
     seen = ""
     end = time.monotonic() + 200
     while text not in seen and time.monotonic() < end:

@@ -1,5 +1,6 @@
-"""The wheel, built and installed for real: the same commands in an empty folder, without the
-checkout.
+"""The wheel, built and installed.
+
+The same commands run in an empty folder, without the checkout.
 """
 
 import re
@@ -36,10 +37,10 @@ def uv(*command: str | Path) -> None:
 
 
 def environment_of(folder: Path) -> Path:
-    """The programs of a new environment that sees the packages which are installed here.
+    """Create an environment that sees the installed packages; return its programs.
 
-    A path in a `.pth` file is added as it is: the checkout, which this environment names in one of
-    its own, is not.
+    A path in a `.pth` file is added without reading further `.pth` files there. The checkout is
+    therefore absent, since a `.pth` file of the test environment names it.
     """
     uv("venv", "--python", sys.executable, folder)
     [packages] = folder.glob("lib/python*/site-packages")
@@ -49,7 +50,7 @@ def environment_of(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment that has the wheel."""
+    """Return the programs of an environment with the installed wheel."""
     programs = environment_of(tmp_path_factory.mktemp("installed") / "venv")
     uv("pip", "install", "--python", programs / "python", "--no-deps", wheel)
     return programs
@@ -129,8 +130,9 @@ def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.framework
 def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Path) -> None:
-    """In another interpreter, which has a framework of its own; it must not find the driver's
-    before that.
+    """Use another interpreter that has its own framework.
+
+    It must not find the driver's framework first.
     """
     [packages] = installed.parent.glob("lib/python*/site-packages")
     other = environment_of(tmp_path / "other")
@@ -143,7 +145,7 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
             installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}"
         )
     finally:
-        wrong.unlink()  # the environment is other tests' too
+        wrong.unlink()  # other tests share the environment
     assert [path.name for path in work.iterdir()] == ["mlruns"]
     [point] = Store(work / "mlruns").runs()
     assert (point["outcome"], point["git_commit"]) == ("ok", "unknown")
@@ -156,10 +158,10 @@ def test_ones_own_model_is_swept_as_its_page_says(installed: Path, tmp_path: Pat
     page = (ROOT / "docs/how-to/own-models.md").read_text()
     [source] = re.findall(r"```python\n(.*?)```", page, re.S)
     (tmp_path / "my_models.py").write_text(source)
-    _, *blocks = re.findall(r"```bash\n(.*?)```", page, re.S)  # the first installs
+    _, *blocks = re.findall(r"```bash\n(.*?)```", page, re.S)  # the first block installs
     short = [word for word in TINY if word.startswith(("measure", "ceilings"))]
     said = {}
-    for line in "".join(blocks).splitlines()[:3]:  # what follows takes minutes
+    for line in "".join(blocks).splitlines()[:3]:  # the rest takes minutes
         said[line] = run(installed, tmp_path, *shlex.split(line), *short)
     first, sweep, *_ = said.values()
     assert "4 points" in first

@@ -1,4 +1,4 @@
-"""A program without a framework that takes turns: `model` is what its steps do."""
+"""A program without a framework that takes turns; `model` selects the action of its steps."""
 
 import sys
 

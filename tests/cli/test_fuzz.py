@@ -99,7 +99,7 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def parsed(text: str) -> list[Any]:
-    """Return the parsed YAML value as a list with one element; empty if `text` is not valid YAML."""
+    """Return the parsed YAML value in a list, which is empty if `text` is not valid YAML."""
     try:
         return [yaml.safe_load(text)]
     except yaml.YAMLError:

@@ -154,7 +154,7 @@ def test_two_late_slow_rounds_hardly_widen_the_interval() -> None:
 
 @pytest.mark.parametrize("rounds", [5, 7, 10, 20, 40])
 def test_clipped_rounds_keep_the_stated_coverage(rounds: int) -> None:
-    """Up to 50% disturb one of twenty visits, but the interval misses no more often than allowed."""
+    """A disturbance of up to 50% in one of twenty visits keeps the interval's coverage."""
     random = np.random.default_rng(rounds)
     draws = 1000
     visits = 0.01 * random.standard_normal((draws, rounds, 2))
@@ -178,7 +178,7 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
         return "oom_host" if lost else planted(1.3)(visit)
 
     batches = follow(comparison, machine)
-    # First with the other side's memory in use, then each side alone.
+    # First while the other side's memory is in use, then each side alone.
     assert [len(visits) for visits in batches] == [4, 4, 2, 2, 2]
     assert [sum(visit.turns is None for visit in visits) for visits in batches] == [0, 2, 0, 0, 0]
     measured, lost = comparison.results
@@ -376,7 +376,7 @@ OWN = {"independent": 0.7, "bimodal, 8%": 0.0, "second place 3% slower": 0.0, "s
 def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(
     machine: str, own: float
 ) -> None:
-    """A side's independent noise, set by `own`, also persists between rounds."""
+    """With `own`, each side adds a separate AR(1) series with that coefficient over the rounds."""
     outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine], own=own)
     false = sum(
         outcome.verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for outcome in outcomes

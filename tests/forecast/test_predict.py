@@ -35,7 +35,7 @@ def width(draws: np.ndarray) -> float:
 
 @depth(12, 40)
 def test_intervals_cover_over_many_plantings(draws: int) -> None:
-    """Intervals cover points and their sums, where the points' common errors must not average out."""
+    """Intervals cover points and sums of points, in which common errors must not average out."""
     each = []
     sums = []
     for seed in range(draws):
