@@ -125,11 +125,8 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
     logs = [math.log(value) for value in values]
     middle = statistics.fmean(logs)
     half = widening * t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    low, high = (
-        math.exp(min(max(end, -700.0), 700.0))
-        for end in (middle - half, middle + half)
-        # Limit the exponents to the range of floats.
-    )
+    # Limit the exponents to the range of floats.
+    low, high = (math.exp(min(max(end, -700.0), 700.0)) for end in (middle - half, middle + half))
     return low, high
 
 

@@ -48,7 +48,7 @@ class _Line:
 
         Returns:
             The value in seconds that the side reports at the end of its turn; None if the side
-            ended instead.
+            ended or exceeded the time limit instead.
         """
         self._signal(signal.SIGCONT)
         try:

@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self
 
-with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+with contextlib.suppress(ModuleNotFoundError):  # absent as in `paradnn.platform.environment`
     import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
@@ -143,8 +143,8 @@ class PointProcesses:
 
         Each process counts at least the file-backed pages that the worker holds, because a separate
         process would hold the same (`paradnn.worker.memory`). If the total exceeds the limit, pages
-        that the processes share count once. That value is cached for a while, since reading it is
-        slow.
+        that the processes share count once. The corrected value is cached for a while, because
+        private memory is slow to read.
 
         Args:
             pid: Process id of the child.
@@ -195,27 +195,54 @@ def _private(pid: int, resident: int) -> int:
 class ProcessMonitor:
     """Driver's observations of a child process.
 
-    Times are readings of `time.perf_counter`, in seconds.
+    Attributes:
+        begin: Start of the request; this and other times are `time.perf_counter` in seconds.
+        resident: The processes whose memory counts.
+        has_eager: Whether an eager mode exists as an alternative to the point's compilation.
+        pid: Process id of the child; None before it starts.
+        phase: Current phase.
+        entered: Start of the current phase.
+        started: Start of the child; None before it starts.
+        peak: Maximum resident bytes so far.
+        stopped: Why the driver killed the child: "timeout" or "memory"; None if it did not.
+        killed_at: Time at which the driver killed the child.
+        answer: Final answer; None until it arrives.
+        measured: Answer as of the start of the profile; None before.
+        news: Workload messages so far.
+        fault: Description of a message that violates the protocol; None without one.
     """
 
     begin: float
     resident: PointProcesses
-    has_eager: bool  # whether an eager mode exists as an alternative to the point's compilation
+    has_eager: bool
     pid: int | None = None
     phase: str = "start"
-    entered: float = 0.0  # start of the current phase
+    entered: float = 0.0
     started: float | None = None
     peak: int = 0
-    stopped: str | None = None  # why the driver killed the child: "timeout" or "memory"
+    stopped: str | None = None
     killed_at: float = 0.0
     answer: Answer | None = None
-    measured: Answer | None = None  # the answer as of the start of the profile
+    measured: Answer | None = None
     news: list[WorkloadMessage] = field(default_factory=list)
-    fault: str | None = None  # description of a message that violates the protocol
+    fault: str | None = None
 
 
 class Worker:
-    """One `python -m paradnn.worker` process and the pipes to it."""
+    """One `python -m paradnn.worker` process and the pipes to it.
+
+    Args:
+        key: Settings of the worker.
+
+    Attributes:
+        alive: Whether the worker can measure another point.
+        reached_point: Whether the latest point had a child, or the import itself failed. If not,
+            the end of the worker is no evidence about the point.
+        pid: Process id of the worker, which is also its process group.
+
+    Raises:
+        OSError: If the interpreter cannot be started.
+    """
 
     def __init__(self, key: WorkerKey) -> None:
         self._folder = Scratch()
@@ -226,9 +253,7 @@ class Worker:
         self._python = key.python
         self._is_engine = FRAMEWORKS[key.framework].is_engine
         self.alive = True
-        self.reached_point = (
-            True  # whether the latest point had a child, or the import itself failed
-        )
+        self.reached_point = True
         environ = key.environ()
         # Put only this package on the path. Its parent folder, site-packages, may also hold
         # frameworks that are not under test.
