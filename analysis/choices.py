@@ -1,8 +1,8 @@
 """Competing choices for a task: the runs of each choice, and its quantities with intervals.
 
-Runs compete if they do the same work. Closed and loaded runs do the same work for one model on one
-kind of data. Trainings do the same work on one data set, whatever model learns it. A choice is
-everything else that is configured, and the platform. Seed and replicate are not part of a choice.
+Runs compete if they do the same work. Closed and loaded runs do so if they have the same model,
+data, mode and scenario. Trainings do so on the same data set, whatever model they train. A choice
+is everything else that is configured, and the platform. Seed and replicate are not part of it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Task:
 def tasks(frame: pd.DataFrame) -> list[Task]:
     """Group the runs of a frame into tasks.
 
-    If several tasks have the same name, the settings that distinguish their work are added to it.
+    If several tasks have the same name, the settings that distinguish their work are added.
     """
     if "task" in frame:
         learns = frame["task"].eq(_LEARN).fillna(False)
@@ -163,12 +163,12 @@ def _word(name: str) -> str:
 def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
     """Estimate a quantity of one choice, with an interval that misses it with probability `error`.
 
-    For several runs it is Student's interval of their mean. With enough sessions (FEWEST_SESSIONS),
-    the mean is over the means of sessions. Logarithms are used if all values are positive and the
-    metric is not a share.
+    For several runs, the interval is Student's interval of their mean. If they are from at least
+    FEWEST_SESSIONS sessions, the mean is over the means of sessions. Logarithms are used if all
+    values are positive and the metric is not a share.
 
-    For one run, or runs that agree to the last digit, it is the recorded 95% interval. Each side of
-    it is scaled, in standard errors, from 95% to `error`. A value that a schedule fixed is exact.
+    For one run, or runs that agree to the last digit, it is the recorded 95% interval. Each side is
+    scaled, in standard errors, from 95% to `error`. A value that a schedule fixed is exact.
 
     Returns:
         The value, and the low and high end of its interval; NaN if unknown.

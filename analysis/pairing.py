@@ -206,8 +206,8 @@ def pair(
 def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     """Require that the cause of a family's ratios can be separated from sessions.
 
-    One session per side shifts all ratios by the same factor. If there are several, each may
-    contain different points.
+    With one session per side, sessions shift all ratios by the same factor. With several, each may
+    contain different points, so the factor may differ between points.
 
     Raises:
         NotEnoughData: If it cannot be separated.
@@ -345,7 +345,7 @@ def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tupl
 
 
 def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
-    """Count the points of families that were not kept."""
+    """Count the points of `rows` whose families were not kept."""
     names = [
         name
         for name in map(str, rows.columns)
@@ -368,7 +368,7 @@ class _Match:
         further: Columns that were joined on in addition, to separate runs of a point.
         differ: Columns that set the sides apart -> values of A and of B.
         mixed: Column -> number of omitted points. The runs of such a point differ in the column on
-            one side, and the other side does not determine which of them it corresponds to.
+            one side, and the other side does not determine which of them to compare.
     """
 
     keys: list[str]
@@ -442,7 +442,7 @@ def _by_keys(
 def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the join columns of A's runs and below them those of B's.
 
-    Types are made comparable: numbers remain numbers, and mixed types become text.
+    Types are made comparable: a column that is numeric on one side only becomes text.
     """
     columns = {}
     for name in keys:
@@ -725,7 +725,7 @@ def _missing(
 
     Returns:
         Family -> number of points that both sides tried and only A measured, and that only B
-        measured; and family -> the design of those that lost replicates of one side.
+        measured; and family -> its design if one side lost replicates more often.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}

@@ -264,8 +264,8 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
 class Box(NamedTuple):
     """Values and intervals of n choices in k quantities; less is better.
 
-    The ends are NaN if no interval is known. Then the value takes the place of the low end when the
-    choice may beat others, and nothing about the choice itself is certain.
+    The ends are NaN if no interval is known. Then the value serves as the low end in the test
+    whether the choice may beat others, and nothing about the choice itself is certain.
 
     Attributes:
         value: (n, k) values.
@@ -324,7 +324,7 @@ def efficient(box: Box) -> np.ndarray:
 
 
 def _by_others(table: np.ndarray) -> np.ndarray:
-    """Return (n,) whether the table (n, n) is true of any other choice against a choice."""
+    """Return (n,) whether a table (n, n) is true of any other choice against this one."""
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
 
@@ -500,7 +500,7 @@ def _row(
 
 
 def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
-    """Return (3, n) the value, low and high end of a quantity, negated if more is better."""
+    """Return (3, n) the value, low and high end of a quantity, turned so that less is better."""
     found = table[[name, f"{name}_low", f"{name}_high"]].to_numpy(dtype="float64").T
     return found if less_is_better(name) else -found[[0, 2, 1]]
 

@@ -91,7 +91,7 @@ class Scaling(NamedTuple):
 def _shown(rows: pd.DataFrame) -> Iterator[SectionSpec]:
     """Yield the section of the report.
 
-    It counts threads if these vary and the number of devices does not.
+    The section is over threads if these vary and the number of devices does not.
     """
     devices, threads = (
         name in rows and rows[name].nunique() > 1 for name in ("devices", "platform.threads")
@@ -328,7 +328,7 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
         )
         law, low, high = (amdahl_speedup(end, counts) for end in family.fraction)
         right.plot(counts, law, color=look["color"], linewidth=1.8)
-        # Otherwise the law has no upper end at some count.
+        # Omit the band if the law has no upper end at some count.
         if np.isfinite(low).all() and (low > 0).all():
             right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
     span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]

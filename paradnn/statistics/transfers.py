@@ -1,9 +1,9 @@
 """Fits of message time over message size by one line or several.
 
 The line is t = alpha + beta n for n bytes. alpha is a start-up time and 1 / beta a bandwidth
-(Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al., SPAA 1995) alpha = L
-+ 2o - G and beta = G for one message. Libraries change the protocol between small, medium and large
-messages. Then a line holds between two sizes, and the next line has another alpha.
+(Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al., SPAA 1995), beta = G
+and alpha = L + 2o - G for one message. Libraries change the protocol between small, medium and
+large messages. Then a line holds between two sizes, and the next line has another alpha.
 
 Runs of one size, or of one session, are not independent measurements of a line. All runs of a size
 share its deviation from the line, and a session shifts all sizes. So each size counts once, however
