@@ -172,7 +172,7 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
     Args:
         forecast: The forecast to print.
-        name: The name of the sweep. None for a single point, which has a name.
+        name: The name of the sweep. None for a single point, to print its run name.
         where: The address of the store.
         hosts: Numbers of hosts.
     """

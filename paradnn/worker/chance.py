@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Numbers of batches whose means show the correlation of neighbours, each with
-#: (t quantile / normal quantile)**2, where t has one degree of freedom less than batches.
+#: Numbers of batches whose means show the correlation of neighbours. The value of each is
+#: (t quantile / normal quantile)**2, with one degree of freedom less than batches.
 #: A correlation that is longer than many short batches is visible between few long ones.
 _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}
 #: Largest number of terms of the continued fraction, its relative tolerance, and the replacement of
@@ -58,9 +58,9 @@ def beta_share(x: float, a: float, b: float) -> float:
 def required_in_time_queries(late: int, share: float, confidence: float) -> int:
     """Return the number of in-time queries that LoadGen requires for `late` late ones.
 
-    This is LoadGen's early stopping with tolerance 0. The result is the least h for which so few
-    late queries among h + late would have a probability below 1 - confidence if at most `share` of
-    all queries were in time.
+    This is LoadGen's early stopping with tolerance 0. Suppose that at most `share` of all queries
+    were in time. The result is the least h for which so few late queries among h + late would then
+    have a probability below 1 - confidence.
 
     Args:
         late: The number of late queries.

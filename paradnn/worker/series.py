@@ -194,8 +194,8 @@ def missing_interval_reason(values: Sequence[float]) -> str:
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% interval of the median of positive, autocorrelated values, unclipped.
 
-    It is None for fewer than six values. It is the `median_interval`, widened on either side (in
-    logarithms) by sqrt((1 + r) / (1 - r)), the factor by which an AR(1) widens the error of a mean.
+    It is None for fewer than six values. Otherwise the `median_interval` is widened on either side
+    (in logarithms) by sqrt((1 + r) / (1 - r)). An AR(1) widens the error of a mean by this factor.
 
     r comes from the lag-one correlation of the values' normal scores, which a short series
     underestimates. The correction is (n r + 5) / (n - 6). It is more cautious than Kendall's (n r +
@@ -303,9 +303,9 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     """Return the slope of log step times on log kernel times, shrunk and limited to 0..1.
 
-    The variance of the slope is multiplied by (1 + r s) / (1 - r s) if neighbours are correlated,
-    where r and s are the lag-one correlations of the kernel times and of the residuals (Bartlett
-    1935).
+    If neighbours are correlated, the variance of the slope is multiplied by (1 + r s) / (1 - r s)
+    (Bartlett 1935). Here r is the lag-one correlation of the kernel times, and s that of the
+    residuals; r s is limited to 0..0.95.
 
     The noise of the kernel's own times biases the slope towards zero. The slope of each block on
     the kernel two blocks away shows by how much.
