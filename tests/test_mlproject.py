@@ -85,7 +85,7 @@ def copied(folder: Path) -> Path:
 
 @pytest.mark.framework
 def test_a_project_without_an_address_records_where_everything_else_does(tmp_path: Path) -> None:
-    """The point needs no framework, since the location of its run does not depend on its outcome."""
+    """Use a point without a framework; the location of its run does not depend on its outcome."""
     work = copied(tmp_path / "work")
     arguments = ["-e", "train", "-P", "compile=xla", "-P", "batch_size=100000000"]
     mlflow_run(None, ".", *arguments, "-P", f"overrides={AXES} measure.memory_limit=1GiB", cwd=work)

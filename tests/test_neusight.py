@@ -101,7 +101,7 @@ def graph_row(name: str, operations: Any, inputs: Any, output: Any) -> dict[str,
 
 
 def planted_graph() -> list[dict[str, Any]]:
-    """Return an embedding, a layer between the two names that NeuSight repeats, and a last product."""
+    """Return an embedding, a layer between NeuSight's two repeated names, and a last product."""
     tokens = (BATCH, LENGTH, WIDTH)
     scores = (BATCH, HEADS, LENGTH, LENGTH)
     head_size = WIDTH // HEADS

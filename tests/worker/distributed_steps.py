@@ -1,9 +1,13 @@
-"""`python -m tests.worker.distributed_steps FRAMEWORK COMPILE OUT.npz SEED DEVICES FAMILY...`
+"""Run training steps over several devices and write their losses and weights.
 
-Runs three steps of the paper's optimizer over several devices, on weights drawn by NumPy and the
-batch of SEED. Writes the losses of each family, and the weights before and after. DEVICES is a
-number, or "shards of N": one device of TensorFlow that calls the model for each of N shards and
-averages their losses. N replicas with separate batch statistics should have the same result.
+Usage: `python -m tests.worker.distributed_steps FRAMEWORK COMPILE OUT.npz SEED DEVICES FAMILY...`
+
+Runs three steps of the paper's optimizer, on weights drawn by NumPy and the batch of SEED. Writes
+the losses of each family, and the weights before and after.
+
+DEVICES is a number, or "shards of N": one TensorFlow device that calls the model for each of N
+shards and averages their losses. N replicas with separate batch statistics should have the same
+result.
 """
 
 import sys

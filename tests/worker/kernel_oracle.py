@@ -14,7 +14,10 @@ Array = np.ndarray
 def convolution(
     images: Array, filters: Array, stride: tuple[int, int], padding: tuple[int, int]
 ) -> Array:
-    """Images (n, h, w, c) and filters (r, s, c, k) -> (n, p, q, k), a sum over the filter's places."""
+    """Convolve images (n, h, w, c) with filters (r, s, c, k) into an array (n, p, q, k).
+
+    Sums over the filter's positions.
+    """
     padded = np.pad(images, ((0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)))
     height, width = (
         (size - kernel) // step + 1
@@ -30,7 +33,7 @@ def convolution(
 
 
 def gradient(function: Callable[[Array], float], at: Array, small: float = 1e-6) -> Array:
-    """Return central differences of a function of an array, in float64; exact for linear functions."""
+    """Return central differences of an array function in float64; exact for linear functions."""
     found = np.zeros_like(at)
     for index in np.ndindex(at.shape):
         moved = [at.copy(), at.copy()]

@@ -1,9 +1,13 @@
-"""`python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`
+"""Run real steps on weights drawn by NumPy and write their results.
 
-Runs real steps on weights drawn by NumPy. Writes the weights, the loss and the gradients of each
-family, and for some the losses of three steps of the paper's optimizer and of Adam. A gradient
-follows from a step of SGD. Its rate is a power of two, so large that the rounding of the weight does
-not matter. SEED draws the batch. NUDGE is the relative change of its numbers, up or down.
+Usage: `python -m tests.worker.one_step FRAMEWORK COMPILE OUT.npz SEED NUDGE FAMILY...`
+
+Writes the weights, the loss and the gradients of each family. For some families it also writes the
+losses of three steps of the paper's optimizer and of Adam.
+
+A gradient is derived from a step of SGD. Its rate is a power of two, so large that the rounding of
+the weight does not matter. SEED draws the batch. NUDGE is the relative change of its numbers, up or
+down.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""Memory of points and its limit, and several devices of TensorFlow against one.
+"""Memory of points and its limit, and several TensorFlow devices compared with one.
 
-The reference for memory is `wait4` of a plain process that imports the framework and runs the point.
+The reference for memory is `wait4` of a plain process, which imports the framework and runs the
+point.
 """
 
 import os
@@ -78,8 +79,8 @@ def test_what_several_devices_cannot_do_is_unavailable(pool: WorkerPool) -> None
 
 TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
 LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
-#: Runs a point without the meter's action after compiling, which resets the kernel's peak and frees
-#: heap.
+#: Runs a point without the meter's action after compiling. That action resets the kernel's peak and
+#: frees heap.
 PLAIN = """
 import sys
 from paradnn.worker import frameworks, memory
@@ -90,8 +91,8 @@ answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
 assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
 sys.exit(answer.outcome != "ok")
 """
-#: Starts the plain process from a small one: the peak of a child includes the memory of the process
-#: that forked it.
+#: Starts the plain process from a small process. The peak of a child includes the memory of the
+#: process that forked it.
 SMALL = """
 import os, sys
 pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", *sys.argv[1:]])
@@ -102,7 +103,7 @@ print(usage.ru_maxrss * 1024)
 
 
 def plain_peak(framework: str, point: dict[str, Any]) -> int:
-    """Peak bytes of a separate process, as the kernel counts them."""
+    """Return the peak bytes of a separate process, as the kernel counts them."""
     environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ() | {
         "PYTHONPATH": str(ROOT)
     }
@@ -145,8 +146,9 @@ def check_memory(
 COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
 
 
-#: A plain process imports the framework again, so each mode has one: the small point in a graph,
-#: which has little other memory, and the large point with XLA, which has the compiler's.
+#: A plain process imports the framework again, so each mode has only one. In a graph it is the
+#: small point, which has little other memory. With XLA it is the large point, which has the
+#: compiler's memory.
 @pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), COMPILED])
 def test_a_point_takes_what_a_plain_process_takes(
     pool: WorkerPool, compile_mode: str, beside: Sized
@@ -213,7 +215,7 @@ def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: Wor
 
 
 def _masks(pid: int) -> list[str]:
-    """The cores of every thread of a process."""
+    """Return the allowed cores of every thread of a process."""
     masks = []
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with suppress(OSError):  # a thread that has ended

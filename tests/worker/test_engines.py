@@ -1,4 +1,4 @@
-"""Engines: outputs of converted models against Keras, profiles, and unavailable combinations.
+"""Engines: converted models compared with Keras, profiles, and unavailable combinations.
 
 `make test-frameworks` installs the engines.
 """

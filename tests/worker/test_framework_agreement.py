@@ -1,4 +1,4 @@
-"""The three frameworks against each other, on one device and on two.
+"""The three frameworks compared with each other, on one device and on two.
 
 The same weights and batch give the same loss and gradients. Each framework computes in a separate
 process. `make test-frameworks` installs all of them.
@@ -18,11 +18,11 @@ from tests.worker.families import MODELS, run_module
 #: about 17 of them.
 GRADIENT_TOLERANCE = 2e-5
 LOSS_TOLERANCE = 2e-6
-#: The same of a loss after updates, which accumulate differences. Keras under TensorFlow also
-#: squares an embedding's gradients before it sums those of a row, and the other frameworks square
-#: the sum. With Adam that changes a loss by about 4e-4.
+#: Largest relative difference of a loss after updates, which accumulate differences. Keras under
+#: TensorFlow also squares an embedding's gradients before it sums those of a row. The other
+#: frameworks square the sum. With Adam that changes a loss by about 4e-4.
 LATER_LOSS_TOLERANCE = 5e-3
-#: Largest difference of logits, which are about ten, with a cache and without.
+#: Largest difference of logits with a cache and without; logits are about ten.
 GENERATION_TOLERANCE = 1e-4
 #: Relative change of the inputs. A rectifier or maximum this near to its kink may fall to either
 #: side of it by rounding alone.
@@ -49,7 +49,7 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Reference:
-    """Results of TensorFlow for the batch of `seed`, which is not near a kink."""
+    """Return TensorFlow's results for the batch of `seed`, which is not near a kink."""
 
     seed: int
     values: Values
@@ -67,12 +67,14 @@ def steps(
     """Run steps in a separate process.
 
     Args:
-        framework, compile_mode: Those of the steps.
-        folder: For results and caches.
+        framework: Framework of the steps.
+        compile_mode: Compile mode of the steps.
+        folder: Folder for results and caches.
         families: Families of models.
         seed: Seed of the batch.
-        variation: Relative change of the inputs (`one_step`) or the devices (`distributed_steps`).
-        module: The module of these tests that runs the steps.
+        variation: Relative change of the inputs (`one_step`) or the devices
+            (`distributed_steps`).
+        module: Module of these tests that runs the steps.
     """
     target = folder / f"{framework}-{compile_mode}-{seed}-{variation}.npz"
     run_module(
@@ -98,7 +100,7 @@ def on_devices(framework: str, compile_mode: str, devices: str, folder: Path) ->
 
 
 def gradient_difference(first: Values, second: Values) -> float:
-    """The largest difference over all variables, relative to the variable's largest gradient."""
+    """Return the largest difference of any variable, relative to its largest gradient."""
     shared = [name for name in first if "/gradient/" in name and name in second]
     assert shared
     return max(
@@ -108,7 +110,7 @@ def gradient_difference(first: Values, second: Values) -> float:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """Results for the first batch whose gradients hardly change if the inputs are nudged."""
+    """Return results for the first batch whose gradients hardly change if the inputs are nudged."""
     folder = tmp_path_factory.mktemp("reference")
     with_kinks = ["fc", "residual", "bottleneck"]
     for seed in range(4, 14):
@@ -147,9 +149,9 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
-    """The expected results of two devices, by framework.
+    """Return the expected results of two devices, by framework.
 
-    A replica of TensorFlow normalizes by the statistics of its examples. The reference is therefore
+    A TensorFlow replica normalizes by the statistics of its examples. The reference is therefore
     one device that calls the model for each half of the batch. JAX's program has the same result
     over any number of devices.
     """

@@ -204,7 +204,7 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
 
 
 def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_path: Path) -> None:
-    """Probes take ten seconds of a C++ compiler, so all points share the folder that caches them."""
+    """Probes take ten seconds of a C++ compiler, so all points share their cache folder."""
     code = (
         "import os, torch; from paradnn.worker.frameworks.torch import _compiled;"
         "_compiled(torch.sin, 'graph', torch.device('cpu'), 'default')(torch.ones(64));"

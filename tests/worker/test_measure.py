@@ -32,7 +32,7 @@ PROTOCOL = Protocol(
 
 
 class Machine:
-    """Runs steps in simulated time.
+    """Step that runs in simulated time.
 
     Args:
         cost: Returns the seconds of the n-th step.
@@ -64,7 +64,7 @@ class Machine:
 
 
 class PlantedRecorder(AttemptRecorder):
-    """Reports planted disturbances of the attempts; the last one repeats."""
+    """Meter that reports planted disturbances of the attempts; the last one repeats."""
 
     def __init__(self, *shares: float) -> None:
         super().__init__()
@@ -265,9 +265,10 @@ def test_neighbors_on_opposite_sides_widen_nothing() -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n", [20, 48, 120])
 def test_few_intervals_of_correlated_values_miss_the_median(n: int, rho: float) -> None:
-    """At most 6% do, and 3% with 48 values; three standard deviations of 600 series are 3%.
+    """At most 6% of intervals miss the median, and 3% with 48 values.
 
-    Nearly all series of independent values have an interval.
+    Three standard deviations of 600 series are 3%. Nearly all series of independent values have an
+    interval.
     """
     found = coverage(n, f"ar {rho}", 600)
 

@@ -205,10 +205,9 @@ def test_adam_is_that_of_its_paper() -> None:
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
-#: Models with batch sizes at which activations, tens of megabytes each, are most of a step's memory.
-#: Attention has short sequences, whose scores are small compared with the rest, and long ones, whose
-#: scores are most of a step's storage. A graph keeps more than XLA, which takes long to compile
-#: convolutions.
+#: Models with batch sizes at which activations of tens of megabytes dominate a step's memory.
+#: Attention has short sequences, whose scores are small, and long ones, whose scores are most of a
+#: step's storage. A graph keeps more than XLA, which takes long to compile convolutions.
 TRANSFORMER = MODELS["transformer"] | {
     "width": 256,
     "feed_forward": 512,

@@ -53,7 +53,10 @@ def saved(
 
 
 def perceptron(path: Path, *, lists_weights: bool) -> Path:
-    """40 -> 30 -> 10 units; `lists_weights`: as old files do, the inputs name every weight."""
+    """Save a perceptron of 40, 30 and 10 units.
+
+    With `lists_weights` the inputs include every weight, as in old files.
+    """
     initializers = {"w1": weights(40, 30), "b1": weights(30), "w2": weights(30, 10)}
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
@@ -315,7 +318,7 @@ def test_what_fails_on_these_inputs_is_unavailable(tmp_path: Path) -> None:
 
 
 def scanned_product() -> list[Any]:
-    """Seven products of (2, 16) with (16, 16), one after the other."""
+    """Return a Scan node for seven consecutive products of (2, 16) with (16, 16)."""
     state = tensor("state", 2, 16)
     body = helper.make_graph(
         [

@@ -36,7 +36,7 @@ VIEWS += (layers.UpSampling2D, layers.Cropping2D)
 
 
 class Graph:
-    """The calls of layers that lead to a model's outputs, each with its inputs and output."""
+    """Graph of the layer calls that lead to a model's outputs, with each call's inputs and output."""
 
     def __init__(self, model: keras.Model) -> None:
         self.calls: dict[int, tuple[Any, list[Any], Any]] = {}
@@ -87,7 +87,7 @@ def elements(tensors: list[Any]) -> int:
 def test_parameters_and_activations_are_those_of_keras_layers(
     workloads: dict[str, BuiltModel], name: str
 ) -> None:
-    """Compare with the built model's graph: reads and writes of a forward pass, and kept tensors."""
+    """Compare a forward pass's reads, writes and kept tensors with the built model's graph."""
     built = workloads[name].model
     costs = make_model(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
