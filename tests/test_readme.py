@@ -26,7 +26,7 @@ ELSEWHERE = (*_ELSEWHERE.split("|"), "paradnn gate", "python -m paradnn.train -m
 
 
 def blocks(page: str) -> Iterator[list[str]]:
-    """Return the commands of every shell block of a page."""
+    """Yield the commands of every shell block of a page."""
     text = (ROOT / page).read_text()
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         yield [line for line in block.splitlines() if line and not line.startswith("#")]

@@ -106,7 +106,7 @@ def _operation_speedups() -> Figure:
 
 
 def _roofline(rows: slice) -> Figure:
-    """Return models at some of the intensities from 1 to 1,000, on two roofs of a device."""
+    """Draw models at some of the intensities from 1 to 1,000, on two roofs of a device."""
     sides = [
         test_roofline.planted(precision=precision).iloc[rows]
         for precision in ("float32", "bfloat16")

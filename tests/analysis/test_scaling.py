@@ -41,7 +41,7 @@ def test_the_fit_is_plain_least_squares_over_all_pairs_and_exact_where_the_law_i
 def test_points_of_one_model_are_no_independent_ones() -> None:
     """A model loses the same fraction at every batch size, so intervals are over models.
 
-    Sixty sweeps of 16 points (four models at four batch sizes), each as a separate family.
+    Sixty sweeps of 16 models at four batch sizes, each sweep as a separate family.
     """
     frames = []
     for seed in range(60):

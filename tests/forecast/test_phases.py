@@ -34,7 +34,10 @@ from tests.worker.test_measure import Machine as Clocked
 
 
 class Clockwork(Clocked):
-    """Runner of steps of `seconds` each in simulated time; block times vary by up to `jitter`."""
+    """Runner of steps of `seconds` each in simulated time.
+
+    Block times have a relative standard deviation of `jitter`.
+    """
 
     def __init__(self, seconds: float, jitter: float = 0.0, seed: int = 0) -> None:
         super().__init__(lambda _: seconds)

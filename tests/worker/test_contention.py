@@ -228,7 +228,7 @@ def _observe_child_and_grandchild() -> None:
 
 
 class PlantedMonitor(ContentionMonitor):
-    """Meter that reports one planted foreign share per measurement."""
+    """Monitor that reports one planted foreign share per measurement."""
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         super().__init__()

@@ -147,7 +147,7 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
 def test_without_protobuf_it_measures(
     framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this setup JAX's trace cannot be read, but PyTorch's can."""
+    """Without protobuf, JAX's trace cannot be read, but PyTorch's can."""
     monkeypatch.setenv("PYTHONPATH", str(without_protobuf))
     with WorkerPool() as workers:
         result = measure(

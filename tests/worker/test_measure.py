@@ -32,7 +32,7 @@ PROTOCOL = Protocol(
 
 
 class Machine:
-    """Step that runs in simulated time.
+    """Machine that runs steps in simulated time.
 
     Args:
         cost: Returns the seconds of the n-th step.
@@ -64,7 +64,7 @@ class Machine:
 
 
 class PlantedRecorder(AttemptRecorder):
-    """Meter that reports planted disturbances of the attempts; the last one repeats."""
+    """Recorder that reports planted disturbances of the attempts; the last one repeats."""
 
     def __init__(self, *shares: float) -> None:
         super().__init__()

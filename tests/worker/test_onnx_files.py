@@ -172,7 +172,7 @@ def test_weights_are_parameters_and_no_inputs(lists_weights: bool, tmp_path: Pat
 
 
 def parameters(workload: Any) -> tuple[int, int]:
-    """Trainable weights and moving statistics are separate."""
+    """Return the numbers of trainable weights and of moving statistics."""
     model = workload.model
     [trainable] = model.trainable_variables
     [fixed] = model.non_trainable_variables
