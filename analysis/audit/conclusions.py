@@ -271,7 +271,8 @@ def _format_difference(ratio: float) -> str:
     """A ratio as a difference: "13%", or "a factor of 2.5" from two times on."""
     factor = max(ratio, 1 / ratio)
     if factor < 2:
-        return f"{100 * (factor - 1):.2g}%"
+        percent = 100 * (factor - 1)
+        return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%"
     return f"a factor of {factor:.3g}"
 
 

@@ -363,6 +363,27 @@ def test_times_are_compared_in_seconds(tmp_path: Path) -> None:
     assert "1 s against 1 ns, differing by a factor of 1e+09" in finding.sentence
 
 
+@pytest.mark.parametrize(
+    ("second_ns", "difference"),
+    [
+        pytest.param(99.999, "100%", id="just under a factor of 2"),
+        pytest.param(55.0, "10%", id="two digits"),
+        pytest.param(50.6, "1.2%", id="below ten percent"),
+    ],
+)
+def test_differences_are_plain_percentages(
+    second_ns: float, difference: str, tmp_path: Path
+) -> None:
+    first = {"benchmarks": [{"name": "BM_a", "real_time": 50.0, "time_unit": "ns"}]}
+    second = {"benchmarks": [{"name": "BM_a", "real_time": second_ns, "time_unit": "ns"}]}
+
+    [finding] = draw_conclusions(
+        [read_one(tmp_path, first, "first")], [read_one(tmp_path, second, "second")]
+    )
+
+    assert f"differing by {difference};" in finding.sentence
+
+
 def test_different_units_are_not_compared(tmp_path: Path) -> None:
     first = aiperf(1)
     second = aiperf(1)
