@@ -102,7 +102,7 @@ def test_pairs_and_their_weights_are_those_of_the_files(frame: pd.DataFrame) -> 
     np.testing.assert_allclose(weights, oracle, rtol=1e-8)
     ratios = plain["speedup"].to_numpy()
     where = shared_levels(plain.rename(columns=str))
-    assert where.words == "23 models and 9 batch sizes"
+    assert where.description == "23 models and 9 batch sizes"
     np.testing.assert_allclose(crossed_share(ratios > 1, where), (0.773, 0.544, 0.907), atol=0.002)
     np.testing.assert_allclose(geometric_mean(ratios, where), (2.78, 1.37, 5.66), atol=0.01)
 
