@@ -2,34 +2,85 @@
 paper's Figure 1).
 
 Models count, not runs, whatever their outcome: a model that ran with ten batch sizes on two devices
-counts once.
+counts once. With --space the models are those of a design space, and no run is needed.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
-from analysis.options import Options
+from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
+from analysis.store.lazy_step_inputs import step_inputs
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
 
+@dataclass(frozen=True, kw_only=True)
+class ParametersOptions(Options):
+    """The design space whose models are summarized instead of those of runs."""
+
+    space: tuple[str, ...] = option(
+        (),
+        "models of a design space in place of runs: overrides of paradnn.train, such as "
+        "experiment=paper_fc or 'model=gpt model.layers=2,4', repeatable",
+        metavar="OVERRIDES",
+        several="repeat",
+    )
+
+
+def _read_space(options: ParametersOptions) -> pd.DataFrame | None:
+    """Return a row with `parameters` per distinct model of --space; None without --space.
+
+    Raises:
+        ConfigError: If a space cannot be split into words or has no model.
+        ParadnnError: If the overrides are invalid.
+    """
+    if not options.space:
+        return None
+    parts = [_read_models(overrides) for overrides in options.space]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _read_models(overrides: str) -> pd.DataFrame:
+    """Return the distinct models that overrides describe, one per row, with `parameters`."""
+    try:
+        words = shlex.split(overrides)
+    except ValueError as error:
+        remedy = "quote it as a whole, such as --space 'model=fc model.layers=4,8'"
+        raise ConfigError("--space", overrides, str(error).lower(), remedy) from None
+    if not words:
+        remedy = "give overrides, such as --space experiment=paper_fc"
+        raise ConfigError("--space", overrides, "is empty", remedy)
+    points = step_inputs.points_from_words(words, "--space")
+    identity = [str(name) for name in points if str(name).startswith("model.")]
+    models = points.drop_duplicates(["family", *identity])
+    counts = step_inputs.analytic_costs(models)["parameters"]
+    if not (counts > 0).any():
+        remedy = "choose models with layers, such as model=fc"
+        raise ConfigError("--space", overrides, "has no model with trainable parameters", remedy)
+    return models.assign(parameters=counts)
+
+
 @analysis(
-    Options,
+    ParametersOptions,
     summary="the range of trainable parameters of each family, with real models as points",
-    example="python -m analysis parameters --figure parameters.png",
+    example="python -m analysis parameters --space experiment=paper_fc --figure parameters.png",
     gate="untimed",
+    load_frame=_read_space,
     section="system",
     order=110,
     title="Sizes of the models",
     reading="Trainable parameters of the distinct models of each family.",
 )
-def parameters(frame: pd.DataFrame, options: Options) -> Result:
+def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
     """Summarize the trainable parameters of the models of each family.
 
     Returns:
@@ -39,7 +90,7 @@ def parameters(frame: pd.DataFrame, options: Options) -> Result:
     Raises:
         NotEnoughData: there are no runs.
     """
-    del options  # models are not pooled, so there is nothing to choose
+    del options  # --space has chosen the frame, and models are not pooled
     require_runs(frame)
     models = _distinct_models(frame)
     ranges = _ranges(pd.concat([models.generated, models.real]))

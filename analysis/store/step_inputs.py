@@ -196,10 +196,14 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
     return tuple(float(getattr(costs, name)) for name in WORK_METRICS)
 
 
-def points_from_words(words: Sequence[str]) -> pd.DataFrame:
+def points_from_words(words: Sequence[str], source: str = "ask") -> pd.DataFrame:
     """The points that words of a command line name, such as `model=fc model.nodes=32,64`.
 
     The driver's own grammar, presets and checks apply, so `experiment=paper_fc` works too.
+
+    Args:
+        words: The overrides.
+        source: The command or option that an error names.
 
     Returns:
         A row of keys per point, with `family`.
@@ -213,7 +217,7 @@ def points_from_words(words: Sequence[str]) -> pd.DataFrame:
         rows = _compose_rows(words)
     except Exception as error:
         if is_input_error(error):
-            raise ParadnnError(f"ask: {one_line(error, words)}") from None
+            raise ParadnnError(f"{source}: {one_line(error, words)}") from None
         raise
     names = dict.fromkeys(name for row in rows for name in row if is_point_key(name))
     columns = {name: typed([row.get(name) for row in rows]) for name in names}

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from analysis.analyses.parameters import parameters
-from analysis.options import Options
+from analysis.analyses.parameters import ParametersOptions, parameters
+from paradnn.core.errors import ParadnnError
 
 
 def models() -> pd.DataFrame:
@@ -64,5 +65,39 @@ def test_how_quiet_the_machine_was_says_nothing_of_sizes() -> None:
     assert "shared the machine" not in parameters(runs).text()
     assert "not steady" not in parameters(runs).text()
     runs.loc[20:, "steady"] = "true"
-    kept = parameters(runs, Options(steady_only=True))
+    kept = parameters(runs, ParametersOptions(steady_only=True))
     assert "runs on a contended machine" in kept.text()
+
+
+def test_a_design_space_gives_the_ranges_without_runs() -> None:
+    space = (
+        "model=fc model.layers=4,8 model.nodes=32,64 model.input_size=100 model.output_size=10 batch_size=1,2",
+        "model=resnet50 batch_size=1",
+    )
+    options = ParametersOptions(space=space)
+    assert parameters.load_frame is not None
+    frame = parameters.load_frame(options)
+    table = parameters(frame, options).table.set_index("family")
+    # Weights and biases of the first, the hidden and the last layers.
+    sizes = [
+        100 * nodes + nodes + (layers - 1) * (nodes**2 + nodes) + nodes * 10 + 10
+        for layers in (4, 8)
+        for nodes in (32, 64)
+    ]
+    assert table.loc["fc", ["models", "minimum", "maximum"]].tolist() == [4, min(sizes), max(sizes)]
+    assert table.loc["resnet50", "maximum"] == 25_583_592  # as Keras counts its trainable weights
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        pytest.param("", "is empty", id="empty"),
+        pytest.param("'model=fc", "no closing quotation", id="open quotation"),
+        pytest.param("model=fcx", "did you mean fc", id="unknown family"),
+        pytest.param("model=gemm", "no model with trainable parameters", id="kernel"),
+    ],
+)
+def test_a_space_without_models_is_rejected(overrides: str, problem: str) -> None:
+    assert parameters.load_frame is not None
+    with pytest.raises(ParadnnError, match=f"--space.*{problem}"):
+        parameters.load_frame(ParametersOptions(space=(overrides,)))
