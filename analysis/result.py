@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple
 
-from analysis.lazy import drawing, pd
+from analysis.lazy import drawing, np, pd
 from analysis.store.frame import IDENTITY, require_homogeneous
 from analysis.store.quality import Quality
 from paradnn.core.errors import NotEnoughData, ParadnnError
@@ -35,6 +37,36 @@ class Highlight(NamedTuple):
     words: str
 
 
+#: What an analysis decides about A relative to B.
+AnswerVerdict = Literal["faster", "slower", "equal", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What an analysis found, in one sentence and as numbers.
+
+    Attributes:
+        sentence: The answer with its interval, as one sentence without line breaks.
+        verdict: Whether A is faster than B, slower, equal within the margin, or undecided; None if
+            the analysis compares nothing.
+        ratio: A relative to B, above 1 if A is better; None if nothing is compared.
+        low: Lower end of the 95% interval of `ratio`; None if it has no interval.
+        high: Upper end of that interval.
+        ahead: Number of points on which A is better; None if no points are compared.
+        points: Number of points that the answer is about; None if it is not about points.
+        basis: What the interval rests on, as text; empty if there is no interval.
+    """
+
+    sentence: str
+    verdict: AnswerVerdict | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    ahead: int | None = None
+    points: int | None = None
+    basis: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
     """The result of an analysis. A subclass may have further attributes.
@@ -42,6 +74,7 @@ class Result:
     Attributes:
         sources: Ids of the runs it rests on.
         numbers: The table.
+        answer: The answer, which text, report and JSON begin with.
         pooled: What differed among runs that were pooled on request; empty if they were
             homogeneous.
         quality: Which runs the checks excluded or flagged; None if runs pass no check.
@@ -55,6 +88,7 @@ class Result:
 
     sources: tuple[str, ...]
     numbers: pd.DataFrame
+    answer: Answer | None = None
     pooled: str = ""
     quality: Quality | None = None
     set_aside: Paragraph | None = None
@@ -82,19 +116,86 @@ class Result:
         return self.picture is not None and len(self.table) > 0
 
     def paragraphs(self) -> list[Paragraph]:
-        """Return the findings as text, with the caveats about the runs at the end."""
-        parts: list[Paragraph | str] = [*self.sentences, *self.caveats]
+        """Return the answer, then the findings as text, with the caveats about the runs at the end.
+
+        A finding that repeats the answer is omitted.
+        """
+        findings = [_as_paragraph(part) for part in self.sentences]
+        paragraphs = [*findings, *self.limits()]
+        if self.answer is None:
+            return paragraphs
+        answer = Paragraph(self.answer.sentence)
+        return [answer, *(part for part in paragraphs if part != answer)]
+
+    def limits(self) -> list[Paragraph]:
+        """Return what limits the answer: caveats, pooled, excluded and unused runs."""
+        parts: list[Paragraph | str] = [*self.caveats]
         if self.pooled:
             parts.append(f"Heterogeneous runs were pooled: {self.pooled}.")
         if self.quality is not None and self.quality.text():
             parts.append(self.quality.text())
         if self.set_aside is not None:
             parts.append(self.set_aside)
-        return [part if isinstance(part, Paragraph) else Paragraph(part) for part in parts]
+        return [_as_paragraph(part) for part in parts]
+
+    def opening(self) -> str:
+        """Return the answer as a sentence; the first finding if an analysis gives no answer."""
+        paragraphs = self.paragraphs()
+        return paragraphs[0].head if paragraphs else ""
+
+    def brief(self, limit: int = 5) -> tuple[list[str], int]:
+        """Return the lines that a terminal shows between the answer and the table.
+
+        What limits the answer comes first, then the findings.
+
+        Args:
+            limit: Largest number of lines.
+
+        Returns:
+            The lines, and the number of lines that are omitted.
+        """
+        findings = self.paragraphs()
+        limits = self.limits()
+        findings = [part for part in findings if part not in limits]
+        lines = [*limits]
+        if findings:
+            opening, *others = findings
+            lines += [Paragraph("", opening.points), *others]
+        texts: list[str] = []
+        for head, points in lines:
+            if head:
+                texts.append(head)
+            texts += [f"  {point}" for point in points]
+        return texts[:limit], max(0, len(texts) - limit)
 
     def text(self) -> str:
         """Return the findings as text, one line per paragraph or list item."""
         return "\n".join(map(str, self.paragraphs()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer and the table as an object that JSON can hold.
+
+        Missing values and NaN are None. Infinite numbers are "Infinity" and "-Infinity", as in the
+        JSON form of protocol buffers. Times are text in ISO 8601.
+        """
+        answer = self.answer or Answer(sentence=self.opening())
+        fields = {
+            "answer": answer.sentence,
+            "verdict": answer.verdict,
+            "ratio": answer.ratio,
+            "low": answer.low,
+            "high": answer.high,
+            "ahead": answer.ahead,
+            "points": answer.points,
+            "basis": answer.basis,
+            "limits": [str(part) for part in self.limits()],
+        }
+        values = {name: _json_value(value) for name, value in fields.items()}
+        rows = [
+            {str(name): _json_value(value) for name, value in row.items()}
+            for row in self.table.to_dict("records")
+        ]
+        return {**values, "rows": rows}
 
     def figure(self, width: float | None = None) -> drawing.Figure:
         """Draw the figure.
@@ -129,6 +230,31 @@ class Result:
             for head, points in self.paragraphs()
         )
         return f"{self.table.to_html(max_rows=20, index=False)}{words}"
+
+
+def _as_paragraph(part: Paragraph | str) -> Paragraph:
+    return part if isinstance(part, Paragraph) else Paragraph(part)
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value that strict JSON can hold."""
+    if isinstance(value, list | tuple):
+        return [_json_value(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(key): _json_value(entry) for key, entry in value.items()}
+    if pd.isna(value):
+        return None
+    if isinstance(value, pd.Timestamp):
+        return value.isoformat()
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        return float(value)
+    return str(value)
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:

@@ -13,11 +13,11 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.table import Table
 from rich.text import Text
@@ -25,15 +25,18 @@ from rich.text import Text
 from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
 from analysis.result import Result
-from paradnn.cli.console import SafeConsole, say, si, standard_output, visible
+from paradnn.cli.console import say, si, standard_output, unlimited_output, visible
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
 _FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 _MAX_TAG_LENGTH = 5000  # that every MLflow server accepts as the value of a tag
 _GROUP = "output"
-_MAX_ROWS = 50  # that are printed
+_MAX_ROWS = 20  # that are printed
+_MAX_LINES = 5  # between the answer and the table
+_MAX_WIDTH = 100  # characters of a printed table
 _COLUMN_GAP = 2  # characters
 _MAX_CELL_WIDTH = 48  # characters of a cell on a terminal
 _MAX_EXACT = 100_000  # columns of whole numbers below this are shown with all digits
@@ -50,6 +53,15 @@ class Output(Arguments):
 
     csv: str | None = option(
         None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP
+    )
+    json: str | None = option(
+        None,
+        "write the answer and all rows as JSON to a file, - for standard output",
+        metavar="FILE",
+        group=_GROUP,
+    )
+    all: bool = option(
+        False, "print all rows, all columns and everything that limits the answer", group=_GROUP
     )
     log: bool = option(
         False,
@@ -101,9 +113,11 @@ def emit_result(
     Raises:
         ConfigError: an output cannot be written or drawn. Nothing is printed then.
     """
-    table_file = None
-    if output.csv and output.csv != "-":
-        table_file = _check_writable(output.csv, "--csv")
+    if output.csv == "-" and output.json == "-":
+        problem = "standard output is also that of --csv"
+        raise ConfigError("--json", output.json, problem, "name a file for one of them")
+    table_file = _file_of(output.csv, "--csv")
+    json_file = _file_of(output.json, "--json")
     figure_files = [
         check_file(path, "--figure", suffixes=_FIGURE_SUFFIXES, kind="a .png, .svg or .pdf file")
         for path in output.figure
@@ -119,11 +133,16 @@ def emit_result(
         _print_csv(result.table)
         if result.set_aside is not None:
             say(result.set_aside, sys.stderr)
+    elif output.json == "-":
+        sys.stdout.write(_json_text(result))
     else:
-        print_result(result)
+        print_result(result, everything=output.all)
     if table_file is not None:
         with whole_file(table_file, "--csv") as temporary:
             write_csv(result.table, temporary)
+    if json_file is not None:
+        with whole_file(json_file, "--json") as temporary:
+            temporary.write_text(_json_text(result), encoding="utf-8")
     for figure, path in figures:
         with whole_file(path, "--figure") as temporary:
             if output.width is None:
@@ -136,6 +155,18 @@ def emit_result(
             command, result, frame=frame, selection=selection, command_line=command_line
         )
         print(f"logged as run {run_id}", file=sys.stderr)
+
+
+def _file_of(path: str | None, option: str) -> Path | None:
+    """Return the file that an option names; None without one, or for standard output."""
+    if path is None or path == "-":
+        return None
+    return _check_writable(path, option)
+
+
+def _json_text(result: Result) -> str:
+    """Return a result as JSON; control characters are escaped, so any terminal may show it."""
+    return json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n"
 
 
 def _check_writable(path: str, option: str) -> Path:
@@ -254,19 +285,41 @@ def _write_artifacts(result: Result, folder: Path) -> None:
             figure.savefig(folder / f"figure{suffix}", bbox_inches="tight", dpi=150)
 
 
-def print_result(result: Result) -> None:
-    """Print the table or the maps of a result, and its sentences."""
-    console = standard_output()
+def print_result(result: Result, *, everything: bool = False) -> None:
+    """Print the answer of a result, what limits it, and the table or the maps.
+
+    Args:
+        result: The result.
+        everything: Whether to print all lines, rows and columns, however many they are.
+    """
+    console = unlimited_output() if everything else standard_output()
+
+    def say_dim(note: str) -> None:
+        console.print(note, style="dim", soft_wrap=True, markup=False)
+
+    opening = result.opening()
+    if opening:
+        console.print(opening, style="bold", soft_wrap=True, markup=False)
+    lines, omitted = result.brief(sys.maxsize if everything else _MAX_LINES)
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
+    if omitted:
+        say_dim(f"{counted(omitted, 'more line')}: --all")
+    limits = _NO_LIMITS if everything else _TableLimits(min(console.width, _MAX_WIDTH))
     grids = result.rows or ()
     for title, cells in grids:
-        _print_table(console, cells, numeric=[], title=title)
+        console.print(f"\n{title}", style="bold", soft_wrap=True, markup=False)
+        fitting = _fit_table(cells, limits, is_map=True)
+        console.print(_make_table(fitting.cells, numeric=fitting.cells.columns[1:]))
+        for note in fitting.notes():
+            say_dim(note)
     if result.rows is not None and not grids and len(result.table):
-        rows = result.table.head(_MAX_ROWS)
-        _print_table(console, _format_cells(rows), numeric=[*rows.select_dtypes("number")])
-        if len(result.table) > _MAX_ROWS:
-            omitted = len(result.table) - _MAX_ROWS
-            print(f"... and {omitted:,} more rows; --csv FILE writes all of them")
-    console.print(result.text(), soft_wrap=True, markup=False)
+        shown = result.table.head(limits.rows)
+        fitting = _fit_table(_format_cells(shown), limits)
+        console.print()
+        console.print(_make_table(fitting.cells, numeric=[*shown.select_dtypes("number")]))
+        for note in fitting.notes(len(result.table) - len(shown)):
+            say_dim(note)
 
 
 def _print_csv(table: pd.DataFrame) -> None:
@@ -330,62 +383,110 @@ def _format_column(values: pd.Series) -> pd.Series:
     return values.map(format_cell)
 
 
-def _print_table(
-    console: SafeConsole, cells: pd.DataFrame, *, numeric: Sequence[str], title: str = ""
-) -> None:
-    """Print a table of texts.
+class _TableLimits(NamedTuple):
+    """How much of a table is printed.
 
-    If it is wider than the console, columns with one value in all rows are stated below it, and
-    then the last columns are omitted.
-
-    Args:
-        console: the console.
-        cells: the texts.
-        numeric: columns that are aligned to the right.
-        title: a title; the table is then a map, all of whose columns but the first are aligned to
-            the right.
+    Attributes:
+        width: Characters of a row.
+        rows: Number of rows.
+        cell: Characters of a cell.
+        states_constants: Whether columns with one value in all rows are stated below the table.
     """
-    if console.is_terminal:
-        cells = cells.map(_shorten)
-    constant = []
-    if len(cells) > 1 and not title:
-        constant = [name for name in cells.columns if cells[name].nunique() == 1]
-    shown = cells
-    notes = []
-    stated: list[str] = []
-    if _width(shown) > console.width and 0 < len(constant) < len(shown.columns):
-        shown = shown.drop(columns=constant)
-        stated = constant
-        values = ", ".join(f"{name} {cells[name].iloc[0]}" for name in constant)
-        notes.append(f"The same in all rows: {values}")
-    while _width(shown) > console.width and len(shown.columns) > 1:
+
+    width: int
+    rows: int = _MAX_ROWS
+    cell: int = _MAX_CELL_WIDTH
+    states_constants: bool = True
+
+
+_NO_LIMITS = _TableLimits(sys.maxsize, sys.maxsize, sys.maxsize, states_constants=False)
+
+
+class _FittingTable(NamedTuple):
+    """A table that fits, and what it omits.
+
+    Attributes:
+        cells: The texts.
+        constant: Columns with one value in all rows, and the value.
+        omitted: Names of columns that do not fit.
+        width: Characters that a note has room for.
+    """
+
+    cells: pd.DataFrame
+    constant: Mapping[str, str]
+    omitted: Sequence[str]
+    width: int
+
+    def notes(self, omitted_rows: int = 0) -> Iterator[str]:
+        """Yield what the table omits, and how to see it."""
+        if self.constant:
+            values = [f"{name} {value}" for name, value in self.constant.items()]
+            yield _join_fitting("The same in all rows: ", values, self.width)
+        omitted = []
+        if omitted_rows:
+            omitted.append(counted(omitted_rows, "more row"))
+        if self.omitted:
+            names = f"{counted(len(self.omitted), 'more column')} ("
+            omitted.append(f"{_join_fitting(names, self.omitted, self.width // 2)})")
+        if omitted:
+            remedy = "--all prints them, --csv FILE writes them"
+            yield f"{', '.join(omitted)}: {remedy}"
+
+
+def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:
+    """Join texts with commas, and say how many do not fit into some characters."""
+    joined = f"{start}{texts[0]}"
+    for position, text in enumerate(texts[1:], start=1):
+        rest = f" and {len(texts) - position} more"
+        if len(joined) + len(text) + len(rest) > width:
+            return f"{joined}{rest}"
+        joined += f", {text}"
+    return joined
+
+
+def _fit_table(cells: pd.DataFrame, limits: _TableLimits, *, is_map: bool = False) -> _FittingTable:
+    """Take the columns of a table that differ, and of those the first that fit.
+
+    A map keeps columns with one value in all rows.
+    """
+    if limits.cell < sys.maxsize:
+        cells = cells.map(lambda text: _shorten(text, limits.cell))
+    constant = {}
+    if limits.states_constants and len(cells) > 1 and not is_map:
+        constant = {
+            str(name): str(cells[name].iloc[0])
+            for name in cells.columns
+            if cells[name].nunique() == 1
+        }
+    if len(constant) == len(cells.columns):
+        constant = {}
+    differing = cells.drop(columns=list(constant))
+    shown = differing
+    while _width(shown) > limits.width and len(shown.columns) > 1:
         shown = shown.iloc[:, :-1]
-    omitted = [str(name) for name in cells.columns if name not in {*shown.columns, *stated}]
-    if omitted:
-        columns = ", ".join(omitted)
-        notes.append(f"Columns that do not fit, which --csv FILE writes: {columns}")
-    if title:
-        console.print(title, style="bold", soft_wrap=True, markup=False)
+    omitted = [str(name) for name in differing.columns[len(shown.columns) :]]
+    return _FittingTable(shown, constant, omitted, min(limits.width, _MAX_WIDTH))
+
+
+def _make_table(cells: pd.DataFrame, *, numeric: Collection[str]) -> Table:
+    """Return a table of texts whose numeric columns are aligned to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for position, name in enumerate(shown.columns):
-        is_right = name in numeric or (bool(title) and position > 0)
+    for name in cells.columns:
         table.add_column(
             Text(str(name)),
-            justify="right" if is_right else "left",
+            justify="right" if name in numeric else "left",
             no_wrap=True,
             overflow="ellipsis",
         )
-    for row in shown.itertuples(index=False):
+    for row in cells.itertuples(index=False):
         table.add_row(*map(Text, row))
-    console.print(table)
-    for note in notes:
-        console.print(note, style="dim", soft_wrap=True, markup=False)
+    return table
 
 
-def _shorten(text: str) -> str:
-    if len(text) <= _MAX_CELL_WIDTH:
+def _shorten(text: str, length: int) -> str:
+    if len(text) <= length:
         return text
-    return f"{text[: _MAX_CELL_WIDTH - 1]}…"
+    return f"{text[: length - 1]}…"
 
 
 def _width(cells: pd.DataFrame) -> int:

@@ -90,6 +90,11 @@ def standard_output() -> SafeConsole:
     console = SafeConsole()
     if console.is_terminal:
         return console
+    return unlimited_output()
+
+
+def unlimited_output() -> SafeConsole:
+    """A console of unlimited width."""
     return SafeConsole(width=_UNLIMITED)
 
 

@@ -102,22 +102,28 @@ ROWS = pd.DataFrame(
 )
 
 
-def test_a_table_has_few_digits_and_no_empty_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_has_few_digits_and_only_columns_that_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert shown(monkeypatch, 100, ROWS) == [
-        "family  batch_size  device    rate  count  share  parameters",
-        "fc           16384  GPU     19.5 k      3  0.123      25.6 M",
-        "lstm            64  GPU          -      -      1           7",
         "said \\x1b]0;owned",
+        "",
+        "family  batch_size    rate  count  share  parameters",
+        "fc           16384  19.5 k      3  0.123      25.6 M",
+        "lstm            64       -      -      1           7",
+        "The same in all rows: device GPU",
     ]
 
 
-def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_names_the_columns_that_it_omits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lines = shown(monkeypatch, 40, ROWS)
-    assert max(map(len, lines[:3])) <= 40
-    assert lines[0].split() == ["family", "batch_size", "rate", "count", "share"]
-    assert lines[3:5] == [
+    assert max(map(len, lines[:5])) <= 40
+    assert lines[2].split() == ["family", "batch_size", "rate", "count", "share"]
+    assert lines[5:] == [
         "The same in all rows: device GPU",
-        "Columns that do not fit, which --csv FILE writes: parameters",
+        "1 more column (parameters): --all prints them, --csv FILE writes them",
     ]
 
 
