@@ -20,7 +20,7 @@ from analysis.store.conditions import filter_by_text, parse_condition
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import MARGIN
+from paradnn.statistics.decision import MARGIN
 from paradnn.statistics.sessions import get_sampling
 from paradnn.store.metrics import metric as registered
 

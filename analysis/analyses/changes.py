@@ -22,7 +22,7 @@ from analysis.result import Result, require_runs
 from analysis.store.frame import is_ok
 from analysis.versions import sort_versions
 from paradnn.core.errors import ConfigError, DataError, NotEnoughData
-from paradnn.statistics.contrast import adjust_p_values
+from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Component, sum_components
 from paradnn.statistics.sessions import assign_sessions
 from paradnn.store.files import read_json

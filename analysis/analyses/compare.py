@@ -30,14 +30,8 @@ from analysis.sides import (
 )
 from analysis.store.frame import families
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import (
-    MARGIN,
-    Contrast,
-    Verdict,
-    adjust_p_values,
-    equivalent,
-    judge,
-)
+from paradnn.statistics.contrast import Contrast, Verdict, judge
+from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
 from paradnn.statistics.dependence import MINIMUM_POINTS, Unit
 
 #: Replicates on each side that a test needs. With two, a t test of one degree of freedom finds next

@@ -40,7 +40,7 @@ from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import adjust_p_values
+from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Component, Levels, Unit, shared_levels, sum_components
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import BETWEEN, Regression, regress

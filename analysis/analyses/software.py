@@ -24,7 +24,8 @@ from analysis.store.frame import families, is_ok, require_homogeneous
 from analysis.versions import sort_versions, version_key
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import MARGIN, Contrast, Verdict, judge
+from paradnn.statistics.contrast import Contrast, Verdict, judge
+from paradnn.statistics.decision import MARGIN
 from paradnn.statistics.dependence import Unit
 from paradnn.statistics.regression import Lacking
 

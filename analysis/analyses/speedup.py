@@ -36,7 +36,8 @@ from analysis.sides import (
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import Contrast, adjust_p_values
+from paradnn.statistics.contrast import Contrast
+from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Unit, shared_levels
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Lacking, Regression, regress

@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
 from paradnn.statistics.dependence import (
     MINIMUM_POINTS,
     Component,
@@ -31,8 +32,6 @@ from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.sessions import ALLOWANCE, Sampling, get_sampling
 
-#: Largest relative difference that is called the same, where that is shown.
-MARGIN = 0.05
 #: Values of a hyperparameter from which on they count as a sample; fewer are fixed.
 _MINIMUM_SAMPLE_VALUES = 6
 _TINY = 1e-300
@@ -283,55 +282,3 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
         "points",
     )
     return rows.assign(verdict=verdict, basis=basis)
-
-
-def adjust_p_values(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
-    """Adjust p values for the number of tests.
-
-    Args:
-        p_values: (n,) p values; NaN where there is no test.
-        discoveries: False controls the familywise error rate: with 95%, no adjusted p below 0.05 is
-            false (Holm, Scandinavian J. of Statistics 6, 1979). True controls the false discovery
-            rate: of the adjusted p values below 0.05, 5% are expected to be false (Benjamini and
-            Hochberg, J. Royal Statistical Society B 57, 1995). This holds for tests that are
-            independent or positively dependent, as those are whose sides share a machine.
-
-    Returns:
-        (n,) adjusted p values, with NaN where the input has it.
-    """
-    result = np.full(len(p_values), np.nan)
-    known = np.flatnonzero(~np.isnan(p_values))
-    if not len(known):
-        return result
-    if discoveries:
-        result[known] = stats.false_discovery_control(p_values[known], method="bh")
-        return result
-    # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s per call.
-    order = known[np.argsort(p_values[known])]
-    remaining = np.arange(len(order), 0, -1)
-    result[order] = np.minimum(np.maximum.accumulate(p_values[order] * remaining), 1)
-    return result
-
-
-def equivalent(
-    least: np.ndarray, most: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
-) -> np.ndarray:
-    """Test whether log ratios are within a margin by two one-sided tests.
-
-    Args:
-        least: (n,) lower bounds of the log ratios.
-        most: (n,) upper bounds of the log ratios.
-        error: (n,) standard errors.
-        freedom: (n,) degrees of freedom.
-        margin: Largest relative difference that counts as the same.
-
-    Returns:
-        (n,) p of the larger test, small if a ratio is within +-log(1 + margin). NaN without an
-        error.
-    """
-    bound = math.log1p(margin)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p_below = stats.t.sf((least + bound) / error, freedom)
-        p_above = stats.t.sf((bound - most) / error, freedom)
-    p_values: np.ndarray = np.maximum(p_below, p_above)
-    return p_values

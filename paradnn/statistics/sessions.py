@@ -287,7 +287,7 @@ def arrange(
         return _without_units(runs, SessionOverlap.UNKNOWN)
     blocks = _unmixed_blocks(runs, side, sessions)
     counts = _count_by_side(blocks, side)
-    if _have_other_protocols(a, b):
+    if have_other_protocols(a, b):
         return _without_units(runs, SessionOverlap.PROTOCOLS, counts)
     shares_block = (
         pd.DataFrame({"point": point, "block": blocks, "side": side})
@@ -373,7 +373,7 @@ def _values(runs: pd.DataFrame, column: str) -> set[str]:
     return set(runs[column].dropna().unique()) if column in runs else set()
 
 
-def _have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
+def have_other_protocols(a: pd.DataFrame, b: pd.DataFrame) -> bool:
     """Return whether both sides have protocols, and none in common."""
     protocols_a = _values(a, "protocol_id")
     protocols_b = _values(b, "protocol_id")
@@ -563,10 +563,10 @@ def _unmixed_blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) 
     times = None
     if "start_time" in runs:
         times = runs["start_time"].to_numpy(dtype="datetime64[ns]")
-    is_randomized = _is_randomized(runs)
+    keeps_order = not is_randomized(runs)
     for name, indices in pd.Series(sessions).groupby(sessions, sort=False).indices.items():
         mine = np.asarray(indices)
-        if is_randomized or len(set(side[mine])) < 2:
+        if not keeps_order or len(set(side[mine])) < 2:
             continue
         if times is None:
             blocks[mine] = [f"{name} of {'AB'[number]}" for number in side[mine]]
@@ -580,19 +580,32 @@ def _unmixed_blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) 
     return blocks
 
 
-def _is_randomized(runs: pd.DataFrame) -> bool:
+def is_randomized(runs: pd.DataFrame) -> bool:
     """Return whether the runs are known to have been measured in a random order."""
     return "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
 
 
 def _follows(runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: np.ndarray) -> bool:
-    """Return whether the same side comes second too often for chance (sign test).
+    """Return whether the same side comes second too often for chance."""
+    return follow_share(runs, point, side, sessions) != 0
+
+
+def follow_share(
+    runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: np.ndarray
+) -> float:
+    """Return by how much B comes second more often than A, from -1 to 1; 0 if it may be chance.
 
     This is about points that are measured on both sides, one right after the other: the second then
-    finds what the first left in caches.
+    finds what the first left in caches. Chance is excluded by a sign test.
+
+    Args:
+        runs: The n runs.
+        point: (n,) number of the point.
+        side: (n,) 0 for A, 1 for B.
+        sessions: (n,) label of the session.
     """
-    if _is_randomized(runs):
-        return False
+    if is_randomized(runs):
+        return 0.0
     start = runs.get("start_time", pd.Series(pd.NaT, runs.index))
     table = pd.DataFrame(
         {
@@ -613,9 +626,61 @@ def _follows(runs: pd.DataFrame, point: np.ndarray, side: np.ndarray, sessions: 
     )
     second_sides = table["side"][is_second]
     if not len(second_sides):
-        return False
+        return 0.0
     p = stats.binomtest(int(second_sides.sum()), len(second_sides)).pvalue
-    return bool(p < BY_CHANCE)
+    if p >= BY_CHANCE:
+        return 0.0
+    return float(2 * second_sides.mean() - 1)
+
+
+def merge_into_turns(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> np.ndarray:
+    """Return the turn of each run (n,): sessions of one side without one of the other between them.
+
+    Args:
+        session: (n,) number of the session.
+        side: (n,) 0 for A, 1 for B.
+        hours: (n,) start of each run.
+    """
+    table = pd.DataFrame({"session": session, "side": side, "hours": hours})
+    table = table.groupby("session").mean().sort_values("hours", kind="stable")
+    is_shared = ~table["side"].isin([0, 1])
+    starts_turn = table["side"].ne(table["side"].shift()) | is_shared
+    return np.asarray(starts_turn.cumsum().reindex(session).to_numpy())
+
+
+def differ_by_time_of_day(session: np.ndarray, side: np.ndarray, hours: np.ndarray) -> bool:
+    """Return whether the sides have sessions at different times of day.
+
+    Args:
+        session: (n,) number of the session.
+        side: (n,) 0 for A, 1 for B.
+        hours: (n,) start of each run.
+    """
+    table = pd.DataFrame({"session": session, "side": side, "hours": hours})
+    table = table.groupby(["session", "side"])["hours"].mean().reset_index()
+    nanoseconds = table["hours"].to_numpy() * 3600e9
+    of_a = (table["side"] == 0).to_numpy()
+    if of_a.sum() < 2 or (~of_a).sum() < 2:
+        return False
+    return _sides_differ_by_time_of_day(
+        nanoseconds[of_a], nanoseconds[~of_a], float(np.ptp(hours)) * 3600e9
+    )
+
+
+def is_mixed(side: np.ndarray, hours: np.ndarray) -> bool:
+    """Return whether chance may have made the order of the sides in a session.
+
+    Runs that began together took turns.
+
+    Args:
+        side: (n,) 0 for A, 1 for B.
+        hours: (n,) start of each run.
+    """
+    turn = pd.Series(side).groupby([hours, side]).cumcount().to_numpy()
+    order = np.lexsort((side, turn, hours))
+    blocks = int(np.count_nonzero(np.diff(side[order]))) + 1
+    nanoseconds = np.rint(hours[order] * 3600e9).astype("int64")
+    return _is_mixed(side[order], blocks, nanoseconds)
 
 
 def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -630,11 +695,13 @@ def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.
     times_a = table.loc[table["side"] == 0, "time"].to_numpy()
     times_b = table.loc[table["side"] == 1, "time"].to_numpy()
     span = float(np.ptp(times))
-    takes_turns = _is_even(times_a, times_b) and not _differ_by_time_of_day(times_a, times_b, span)
+    takes_turns = _is_even(times_a, times_b) and not _sides_differ_by_time_of_day(
+        times_a, times_b, span
+    )
     return turn.reindex(blocks).to_numpy(), takes_turns
 
 
-def _differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> bool:
+def _sides_differ_by_time_of_day(a: np.ndarray, b: np.ndarray, span: float) -> bool:
     """Return whether two sides were measured at different times of day.
 
     Args:

@@ -11,7 +11,8 @@ from statsmodels.stats.multitest import multipletests
 from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
-from paradnn.statistics.contrast import Contrast, Verdict, adjust_p_values, equivalent
+from paradnn.statistics.contrast import Contrast, Verdict
+from paradnn.statistics.decision import adjust_p_values, equivalent
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.sessions import Sampling
 from tests.analysis.conftest import TABLES

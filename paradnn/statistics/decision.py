@@ -1,0 +1,146 @@
+"""The verdict on two sides from the interval of their log ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.effects import combine
+from paradnn.statistics.lazy import np, stats
+
+#: Largest relative difference that is called equal, where that is shown.
+MARGIN = 0.05
+_TINY = 1e-300
+
+
+class Verdict(StrEnum):
+    """The verdict on A relative to B."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The interval of a ratio of A over B, and what follows from it.
+
+    Attributes:
+        ratio: The ratio; above 1 if A is better.
+        low: Lower end of its 95% interval.
+        high: Upper end.
+        p_different: p of a ratio of 1, two-sided.
+        p_equal: p of a ratio outside the margin (two one-sided tests; Schuirmann, J.
+            Pharmacokinetics and Biopharmaceutics 15, 1987).
+        verdict: The verdict at 5%.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    p_different: float
+    p_equal: float
+    verdict: Verdict
+
+
+def decide(
+    log_ratio: float, parts: Sequence[Component], margin: float = MARGIN, bias: float = 0.0
+) -> Decision:
+    """Decide whether A is better than B, worse or equal.
+
+    Equal takes precedence: a difference within the margin does not matter, even if it is shown.
+
+    Args:
+        log_ratio: Logarithm of the estimated ratio of A over B.
+        parts: Independent variances of the estimate with their degrees of freedom, such as
+            `Effect.component` of `paradnn.statistics.effects.side_effects`. Without any, the ratio
+            is exact.
+        margin: Largest relative difference that counts as equal.
+        bias: Largest systematic error of the estimate, as a logarithm, to either side.
+    """
+    error = 0.0
+    freedom = np.inf
+    half_width = 0.0
+    if parts:
+        total = combine(parts)
+        error = math.sqrt(total.variance)
+        freedom = float(total.freedom)
+        half_width = float(total.half_width)
+    half_width += bias
+    distance = np.array([max(abs(log_ratio) - bias, 0.0)])
+    p_different = float(2 * stats.t.sf(distance / max(error, _TINY), freedom)[0])
+    least, most = np.array([log_ratio - bias]), np.array([log_ratio + bias])
+    scatter = np.array([max(error, _TINY)])
+    p_equal = float(equivalent(least, most, scatter, np.array([freedom]), margin)[0])
+    if p_equal <= 0.05:
+        verdict = Verdict.EQUAL
+    elif p_different > 0.05:
+        verdict = Verdict.UNDECIDED
+    elif log_ratio > 0:
+        verdict = Verdict.FASTER
+    else:
+        verdict = Verdict.SLOWER
+    return Decision(
+        ratio=math.exp(log_ratio),
+        low=math.exp(log_ratio - half_width),
+        high=math.exp(log_ratio + half_width),
+        p_different=p_different,
+        p_equal=p_equal,
+        verdict=verdict,
+    )
+
+
+def adjust_p_values(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
+    """Adjust p values for the number of tests.
+
+    Args:
+        p_values: (n,) p values; NaN where there is no test.
+        discoveries: False controls the familywise error rate: with 95%, no adjusted p below 0.05 is
+            false (Holm, Scandinavian J. of Statistics 6, 1979). True controls the false discovery
+            rate: of the adjusted p values below 0.05, 5% are expected to be false (Benjamini and
+            Hochberg, J. Royal Statistical Society B 57, 1995). This holds for tests that are
+            independent or positively dependent, as those are whose sides share a machine.
+
+    Returns:
+        (n,) adjusted p values, with NaN where the input has it.
+    """
+    result = np.full(len(p_values), np.nan)
+    known = np.flatnonzero(~np.isnan(p_values))
+    if not len(known):
+        return result
+    if discoveries:
+        result[known] = stats.false_discovery_control(p_values[known], method="bh")
+        return result
+    # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s per call.
+    order = known[np.argsort(p_values[known])]
+    remaining = np.arange(len(order), 0, -1)
+    result[order] = np.minimum(np.maximum.accumulate(p_values[order] * remaining), 1)
+    return result
+
+
+def equivalent(
+    least: np.ndarray, most: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
+) -> np.ndarray:
+    """Test whether log ratios are within a margin by two one-sided tests.
+
+    Args:
+        least: (n,) lower bounds of the log ratios.
+        most: (n,) upper bounds of the log ratios.
+        error: (n,) standard errors.
+        freedom: (n,) degrees of freedom.
+        margin: Largest relative difference that counts as the same.
+
+    Returns:
+        (n,) p of the larger test, small if a ratio is within +-log(1 + margin). NaN without an
+        error.
+    """
+    bound = math.log1p(margin)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_below = stats.t.sf((least + bound) / error, freedom)
+        p_above = stats.t.sf((bound - most) / error, freedom)
+    p_values: np.ndarray = np.maximum(p_below, p_above)
+    return p_values

@@ -1,0 +1,518 @@
+"""Effects of sessions, hosts and order that do not cancel between two sides, and their variance.
+
+A run of side A has the weight +1/(P n) in the mean log ratio of P points, n being the number of
+runs of its point on its side; a run of B has the negative. An effect that several runs share, such
+as that of their session, enters the mean with the sum of their weights. So the variance that
+sessions add is that of a session times the sum over sessions of the squared sums of weights: 0 if
+both sides share all of them, 2 for one session per side, and anything between. The variance of a
+session is the posterior of its prior (`paradnn.statistics.priors`) after the scatter of repeated
+sessions.
+
+Arrays of runs have the runs of A first and then those of B; n is the number of runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paradnn.statistics.dependence import Component, sum_components
+from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.lazy import np, pd, stats
+from paradnn.statistics.priors import ScatterPriors, VariancePrior, classify_devices, scatter_priors
+from paradnn.statistics.sessions import (
+    assign_sessions,
+    differ_by_time_of_day,
+    follow_share,
+    have_other_protocols,
+    is_mixed,
+    is_randomized,
+    merge_into_turns,
+)
+
+#: A longer pause in hours separates days. Within a day one side may always come first.
+_DAY_GAP_HOURS = 4.0
+#: Length of a session in hours from which on its halves differ as much as two sessions do.
+_FULL_DRIFT_HOURS = 0.5
+#: Variance of a Brownian drift, per variance of a session. A drift of this size makes the halves of
+#: a session differ by the variance of two sessions: the integral of F^2 below is 1/3 for them.
+_DRIFT_RATIO = 6.0
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one source of scatter adds to the variance of a log ratio.
+
+    Attributes:
+        name: The source, as text.
+        variance: Variance of the log ratio.
+        freedom: Degrees of freedom of the variance.
+        prior_share: Share of the degrees of freedom that the prior has, from 0 to 1.
+    """
+
+    name: str
+    variance: float
+    freedom: float
+    prior_share: float = 0.0
+
+    @property
+    def component(self) -> Component:
+        """The variance with its degrees of freedom."""
+        return Component(self.variance, self.freedom)
+
+    @property
+    def half_width(self) -> float:
+        """Half width of the 95% interval of the log ratio from this effect alone."""
+        return float(self.component.half_width)
+
+
+def combine(parts: Sequence[Component]) -> Component:
+    """Add independent variances, each with its own degrees of freedom.
+
+    The half width at 95% is the root of the sum of squared half widths (variance estimates
+    recovery, Zou and Donner, Statistics in Medicine 27, 2008). Satterthwaite's approximation, from
+    which the degrees of freedom are, would narrow the interval of an uncertain variance when a
+    certain one is added.
+    """
+    total = sum_components(parts)
+    half_width = np.sqrt(sum(part.half_width**2 for part in parts))
+    quantile = stats.t.ppf((1 + LEVEL) / 2, total.freedom)
+    return Component(np.maximum((half_width / quantile) ** 2, total.variance), total.freedom)
+
+
+def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Component:
+    """Return the variance of the effects of units, such as sessions, and its degrees of freedom.
+
+    The model is additive: a run has the effect of its cell and of its unit. The variance is from the
+    sum of squares of units adjusted for cells (Henderson's method 3, Biometrics 9, 1953). It
+    contains the scatter of the runs themselves, so it is an upper estimate.
+
+    Args:
+        logs: (n,) logarithms.
+        cells: (n,) number of the cell of each run.
+        units: (n,) number of the unit of each run.
+
+    Returns:
+        The variance; its degrees of freedom are 0 if no cell was measured in two units.
+    """
+    cell = np.unique(cells, return_inverse=True)[1]
+    unit = np.unique(units, return_inverse=True)[1]
+    gram, moment = _adjusted_sums(logs, cell, unit)
+    values, vectors = np.linalg.eigh(gram)
+    is_known = values > 1e-9 * max(float(values.max(initial=0.0)), 1.0)
+    freedom = int(is_known.sum())
+    if not freedom:
+        return Component(0.0, 0.0)
+    projected = vectors[:, is_known].T @ moment
+    squares = float(np.sum(projected**2 / values[is_known]))
+    return Component(squares / float(values[is_known].mean()) / freedom, float(freedom))
+
+
+def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Return the fitted effect of each run's unit (n,), adjusted for cells; 0 where unknown."""
+    cell = np.unique(cells, return_inverse=True)[1]
+    unit = np.unique(units, return_inverse=True)[1]
+    gram, moment = _adjusted_sums(logs, cell, unit)
+    effects = np.linalg.pinv(gram, rcond=1e-9, hermitian=True) @ moment
+    return np.asarray(effects[unit])
+
+
+def _adjusted_sums(
+    logs: np.ndarray, cell: np.ndarray, unit: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the normal equations (units, units) and (units,) of unit effects beside cells."""
+    units = int(unit.max(initial=-1)) + 1
+    sizes = np.bincount(cell)
+    pair, counts = np.unique(cell.astype("int64") * units + unit, return_counts=True)
+    pair_cell = pair // units
+    pair_unit = pair % units
+    gram = np.diag(np.bincount(unit, minlength=units).astype("float64"))
+    start = np.flatnonzero(np.diff(pair_cell, prepend=-1))
+    several = np.diff(np.append(start, len(pair_cell)))
+    for begin, length in zip(start[several > 1], several[several > 1], strict=True):
+        members = slice(begin, begin + length)
+        index = pair_unit[members]
+        count = counts[members].astype("float64")
+        gram[np.ix_(index, index)] -= np.outer(count, count) / sizes[pair_cell[begin]]
+    single = several == 1
+    index = pair_unit[start[single]]
+    np.subtract.at(gram, (index, index), counts[start[single]].astype("float64"))
+    centered = logs - (np.bincount(cell, logs) / sizes)[cell]
+    return gram, np.bincount(unit, centered, minlength=units)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When and where the runs of two sides were measured; n runs in all.
+
+    Attributes:
+        side: (n,) 0 for a run of A, 1 for one of B.
+        point: (n,) number of the point of each run.
+        session: (n,) label of the session of each run.
+        turn: (n,) number of the turn. Sessions of one side without one of the other side between
+            them are one turn, since runs that are near in time are similar.
+        host: (n,) label of the host.
+        driver: (n,) label of the driver within its session.
+        hours: (n,) start of each run; NaN if it is unknown.
+        is_random: Whether the order of all runs is known to be random.
+        times_known: Whether the sessions are known.
+        protocols_differ: Whether the sides share no timing protocol.
+        time_of_day: Whether the sides were measured at different times of day.
+        follow: (n,) excess, from -1 to 1, with which B comes right after A at the same point; 0 if
+            it may be chance.
+    """
+
+    side: np.ndarray
+    point: np.ndarray
+    session: np.ndarray
+    turn: np.ndarray
+    host: np.ndarray
+    driver: np.ndarray
+    hours: np.ndarray
+    is_random: bool
+    times_known: bool
+    protocols_differ: bool
+    time_of_day: bool
+    follow: float
+
+    def __deepcopy__(self, memo: object) -> Schedule:
+        """Return the schedule itself, which pandas would copy with every slice of a frame."""
+        return self
+
+    @classmethod
+    def of(cls, a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) -> Schedule:
+        """Read the schedule of two sides.
+
+        Args:
+            a: Runs of A.
+            b: Runs of B.
+            points: (n,) number of the point of each run; None if all are of one point.
+        """
+        runs = pd.concat([a, b], ignore_index=True)
+        side = np.repeat([0, 1], [len(a), len(b)])
+        point = np.zeros(len(runs), dtype="int64")
+        if points is not None:
+            point = points
+        known = assign_sessions(runs)
+        times_known = all(session is not None for session in known)
+        session = np.array(
+            [name or f"unknown session of {'AB'[n]}" for name, n in zip(known, side, strict=True)],
+            dtype=object,
+        )
+        times = np.full(len(runs), np.nan)
+        if "start_time" in runs:
+            start = runs["start_time"].to_numpy(dtype="datetime64[ns]")
+            times = np.where(np.isnat(start), np.nan, start.astype("int64") / 3.6e12)
+        if not times_known:
+            times = np.full(len(runs), np.nan)
+        session_code = pd.factorize(session)[0]
+        host = session_code.astype(object)
+        if "host" in runs:
+            host = np.where(runs["host"].notna(), runs["host"].astype("object"), host)
+        driver = session_code.astype(str).astype(object)
+        if "session_id" in runs:
+            names = runs["session_id"].astype("object").fillna("").to_numpy()
+            driver = np.array([f"{n} {name}" for n, name in zip(session_code, names, strict=True)])
+        time_of_day = False
+        turn = session_code
+        if np.isfinite(times).all() and len(runs):
+            turn = merge_into_turns(session_code, side, times)
+            time_of_day = differ_by_time_of_day(session_code, side, times)
+        return cls(
+            side=side,
+            point=point,
+            session=session_code,
+            turn=turn,
+            host=pd.factorize(host)[0],
+            driver=pd.factorize(driver)[0],
+            hours=times,
+            is_random=is_randomized(runs),
+            times_known=times_known,
+            protocols_differ=have_other_protocols(a, b),
+            time_of_day=time_of_day,
+            follow=follow_share(runs, point, side, session_code),
+        )
+
+    def select(self, rows: np.ndarray) -> Schedule:
+        """Return the schedule of some runs, given as booleans (n,)."""
+        return Schedule(
+            side=self.side[rows],
+            point=self.point[rows],
+            session=self.session[rows],
+            turn=self.turn[rows],
+            host=self.host[rows],
+            driver=self.driver[rows],
+            hours=self.hours[rows],
+            is_random=self.is_random,
+            times_known=self.times_known,
+            protocols_differ=self.protocols_differ,
+            time_of_day=self.time_of_day,
+            follow=self.follow,
+        )
+
+    @cached_property
+    def has_counterpart(self) -> np.ndarray:
+        """(n,) whether the session of a run also holds a run of its point of the other side."""
+        table = pd.DataFrame({"point": self.point, "session": self.session, "side": self.side})
+        sides = table.groupby(["point", "session"])["side"].transform("nunique")
+        return np.asarray(sides.eq(2).to_numpy())
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """(n,) weight of each run in the mean log ratio over the points."""
+        cell = 2 * pd.factorize(self.point)[0] + self.side
+        counts = np.bincount(cell)
+        points = max(len(np.unique(self.point)), 1)
+        signs = 1.0 - 2.0 * self.side
+        return np.asarray(signs / counts[cell] / points)
+
+    @cached_property
+    def session_weight(self) -> float:
+        """Sum of squared weights of the sessions, or of the hosts if that is larger.
+
+        However often a host is visited, its own effect does not average out.
+        """
+        return max(
+            _squared_sums(self.turn, self.weights),
+            _squared_sums(self.host, self.weights),
+        )
+
+    @property
+    def units(self) -> np.ndarray:
+        """(n,) what counts as one session: turns, or hosts if their effects weigh more."""
+        of_hosts = _squared_sums(self.host, self.weights)
+        if of_hosts > _squared_sums(self.turn, self.weights):
+            return self.host
+        return self.turn
+
+    @cached_property
+    def drift_weight(self) -> float:
+        """Weight of drifts within sessions that hold both sides unmixed.
+
+        A drift is a Brownian motion W. If F is the difference of the shares of A and of B that have
+        been measured up to a time t, the drift adds the integral of F dW, whose variance is that of
+        the integral of F^2 dt. It is limited to the variance of two sessions.
+        """
+        if self.is_random or not np.isfinite(self.hours).all():
+            return 0.0
+        total = 0.0
+        for rows in _groups(self.session):
+            side = self.side[rows]
+            hours = self.hours[rows]
+            if len(np.unique(side)) < 2 or is_mixed(side, hours):
+                continue
+            weights = self.weights[rows]
+            shares = np.array([weights[side == 0].sum(), -weights[side == 1].sum()])
+            scaled = np.where(side == 0, weights / shares[0], weights / shares[1])
+            length = float(np.ptp(hours))
+            if length > 0:
+                order = np.argsort(hours, kind="stable")
+                ahead = np.cumsum(scaled[order])[:-1]
+                squared = float(np.sum(ahead**2 * np.diff(hours[order])) / length)
+            else:
+                squared = 0.0
+            drift = _DRIFT_RATIO * min(length / _FULL_DRIFT_HOURS, 1.0) * squared
+            total += shares.min() ** 2 * min(drift, 2.0)
+        return total
+
+    @cached_property
+    def order_weight(self) -> float:
+        """Weight of an effect of the order: 1 if one side always comes first, day after day.
+
+        Repetition in the same order does not average such an effect out. A single day in one order
+        has weight 0: the sessions themselves then account for it.
+        """
+        if self.is_random or not np.isfinite(self.hours).all() or not len(self.hours):
+            return 0.0
+        order = np.argsort(self.hours, kind="stable")
+        day = np.zeros(len(order), dtype="int64")
+        day[order] = np.cumsum(
+            np.diff(self.hours[order], prepend=self.hours[order[0]]) > _DAY_GAP_HOURS
+        )
+        mean = 0.0
+        days = 0
+        for rows in _groups(day):
+            side = self.side[rows]
+            if len(np.unique(side)) < 2:
+                continue
+            hours = self.hours[rows]
+            weights = self.weights[rows]
+            size = min(weights[side == 0].sum(), -weights[side == 1].sum())
+            days += 1
+            if not is_mixed(side, hours):
+                mean += size * _precedence(hours[side == 0], hours[side == 1])
+        weight = 0.0
+        if days > 1:
+            weight = (1 - 1 / days) * mean**2
+        if self.time_of_day:
+            sessions = min(len(np.unique(self.session[self.side == n])) for n in (0, 1))
+            weight = max(weight, 1 - 1 / sessions)
+        return weight
+
+    def effects(self, session: Component, priors: ScatterPriors) -> list[Effect]:
+        """Return what does not cancel in the mean log ratio of these runs.
+
+        Args:
+            session: Posterior variance of sessions.
+            priors: Priors of the other effects.
+        """
+        share = priors.session.freedom / session.freedom
+        effects = []
+
+        def add(name: str, weight: float, prior: VariancePrior) -> None:
+            if weight > 1e-9:
+                posterior = prior.update()
+                effects.append(Effect(name, weight * posterior.variance, posterior.freedom, 1.0))
+
+        apart = self.session_weight + self.drift_weight
+        if apart > 1e-9:
+            effects.append(Effect("sessions", apart * session.variance, session.freedom, share))
+        add("order", self.order_weight, priors.order)
+        add("position", self.follow**2, priors.position)
+        within = _squared_sums(self.driver, self.weights) - _squared_sums(
+            self.session, self.weights
+        )
+        add("drivers", within, priors.driver)
+        add("protocol", float(self.protocols_differ), priors.protocol)
+        return effects
+
+    def point_weights(self) -> pd.Series:
+        """Return `session_weight` plus `drift_weight` of each point by itself.
+
+        The index holds the numbers of the points.
+        """
+        cell = 2 * self.point.astype("int64") + self.side
+        counts = pd.Series(cell).groupby(cell).transform("size").to_numpy()
+        weights = (1.0 - 2.0 * self.side) / counts
+        table = pd.DataFrame({"point": self.point, "weight": weights})
+        found = []
+        for labels in (self.turn, self.host):
+            sums = table["weight"].groupby([self.point, labels]).sum() ** 2
+            found.append(sums.groupby(level=0).sum())
+        # Within an unmixed session a point has the drift of the whole family.
+        return pd.concat(found, axis=1).max(axis=1) + self.drift_weight
+
+
+def learn_session_variance(
+    logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
+) -> Component:
+    """Return the posterior variance of sessions after the scatter of the repeated ones.
+
+    Args:
+        logs: (n,) logarithms of the runs.
+        schedule: When and where they were measured.
+        priors: Priors of the scatter.
+    """
+    if not len(logs):
+        return priors.session.update()
+    cells = 2 * schedule.point.astype("int64") + schedule.side
+    scatter = unit_scatter(logs, cells, schedule.units)
+    return priors.session.update(scatter.variance, scatter.freedom)
+
+
+def interaction_effect(
+    logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
+) -> Effect | None:
+    """Return what the sessions that both sides share add to the mean log ratio; None for one.
+
+    Each side has workers of its own in each session, whose memory layout shifts all of its runs
+    there. A single session says nothing about it.
+    """
+    rows = schedule.has_counterpart
+    if not rows.any():
+        return None
+    table = pd.DataFrame(
+        {
+            "point": schedule.point[rows],
+            "session": schedule.session[rows],
+            "side": schedule.side[rows],
+            "log": logs[rows],
+        }
+    )
+    means = table.groupby(["point", "session", "side"])["log"].mean().unstack("side")
+    ratios = (means[0] - means[1]).reset_index(name="log")
+    sessions = pd.factorize(ratios["session"])[0]
+    if sessions.max() < 1:
+        return None
+    scatter = unit_scatter(ratios["log"].to_numpy(), ratios["point"].to_numpy(), sessions)
+    posterior = priors.interaction.update(scatter.variance, scatter.freedom)
+    weights = 1 / ratios.groupby("point")["session"].transform("size") / ratios["point"].nunique()
+    weight = _squared_sums(sessions, weights.to_numpy())
+    share = priors.interaction.freedom / posterior.freedom
+    return Effect("sessions and sides", weight * posterior.variance, posterior.freedom, share)
+
+
+def side_effects(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    points: np.ndarray | None = None,
+    logs: np.ndarray | None = None,
+) -> list[Effect]:
+    """Return what sessions, hosts and order add to the mean log ratio of two sides.
+
+    This is for comparisons that do not pair runs with `analysis.pairing.pair`. The interval of a
+    log ratio is Student's with `combine` of these and of the scatter of the runs.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        points: (n,) number of the point of each run of A and below them of B; None if all are of
+            one point.
+        logs: (n,) logarithms of what was measured, from which the variance of sessions is updated;
+            None to use the prior.
+    """
+    schedule = Schedule.of(a, b, points)
+    priors = scatter_priors(classify_devices(a, b))
+    session = priors.session.update()
+    effects = []
+    if logs is not None:
+        session = learn_session_variance(logs, schedule, priors)
+        shared = interaction_effect(logs, schedule, priors)
+        if shared is not None:
+            effects.append(shared)
+    return [*schedule.effects(session, priors), *effects]
+
+
+def _squared_sums(labels: np.ndarray, weights: np.ndarray) -> float:
+    """Return the sum over labels of the squared sum of their weights."""
+    if not len(labels):
+        return 0.0
+    return float(np.sum(np.bincount(labels, weights) ** 2))
+
+
+def _groups(labels: np.ndarray) -> list[np.ndarray]:
+    """Return the indices of each label."""
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+
+
+def _precedence(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the chance that a run of A precedes one of B minus that of the opposite."""
+    ranks: Any = stats.rankdata(np.concatenate([a, b]))
+    above = ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2
+    return float(1 - 2 * above / (len(a) * len(b)))
+
+
+def selection_bias(lost: tuple[int, int], kept: tuple[int, int]) -> float:
+    """Return how far lost replicates may move the mean of a side, in standard deviations.
+
+    It is for the worst case, in which the slowest were lost: the mean of a normal distribution cut
+    at its quantile 1 - f is lower by phi(z) / (1 - f), f being the share of lost replicates. Equal
+    shares on both sides cancel.
+
+    Args:
+        lost: Lost replicates of A and of B.
+        kept: Kept replicates of A and of B.
+    """
+    shifts = []
+    for number, rest in zip(lost, kept, strict=True):
+        share = number / max(number + rest, 1)
+        shift = 0.0
+        if 0 < share < 1:
+            shift = float(stats.norm.pdf(stats.norm.ppf(1 - share))) / (1 - share)
+        shifts.append(shift)
+    return math.fabs(shifts[0] - shifts[1])

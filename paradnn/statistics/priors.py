@@ -1,0 +1,145 @@
+"""Prior knowledge of how much repeated measurements scatter, and how data update it.
+
+A comparison needs the variance of log step times between processes, sessions and hosts. A store
+with one run per side holds no information on it. So each variance has a scaled inverse chi-square
+prior (Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6). A prior of scale s0 and d0
+degrees of freedom counts like d0 deviations of mean square s0^2. A sample variance s^2 of d degrees
+of freedom gives the posterior (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom. The
+moderated variances of `paradnn.statistics.variances` follow the same rule (Smyth 2004).
+
+docs/explanation/statistics.md lists the scales, their sources and what follows from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.lazy import pd
+
+
+class DeviceClass(StrEnum):
+    """Kinds of machines whose measurements scatter differently."""
+
+    SHARED = "shared virtual machine"
+    QUIET = "quiet host"
+    ACCELERATOR = "GPU or TPU"
+
+
+@dataclass(frozen=True)
+class VariancePrior:
+    """Scaled inverse chi-square prior of a variance of log step time.
+
+    Attributes:
+        scale: Standard deviation s0 that the prior expects; 0.05 is 5% of the step time.
+        freedom: Degrees of freedom d0, the weight of the prior in deviations.
+        source: The data that the scale is from.
+    """
+
+    scale: float
+    freedom: float
+    source: str
+
+    def update(self, variance: float = 0.0, freedom: float = 0.0) -> Component:
+        """Return the posterior variance after a sample variance with its degrees of freedom."""
+        total = self.freedom + freedom
+        pooled = self.freedom * self.scale**2 + freedom * variance
+        return Component(pooled / total, total)
+
+
+@dataclass(frozen=True)
+class ScatterPriors:
+    """Priors of everything that moves a measurement and does not cancel between two sides.
+
+    Attributes:
+        process: One process against another of the same point in a session.
+        session: Sessions, and hosts: what a session or a host does to all of its runs.
+        order: Sides that are always measured in the same order, session after session.
+        position: The second of two runs of a point, which finds what the first left in caches.
+        driver: Drivers that measure parts of one sweep at the same time.
+        interaction: What a session does to the ratio of two sides that share it.
+        protocol: Timing protocols (`measure.*`) that differ between the sides.
+    """
+
+    process: VariancePrior
+    session: VariancePrior
+    order: VariancePrior
+    position: VariancePrior
+    driver: VariancePrior
+    interaction: VariancePrior
+    protocol: VariancePrior
+
+
+_REPEATABILITY = "docs/validation/repeatability.md"
+_ORDER = VariancePrior(
+    scale=0.135,
+    freedom=4,
+    source="a machine that slows by a quarter within an hour, as a throttled one does",
+)
+_POSITION = VariancePrior(
+    scale=0.05,
+    freedom=4,
+    source="planted cache effects of 5% (docs/validation/verdicts.md)",
+)
+_DRIVER = VariancePrior(
+    scale=0.04,
+    freedom=4,
+    source="workers of one machine that differ by 4% (docs/validation/verdicts.md)",
+)
+_INTERACTION = VariancePrior(
+    scale=0.01,
+    freedom=1,
+    source="a weak prior: the scatter of the ratio between sessions decides",
+)
+_PROTOCOL = VariancePrior(
+    scale=0.05,
+    freedom=4,
+    source="quick against standard protocol, 3% apart (docs/validation/verdicts.md)",
+)
+_PRIORS = {
+    DeviceClass.SHARED: ScatterPriors(
+        process=VariancePrior(
+            scale=0.05,
+            freedom=4,
+            source=f"ten times five processes of six points ({_REPEATABILITY})",
+        ),
+        session=VariancePrior(
+            scale=0.075,
+            freedom=8,
+            source=f"23 sessions of four points, and three starts of six points ({_REPEATABILITY})",
+        ),
+        order=_ORDER,
+        position=_POSITION,
+        driver=_DRIVER,
+        interaction=_INTERACTION,
+        protocol=_PROTOCOL,
+    ),
+}
+# No repeated measurements of these are at hand, so they share the priors of the machine that
+# scatters most. Their own runs update them.
+_PRIORS[DeviceClass.QUIET] = _PRIORS[DeviceClass.SHARED]
+_PRIORS[DeviceClass.ACCELERATOR] = _PRIORS[DeviceClass.SHARED]
+
+
+def scatter_priors(device_class: DeviceClass = DeviceClass.SHARED) -> ScatterPriors:
+    """Return the priors of a class of devices."""
+    return _PRIORS[device_class]
+
+
+def classify_devices(*sides: pd.DataFrame) -> DeviceClass:
+    """Return the class of the machines that measured some runs.
+
+    It is that of accelerators if all runs used one, else that of shared virtual machines, whose
+    measurements scatter most.
+
+    Args:
+        *sides: Runs, with `platform.name` where it is known.
+    """
+    names: set[str] = set()
+    for side in sides:
+        column = side.get("platform.name", pd.Series("", side.index))
+        names |= set(column.fillna("").astype("str"))
+    if names and names <= {"gpu", "tpu"}:
+        return DeviceClass.ACCELERATOR
+    return DeviceClass.SHARED
