@@ -85,7 +85,7 @@ def analyses(*pages: str) -> list[str]:
     return [
         line
         for block in blocks
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
         if line.startswith("python -m analysis")
     ]
 

@@ -2,7 +2,9 @@
 
 Choices compete for the same work. They are compared in cost against latency or accuracy; without
 prices, throughput takes the place of cost. Latency is a quantile of served queries, or the median
-of closed runs. With --limit, the output also recommends a choice.
+of closed runs. --x and --y compare any two metrics that have a better direction, such as the
+tokens per second of a system against those of a user. With --limit, the output also recommends a
+choice.
 
 A choice beats another if it is no worse in any quantity and better in one (Pareto dominance). A
 choice is beaten if another certainly beats it, and on the frontier if none can. It is undecided if
@@ -23,7 +25,7 @@ from analysis.choices import PLATFORM, Task, estimate, tasks, words_of
 from analysis.format import format_number
 from analysis.labels import column_unit, label
 from analysis.lazy import drawing, np, pd
-from analysis.options import Options, option
+from analysis.options import Options, column_option, option
 from analysis.prices import PRICE, currency_of, price_option, read_prices, with_costs
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Highlight, Paragraph, Result, joined
@@ -60,8 +62,12 @@ _LOOKS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierOptions(Options):
-    """Price of an hour, and limits that a choice must keep."""
+    """Quantities to compare, price of an hour, and limits that a choice must keep."""
 
+    x: str | None = column_option(
+        None, "first quantity (default: cost, else throughput or time)", "METRIC"
+    )
+    y: str | None = column_option(None, "second quantity (default: latency or accuracy)", "METRIC")
     price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
     limit: tuple[tuple[str, str], ...] = option(
         (),
@@ -98,13 +104,14 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     """Compare measured choices by Pareto dominance; the table has a row for each choice.
 
     Raises:
-        ConfigError: If a limit is not a number or not of a metric that has a better direction.
+        ConfigError: If a limit is not a number, or a quantity or limit is not of a metric that has
+            a better direction.
         NotEnoughData: If no task has two choices with both quantities.
     """
     prices = read_prices(options.price, frame)
     limits = {name: _number(name, value) for name, value in options.limit}
     frame = with_costs(frame, prices)
-    found = frontiers(frame, limits, options.pool)
+    found = frontiers(frame, limits, options.pool, x=options.x, y=options.y)
     currency = currency_of(frame)
     largest = sorted(found, key=lambda one: -len(one.table))
     said = [*_told(found if limits else largest[:_WRITTEN], largest, limits, currency)]
@@ -353,8 +360,12 @@ class Frontier:
     pooled: str = ""
 
 
-def less_is_better(metric: str) -> bool:
+def less_is_better(metric: str, flag: str = "--limit") -> bool:
     """Whether less of a metric is better.
+
+    Args:
+        metric: Name of the metric.
+        flag: The option that an error names.
 
     Raises:
         ConfigError: If the metric is unknown or has no better direction.
@@ -367,30 +378,38 @@ def less_is_better(metric: str) -> bool:
         else:
             problem = "is no metric"
         remedy = "choose one that python -m paradnn list metrics names, such as latency_p99_ms"
-        raise ConfigError("--limit", metric, problem, remedy)
+        raise ConfigError(flag, metric, problem, remedy)
     return better == "lower"
 
 
 def frontiers(
-    frame: pd.DataFrame, limits: Mapping[str, float] | None = None, pool: bool = False
+    frame: pd.DataFrame,
+    limits: Mapping[str, float] | None = None,
+    pool: bool = False,
+    *,
+    x: str | None = None,
+    y: str | None = None,
 ) -> list[Frontier]:
     """Return a frontier for each task with two choices or more.
-
-    The first quantity is the cost; without prices it is throughput or time. The second is latency
-    or accuracy.
 
     Args:
         frame: The runs.
         limits: Metric -> its upper limit, or its lower limit if more is better.
         pool: Whether to pool heterogeneous runs.
+        x: First quantity. By default the cost; without prices throughput or time.
+        y: Second quantity. By default latency or accuracy.
 
     Raises:
-        ConfigError: If a limit is of no metric that has a better direction.
+        ConfigError: If a quantity or a limit is of no metric that has a better direction, or both
+            quantities are the same.
         NotEnoughData: If no task has two choices with both quantities.
     """
     limits = limits or {}
-    for name in limits:
-        less_is_better(name)
+    for flag, name in (*(("--limit", name) for name in limits), ("--x", x), ("--y", y)):
+        if name is not None:
+            less_is_better(name, flag)
+    if x is not None and x == y:
+        raise ConfigError("--y", y, "is the same as --x", "name another metric")
     used = is_ok(frame)
     if "best_accuracy" in frame:  # trainings count even if they missed their target
         used = used | (
@@ -400,7 +419,7 @@ def frontiers(
     lacking = []
     for task in tasks(frame[used]):
         try:
-            found.append(_frontier(task, list(limits), pool))
+            found.append(_frontier(task, list(limits), pool, (x, y)))
         except NotEnoughData as problem:
             lacking.append(Lacking(task.name, str(problem)))
     if not found:
@@ -412,10 +431,11 @@ def frontiers(
     return found
 
 
-def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
+def _frontier(
+    task: Task, limits: Sequence[str], pool: bool, quantities: tuple[str | None, str | None]
+) -> Frontier:
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
-    *ways, y = task.work.role(ResultDescription).objectives
-    x = next((name for name in ways if name in rows and rows[name].notna().any()), ways[-1])
+    x, y = _quantities(task, rows, quantities)
     metrics = list(dict.fromkeys([x, y, *limits]))
     lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if lacking:
@@ -446,6 +466,23 @@ def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
     table = table.assign(standing=standings(*tables), efficient=efficient(box))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
     return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
+
+
+def _quantities(
+    task: Task, rows: pd.DataFrame, requested: tuple[str | None, str | None]
+) -> tuple[str, str]:
+    """Return the requested quantities; defaults take the place of those that are None."""
+    x, y = requested
+    *candidates, default_y = task.work.role(ResultDescription).objectives
+    if y is None:
+        y = default_y
+    if x is None:
+        others = [name for name in candidates if name != y]
+        recorded = [name for name in others if name in rows and rows[name].notna().any()]
+        x = recorded[0] if recorded else others[-1]
+    if x == y:
+        raise NotEnoughData(f"--x and the default of --y are both {x}; name --y, too")
+    return x, y
 
 
 def _over_sessions(
