@@ -1,44 +1,38 @@
-"""Planted worlds, queried through the commands: how often are answers false, and how often is the
-truth found?
+"""Planted worlds: generators of runs whose truth is known, and the store that holds them.
 
-    python -m benchmarks.worlds [--draws 200] [--only hosts late ...]
-
-Each world plants runs with NumPy, writes them to a SQLite store, and reads what the commands
-print. Rates have 95% intervals (Clopper and Pearson). The printed rows are those of
-docs/validation/verdicts.md, section "Planted worlds".
+`benchmarks.calibration` asks the commands about these worlds and reports how often they are right.
+A generator takes a random generator and returns a frame with a row per run. Its column `TRUTH` is
+the logarithm of the run's true speed, without sessions, hosts and noise; it is not stored.
 """
 
-import argparse
-import io
 import math
-import re
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from mlflow import MlflowClient
 from scipy import stats
 
-from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
-from analysis.cli import main as analysis
 from analysis.cli import make_parser
 from analysis.cli.answer import answer, load_selection
 from analysis.cli.commands import SubCommand
 from analysis.options import Options, Selection, read_arguments
+from analysis.result import Result
 from benchmarks.common import Planted, fill
 from benchmarks.steadiness import ar1
 from paradnn.store.metrics import METRICS
+from paradnn.store.runs import protocol_names
 
 Random = np.random.Generator
 World = Callable[[Random], pd.DataFrame]
 _START = pd.Timestamp("2026-01-01", tz="UTC")
 _GRID = {"model.nodes": 9, "batch_size": 3}  # 27 points
+#: Column with the logarithm of a run's true speed.
+TRUTH = "true_log"
+_PROTOCOLS = {name: identity for identity, name in protocol_names().items()}
 _FIXED = {
     "family": "fc",
     "device": "D",
@@ -46,8 +40,10 @@ _FIXED = {
     "environment_id": "e",
     "protocol_id": "p",
     "host": "h",
+    "platform.name": "cpu",
+    "schema_version": "1",
+    "sweep_id": "s",
 }
-_FIXED |= {"schema_version": "1", "sweep_id": "s"}
 
 
 def plant(
@@ -55,10 +51,18 @@ def plant(
     logs: np.ndarray,
     hours: np.ndarray,
     axes: dict[str, int] | None = None,
+    true: np.ndarray | float = 0.0,
     **columns: object,
 ) -> pd.DataFrame:
-    """Return runs of a side: `logs` (points, replicates) of the speed at `hours`; points are the
-    grid of `axes`.
+    """Return the runs of a side.
+
+    Args:
+        side: "A" or "B".
+        logs: (points, replicates) logarithms of the measured speed.
+        hours: (points, replicates) start times.
+        axes: Hyperparameters with their numbers of values; points are their grid.
+        true: (points,) or (points, 1) logarithms of the true speed.
+        columns: Further columns, which override the defaults.
     """
     index = pd.MultiIndex.from_product(
         [range(count) for count in (axes or _GRID).values()], names=list(axes or _GRID)
@@ -72,6 +76,7 @@ def plant(
         "precision": {"A": "bfloat16", "B": "float32"}[side],
         "start_time": _START + pd.to_timedelta(3600 * np.ravel(hours), unit="s"),
         "examples_per_second": 100 * np.exp(logs.ravel()),
+        TRUTH: np.repeat(np.broadcast_to(np.ravel(true), len(logs)), logs.shape[1]),
     }
     return frame.assign(**(_FIXED | of_run | columns))
 
@@ -87,10 +92,74 @@ def noise(random: Random, points: int = 27, replicates: int = 3, size: float = 0
 
 
 def both(
-    logs: Sequence[np.ndarray], hours: Sequence[np.ndarray], axes: dict[str, int] | None = None
+    logs: np.ndarray | Sequence[np.ndarray],
+    hours: np.ndarray | Sequence[np.ndarray],
+    axes: dict[str, int] | None = None,
+    true: np.ndarray | float = 0.0,
 ) -> pd.DataFrame:
-    """Return A and B with (points, replicates) each."""
-    return pd.concat([plant(side, logs[n], hours[n], axes) for n, side in enumerate("AB")])
+    """Return A and B with (points, replicates) each; `true` is A's true speed."""
+    truths = (true, 0.0)
+    return pd.concat(
+        [plant(side, logs[n], hours[n], axes, truths[n]) for n, side in enumerate("AB")]
+    )
+
+
+def centered(random: Random, size: float, points: int = 27) -> np.ndarray:
+    """Return effects of points, (points, 1), whose mean is zero."""
+    effects = random.normal(0, size, (points, 1))
+    return np.asarray(effects - effects.mean())
+
+
+def timed(
+    random: Random,
+    logs: np.ndarray,
+    processes: int = 5,
+    scatter: float = 0.05,
+    within: float = 0.005,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Measure a speed in short processes, as `train` does.
+
+    Args:
+        random: Source of the noise.
+        logs: (points, replicates) logarithms of the speed in this session.
+        processes: Processes of a run: one for the quick protocol, five for the standard one.
+        scatter: Standard deviation between processes, in logarithms.
+        within: Standard error of the median of a process.
+
+    Returns:
+        The measured logarithms, and the columns that the protocol records.
+    """
+    size = (*logs.shape, processes)
+    return summarized(logs[..., None] + random.normal(0, math.hypot(scatter, within), size), within)
+
+
+def summarized(medians: np.ndarray, within: float = 0.005) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the mean of processes, and the columns that a protocol records of them.
+
+    Args:
+        medians: (..., processes) logarithms of the speed of each process.
+        within: Standard error of the median of a process.
+    """
+    measured = np.atleast_2d(medians.mean(axis=-1))
+    if medians.ndim == 2:
+        measured = measured.T
+    count = medians.shape[-1]
+    columns: dict[str, Any] = {"processes": float(count), "measure.processes": count}
+    if count == 1:
+        columns["protocol_id"] = _PROTOCOLS["quick"]
+        error = np.full(measured.size, within)
+        half = stats.t.ppf(0.975, 9) * error
+    else:
+        columns["protocol_id"] = _PROTOCOLS["standard"]
+        spread = medians.std(axis=-1, ddof=1).ravel()
+        error = spread / math.sqrt(count)
+        half = stats.t.ppf(0.975, count - 1) * error
+        columns["process_cv"] = spread
+        columns["between_process_cv"] = np.sqrt((spread**2 - within**2).clip(0))
+    columns["step_time_error"] = error
+    columns["examples_per_second_low"] = 100 * np.exp(measured.ravel() - half)
+    columns["examples_per_second_high"] = 100 * np.exp(measured.ravel() + half)
+    return measured, columns
 
 
 def without(frame: pd.DataFrame, failed: Any) -> pd.DataFrame:
@@ -104,13 +173,13 @@ def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -
     by 3%.
     """
     base = noise(random, replicates=count)
-    of_point = random.normal(0, 0.03, (27, 1))
+    truths = (true + centered(random, 0.03), np.zeros((27, 1)))
     sides = []
     for number, side in enumerate("AB"):
-        logs = base[number] + random.normal(0, effect, count) + (number == 0) * (true + of_point)
+        logs = base[number] + random.normal(0, effect, count) + truths[number]
         hours = 10.0 * (2 * np.arange(count) + number) + np.arange(27)[:, None] / 60
         label = np.tile([f"{side}{n}" for n in range(count)], 27)
-        sides.append(plant(side, logs, hours, sweep_id=label))
+        sides.append(plant(side, logs, hours, true=truths[number], sweep_id=label))
     return pd.concat(sides)
 
 
@@ -120,8 +189,9 @@ def one_sweep(
     """Sides mixed at random in one sweep; points differ by `spread`."""
     hours = mixed(random)
     logs = noise(random, size=size)
-    logs[0] += true + random.normal(0, spread, (27, 1))
-    return both(logs, hours)
+    truth = true + centered(random, spread)
+    logs[0] += truth
+    return both(logs, hours, true=truth)
 
 
 def hosts(random: Random) -> pd.DataFrame:
@@ -166,21 +236,21 @@ def out_of_memory(random: Random) -> pd.DataFrame:
     """Equal on average, but A is out of memory in most points where it wins."""
     hours = mixed(random)
     logs = noise(random)
-    ratio = random.normal(0, 0.3, (27, 1))
-    logs[0] += ratio - ratio.mean()
-    failed = np.repeat((ratio.ravel() > ratio.mean()) & (random.random(27) < 0.8), 3)
+    truth = centered(random, 0.3)
+    logs[0] += truth
+    failed = np.repeat((truth.ravel() > 0) & (random.random(27) < 0.8), 3)
     return pd.concat(
-        [without(plant("A", logs[0], hours[0]), failed), plant("B", logs[1], hours[1])]
+        [without(plant("A", logs[0], hours[0], true=truth), failed), plant("B", logs[1], hours[1])]
     )
 
 
-def choices(random: Random) -> pd.DataFrame:
-    """Six equal batch sizes of inference, each in a separate session that shifts it by 3%; four
-    runs each.
+def choices(random: Random, effect: float = 0.03) -> pd.DataFrame:
+    """Six equal batch sizes of inference, each in a separate session that shifts it; four runs
+    each.
     """
     parts = []
     for number in range(6):
-        logs = random.normal(0, 0.03) + noise(random, 1, 4)[0]
+        logs = random.normal(0, effect) + noise(random, 1, 4)[0]
         more = {
             "mode": "inference",
             "batch_size": 2**number,
@@ -206,14 +276,13 @@ def protocols(random: Random) -> pd.DataFrame:
 
 
 def tiles(random: Random) -> pd.DataFrame:
-    """Every value of nodes moves the ratio by 10%; the sides are equal on average over such
-    values.
-    """
+    """Every value of nodes moves the ratio by 10%; the sides are equal on average."""
     axes = {"model.nodes": 8, "model.layers": 4, "batch_size": 3}
     hours = mixed(random, 96, 1)
     logs = noise(random, 96, 1)
-    logs[0] += np.repeat(random.normal(0, 0.1, 8), 12)[:, None]
-    return both(logs, hours, axes)
+    truth = np.repeat(centered(random, 0.1, 8), 12, axis=0)
+    logs[0] += truth
+    return both(logs, hours, axes, truth)
 
 
 def nothing(
@@ -225,27 +294,28 @@ def nothing(
         for device in range(devices):
             hours = mixed(random)
             logs = noise(random)
-            logs[0] += random.normal(0, spread, (27, 1))
+            truths = (centered(random, spread), np.zeros((27, 1)))
+            logs[0] += truths[0]
             where = {
                 "family": f"fc{family}",
                 "device": f"D{device}",
                 "environment_id": f"e{device}",
             }
             for n, side in enumerate("AB"):
-                one = plant(side, logs[n], hours[n], **where)
+                one = plant(side, logs[n], hours[n], true=truths[n], **where)
                 parts.append(one.assign(run_id=one["run_id"] + f"d{device}"))
     return pd.concat(parts)
 
 
 def all_won(missed: int, random: Random) -> pd.DataFrame:
-    """144 points of which A wins nearly all by a wide margin, for every model."""
+    """144 points; A wins nearly all of them by a wide margin."""
     axes = {"model.nodes": 16, "batch_size": 9}
     hours = mixed(random, 144, 1)
     logs = noise(random, 144, 1)
     ratio = np.exp(random.normal(0, 0.2, 144)) * 0.3
     ratio[:missed] = -0.1
     logs[0] += ratio[:, None]
-    return both(logs, hours, axes)
+    return both(logs, hours, axes, ratio)
 
 
 def levels(random: Random, count: int = 8, batches: int = 5) -> pd.DataFrame:
@@ -367,7 +437,7 @@ def copied(world: World, whole: bool, random: Random) -> pd.DataFrame:
 
 
 def grids(random: Random) -> pd.DataFrame:
-    """Equal sides of which B has batch sizes twice as large; sizes differ by 50%."""
+    """Equal sides; B has batch sizes twice as large. Sizes differ by 50%."""
     hours = mixed(random)
     logs = noise(random)
     of_batch = random.normal(0, 0.5, 4)
@@ -415,16 +485,18 @@ def large(random: Random) -> pd.DataFrame:
     """
     logs = noise(random)
     size = np.repeat(np.arange(9), 3)
-    logs[0] += 0.05 * (4 - size)[:, None] + random.normal(0, 0.03, (27, 1))
-    found = both(logs, mixed(random))
+    truth = 0.05 * (4 - size)[:, None] + random.normal(0, 0.03, (27, 1))
+    logs[0] += truth
+    found = both(logs, mixed(random), true=truth)
     return without(found, (found["precision"] == "bfloat16") & (found["model.nodes"] > 2**10))
 
 
 def scattered(random: Random) -> pd.DataFrame:
-    """Sides whose points differ by 30% around a mean of 1; half of them are ahead."""
+    """Sides whose points differ by 30% around a mean of 1."""
     logs = noise(random, 60, 3)
-    logs[0] += random.normal(0, 0.3, (60, 1))
-    return both(logs, mixed(random, 60, 3), {"model.nodes": 20, "batch_size": 3})
+    truth = centered(random, 0.3, 60)
+    logs[0] += truth
+    return both(logs, mixed(random, 60, 3), {"model.nodes": 20, "batch_size": 3}, truth)
 
 
 _AXES = {"model.nodes": 6, "model.layers": 4, "batch_size": 4}
@@ -467,7 +539,18 @@ def channel(count: int, random: Random) -> pd.DataFrame:
     return one.assign(sweep_id=[f"s{n}" for n in session], **description)
 
 
-_PARAMS = ("model.", "batch_size", "precision", "mode", "platform.", "task", "learn.", "seed")
+_PARAMS = (
+    "model.",
+    "batch_size",
+    "precision",
+    "mode",
+    "platform.",
+    "task",
+    "learn.",
+    "seed",
+    "measure.",
+    "devices",
+)
 
 
 def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
@@ -484,6 +567,7 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
             str(key): value for key, value in (named | row).items() if value == value
         }
         del held["run_id"]
+        held.pop(TRUTH, None)
         metrics = {key: held.pop(key) for key in [*held] if key in METRICS}
         params = {key: held.pop(key) for key in [*held] if key.startswith(_PARAMS)}
         yield Planted(f"{number:032x}", start, params, held, metrics)
@@ -503,275 +587,409 @@ def parsed(words: tuple[str, ...]) -> tuple[SubCommand, Options, Selection]:
 
 
 class Store:
-    """A store whose runs are replaced, and the output of commands on it; runs are read once."""
+    """A SQLite store whose runs are replaced, and the results of commands on it.
+
+    Attributes:
+        path: The database.
+        uri: Its address.
+        planted: The rows that were planted, with their truth.
+        frame: The runs as loaded from the store.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.uri = f"sqlite:///{path}"
-        self.empty = path.read_bytes()
+        self.planted = pd.DataFrame()
         self.frame = pd.DataFrame()
-        self.said = dict[tuple[str, ...], str]()
+        self._empty = path.read_bytes()
+        self._results = dict[tuple[str, ...], Result]()
 
     def plant(self, runs: pd.DataFrame) -> None:
         """Make these the only runs."""
-        self.path.write_bytes(self.empty)
+        self.path.write_bytes(self._empty)
         fill(self.path, planted_runs(runs))
-        self.frame, self.said = load_selection(Selection(store=(self.uri,))), {}
+        self.planted = runs.reset_index(drop=True)
+        self.frame = load_selection(Selection(store=(self.uri,)))
+        self._results = {}
 
-    def asked(self, words: tuple[str, ...]) -> str:
-        """Return the sentences of a command, or the page of a report; the last argument of
-        `claims` is its file.
+    def words(self, *words: str) -> tuple[str, ...]:
+        """Return the words of a command line on this store.
+
+        The last word of `claims` is the text of a file of claims, which is written.
         """
-        if words not in self.said:
-            self.said[words] = self._page(words) if words[0] == "report" else self._sentences(words)
-        return self.said[words]
-
-    def _sentences(self, words: tuple[str, ...]) -> str:
         if words[0] == "claims":
             file = self.path.with_name(f"{zlib.crc32(words[-1].encode())}.yaml")
-            file.write_text(words[-1])
-            words = (*words[:2], str(file))
-        command, options, selection = parsed((*words, "--store", self.uri))
-        assert command.analysis is not None
-        return answer(command.analysis, self.frame, options, selection).text()
+            file.write_text(words[-1], encoding="utf-8")
+            words = (*words[:-1], "--file", str(file))
+        return (*words, "--store", self.uri)
 
-    def _page(self, words: tuple[str, ...]) -> str:
-        page = self.path.with_name("report.html")
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            assert analysis([*words, "--store", self.uri, "--out", str(page)]) == 0
-        return re.sub(
-            r"\s*<[^>]+>\s*", "\n", re.sub(r"(?s)<(script|style|svg).*?</\1>", "", page.read_text())
-        )
+    def result(self, *words: str) -> Result:
+        """Return the result of a command.
+
+        Raises:
+            ParadnnError: The command cannot answer.
+        """
+        line = self.words(*words)
+        if line not in self._results:
+            command, options, selection = parsed(line)
+            assert command.analysis is not None
+            self._results[line] = answer(command.analysis, self.frame, options, selection)
+        return self._results[line]
 
 
-class Question(NamedTuple):
-    """A question to a store: the possible answers, as patterns or functions of the text, and the
-    truth.
+def one_run(
+    random: Random, ratio: float = 1.0, points: int = 1, processes: int = 5, scatter: float = 0.05
+) -> pd.DataFrame:
+    """One sweep with one run per point and side, A `ratio` times as fast as B."""
+    hours = mixed(random, points, 1)
+    sides = []
+    for number, side in enumerate("AB"):
+        true = true_of(side, ratio)
+        logs, columns = timed(random, np.full((points, 1), true), processes, scatter)
+        sides.append(plant(side, logs, hours[number], _SHAPES[points], true, **columns))
+    return pd.concat(sides)
+
+
+def true_of(side: str, ratio: float) -> float:
+    """Return the logarithm of a side's true speed, if A is `ratio` times as fast as B."""
+    return math.log(ratio) if side == "A" else 0.0
+
+
+def in_session(frame: pd.DataFrame, label: str) -> pd.DataFrame:
+    """Return runs as a separate sweep and session."""
+    return frame.assign(sweep_id=label, session_id=label, run_id=frame["run_id"] + label)
+
+
+def apart(
+    random: Random,
+    ratio: float = 1.0,
+    effect: float = 0.06,
+    points: int = 27,
+    processes: int = 5,
+    sessions: int = 1,
+    own_hosts: bool = False,
+    spread: float = 0.0,
+) -> pd.DataFrame:
+    """Each side in separate sessions, in turn, which shift all of its points.
+
+    Args:
+        random: Source of the noise.
+        ratio: How many times A is as fast as B, as the geometric mean over points.
+        effect: Standard deviation of the shifts, in logarithms.
+        points: Number of points.
+        processes: Processes of a run.
+        sessions: Sessions per side; each measures every point once.
+        own_hosts: Whether each side has a separate host and device.
+        spread: Standard deviation of the points' true ratios.
     """
-
-    of: Callable[[Store], str]
-    said: str | Callable[[str], bool]
-    true: bool = False
-
-    def hears(self, store: Store) -> bool:
-        """Whether the answer is given."""
-        text = self.of(store)
-        if isinstance(self.said, str):
-            return bool(re.search(self.said, text, re.MULTILINE))
-        return self.said(text)
-
-
-def command(*words: str) -> Callable[[Store], str]:
-    """Return the function that runs a command."""
-    return lambda store: store.asked(words)
+    ratios = centered(random, spread, points)
+    parts = []
+    for number, side in enumerate("AB"):
+        true = true_of(side, ratio) + ratios * (side == "A")
+        where = {}
+        if own_hosts:
+            where = {"host": f"host{side}", "device": f"Device {side}", "environment_id": side}
+        for session in range(sessions):
+            logs, columns = timed(random, true + random.normal(0, effect), processes)
+            hours = 10.0 * (2 * session + number) + np.arange(points)[:, None] / 60
+            one = plant(side, logs, hours, _SHAPES[points], true, **columns, **where)
+            parts.append(in_session(one, f"{side}{session}"))
+    return pd.concat(parts)
 
 
-def _headline(store: Store) -> str:
-    """Return the first statement of sensitivity on a page."""
-    options = SensitivityOptions(metric="examples_per_second", log_scale="both")
-    return (sensitivity(store.frame, options).headline() or ("", ""))[1]
+def shared_sessions(
+    random: Random, ratio: float = 1.0, effect: float = 0.06, sessions: int = 3
+) -> pd.DataFrame:
+    """Sessions that each measure both sides, mixed, once per point, in five processes."""
+    parts = []
+    for session in range(sessions):
+        shift = random.normal(0, effect)
+        hours = 24.0 * session + mixed(random, 27, 1)
+        for number, side in enumerate("AB"):
+            true = true_of(side, ratio)
+            logs, columns = timed(random, np.full((27, 1), true + shift))
+            one = plant(side, logs, hours[number], None, true, **columns)
+            parts.append(in_session(one, f"s{session}"))
+    return pd.concat(parts)
 
 
-def beyond(pattern: str, silent: str = "", true: float = 1.0) -> Callable[[str], bool]:
-    """Whether the interval after a pattern misses the truth and `silent` is not stated."""
+def mornings(random: Random, orders: Sequence[str], ratio: float = 1.0) -> pd.DataFrame:
+    """Mornings of two hours, one per side in the given order.
 
-    def misses(text: str) -> bool:
-        found = re.search(pattern + r" \(([-+\d.]+)[^\d(]* to ([-+\d.]+)", text)
-        assert found, text
-        low, high = map(float, found.groups())
-        return not (silent and silent in text) and not low <= true <= high
+    The machine slows by 25% within the first hour of every morning and recovers overnight.
+    """
+    parts = []
+    for day, order in enumerate(orders):
+        for place, side in enumerate(order):
+            true = true_of(side, ratio)
+            since = place + np.arange(27)[:, None] / 28
+            slowdown = math.log(0.75) * np.minimum(since, 1)
+            logs = true + slowdown + random.normal(0, 0.01, (27, 1))
+            one = plant(side, logs, 24.0 * day + since, None, true)
+            parts.append(in_session(one, f"{day}{place}"))
+    return pd.concat(parts)
 
-    return misses
+
+def lost_at_random(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep of three replicates; B lacks a fifth of its points and of its replicates."""
+    hours = mixed(random)
+    truth = math.log(ratio)
+    logs = noise(random, size=0.02)
+    logs[0] += truth
+    b = plant("B", logs[1], hours[1])
+    points = b["point_id"].unique()
+    lost_points = random.choice(points, len(points) // 5, replace=False)
+    is_lost = b["point_id"].isin(lost_points) | (random.random(len(b)) < 0.2)
+    return pd.concat([plant("A", logs[0], hours[0], true=truth), b[~is_lost]])
 
 
-_SIDES = "precision=bfloat16", "precision=float32"
-_RATIO = r"geometric mean [\d.]+"
-_SPEEDUP = command("speedup", "--a", _SIDES[0], "--b", _SIDES[1])
-_MERIT = command("figure-of-merit", "--by", "precision", "--baseline", "float32")
-_SOFTWARE = command("software", "--by", "precision", "--baseline", "float32")
-_RATES = command("sensitivity", "--metric", "examples_per_second")
-_PAGE = (
-    r"It depends on|depends (most )?on |: (faster|slower)\.| is faster on |"
-    r"What to change next\n+(?!\n|(\w+: )?(No other setting|Nothing but))"
-)
-#: Questions by their label in the table.
-_COMPARE = command("compare", *_SIDES)
-COMPARE = {"`compare`: a difference": Question(_COMPARE, r"^fc\d*: precision=\w+ faster")}
-SAME = {"`compare`: the same": Question(_COMPARE, "^fc: the same within")}
-CELLS = {"`compare`: any cell": Question(_COMPARE, r"is faster in (?!0, precision=float32 in 0,)")}
-SOFTWARE = {"`software`: a difference": Question(_SOFTWARE, r": (faster|slower)\.")}
-SPEEDUP = {"`speedup`: an interval without 1": Question(_SPEEDUP, beyond(_RATIO, "No verdict"))}
-MERIT = {
-    "`figure-of-merit`: an interval without 1": Question(
-        _MERIT, beyond("times float32", "No interval of")
-    )
+def two_tasks(random: Random, named: bool) -> pd.DataFrame:
+    """Two tasks of one sweep at the same time, each 4% off, with a side each.
+
+    Args:
+        random: Source of the noise.
+        named: Whether the runs record the session of their task.
+    """
+    hours = mixed(random)
+    logs = noise(random) + random.normal(0, 0.04, (2, 1, 1))
+    sides = []
+    for number, side in enumerate("AB"):
+        columns = {}
+        if named:
+            columns = {"session_id": side}
+        sides.append(plant(side, logs[number], hours[number], **columns))
+    return pd.concat(sides)
+
+
+def devices(random: Random, fraction: float, effect: float = 0.08) -> pd.DataFrame:
+    """One, two, four and eight devices, each count in a separate session.
+
+    Args:
+        random: Source of the noise.
+        fraction: Amdahl's non-parallel fraction.
+        effect: Standard deviation of the sessions' shifts, in logarithms.
+    """
+    parts = []
+    for place, count in enumerate(random.permutation([1, 2, 4, 8])):
+        true = -math.log(fraction + (1 - fraction) / count)
+        logs = true + random.normal(0, effect) + noise(random, 12, 2)[0]
+        hours = 10.0 * place + np.arange(24).reshape(12, 2) / 60
+        axes = {"model.nodes": 6, "batch_size": 2}
+        one = in_session(plant("B", logs, hours, axes, true, devices=int(count)), f"s{place}")
+        parts.append(one.assign(point_id=one["point_id"] + f"d{count}"))
+    return pd.concat(parts)
+
+
+def node_effects(random: Random, effect: float = 0.06) -> pd.DataFrame:
+    """One device in one session, which shifts it; every value of nodes has an effect of 20%."""
+    axes = {"model.nodes": 8, "model.layers": 4, "batch_size": 3}
+    truth = np.repeat(random.normal(0, 0.2, 8), 12)[:, None]
+    logs = truth + random.normal(0, effect) + random.normal(0, 0.02, (96, 1))
+    return plant("B", logs, random.permutation(96).reshape(96, 1) / 60, axes, truth)
+
+
+def one_better(random: Random, better: float = 1.2, effect: float = 0.06) -> pd.DataFrame:
+    """Four batch sizes of inference in three sessions each; one is better in both quantities.
+
+    Every session measures one choice twice and shifts it.
+    """
+    parts = []
+    for session in range(3):
+        for number in range(4):
+            true = math.log(better) if number == 2 else 0.0
+            logs = true + random.normal(0, effect) + noise(random, 1, 2)[0]
+            hours = 10 * (4 * session + number) + np.arange(2)[None] / 60
+            more = {"mode": "inference", "batch_size": 2**number}
+            one = plant("A", logs, hours, {"model.nodes": 1}, true, **more)
+            one = in_session(one, f"s{session}-{number}")
+            latency = 1e5 / one["examples_per_second"]
+            parts.append(one.assign(point_id=f"point{number}", latency_p50_ms=latency))
+    return pd.concat(parts)
+
+
+def two_modes(random: Random, seeds: int) -> pd.DataFrame:
+    """Two platforms in one sweep that train to a target; a third of the seeds take twice as long.
+
+    A is exp(0.3) times as fast as B in every seed.
+    """
+    sides = []
+    hours = mixed(random, 1, seeds)
+    for number, side in enumerate("AB"):
+        true = true_of(side, math.exp(0.3))
+        slow = random.random((1, seeds)) < 1 / 3
+        logs = true - math.log(2) * slow + random.normal(0, 0.05, (1, seeds))
+        where = {"device": side, "environment_id": side, "precision": "float32"}
+        one = plant(side, logs, hours[number], {"batch_size": 1}, true, **where)
+        examples = 1e4 * np.exp(-logs.ravel())
+        learned = {
+            "seed": range(seeds),
+            "task": "learn",
+            "learn.target": 0.97,
+            "best_accuracy": 0.98,
+            "examples_per_second": 1000.0,
+            "epochs_to_target": examples / 1000,
+            "epochs_below_target": 0.0,
+            "examples_to_target": examples,
+            "seconds_to_target": examples / 1000,
+        }
+        sides.append(one.assign(**learned))
+    return pd.concat(sides)
+
+
+def preferred(random: Random) -> pd.DataFrame:
+    """One device; large models were mostly measured with small batches.
+
+    Each doubling of nodes is 0.8x, each doubling of the batch size 1.5x.
+    """
+    axes = {"model.nodes": 6, "model.layers": 4, "batch_size": 5}
+    index = np.indices(tuple(axes.values())).reshape(3, -1)
+    is_chosen = random.random(index.shape[1]) < np.exp(-0.35 * np.abs(index[0] + index[2] - 4))
+    truth = math.log(0.8) * index[0] + math.log(1.5) * index[2]
+    layers = random.normal(0, 0.1, 4)[index[1]]
+    logs = truth + layers + random.normal(0, 0.1, index.shape[1])
+    hours = random.permutation(len(logs)) / 60
+    return plant("B", logs[:, None], hours[:, None], axes, truth)[is_chosen]
+
+
+def six_points(random: Random) -> pd.DataFrame:
+    """The six fully connected points of the quick experiment; doubling nodes is 0.5x."""
+    index = np.indices((3, 2)).reshape(2, -1)
+    truth = -2 * math.log(2) * index[0] + 0.3 * index[1]
+    logs = truth + random.normal(0, 0.05, 6)
+    hours = random.permutation(6) / 60
+    frame = plant("B", logs[:, None], hours[:, None], _SHAPES[6], truth)
+    return frame.assign(**{"model.nodes": 128 * 4 ** index[0], "batch_size": 64 * 8 ** index[1]})
+
+
+def equal_points(random: Random, points: int = 50) -> pd.DataFrame:
+    """Fifty equally fast points of one sweep, one run of five processes each."""
+    logs, columns = timed(random, np.zeros((points, 1)))
+    hours = random.permutation(points)[:, None] / 60
+    return plant("B", logs, hours, {"model.nodes": 10, "batch_size": 5}, **columns)
+
+
+def two_kernels(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep; each run takes one of two kernels, 15% apart, by chance."""
+    truth = math.log(ratio)
+    logs = noise(random) - 0.15 * (random.random((2, 27, 3)) < 0.5)
+    logs[0] += truth
+    return both(logs, mixed(random), true=truth)
+
+
+def outlier_process(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep of standard runs; in every tenth run one of five processes is half as fast."""
+    hours = mixed(random, 27, 1)
+    sides = []
+    for number, side in enumerate("AB"):
+        true = true_of(side, ratio)
+        processes = true + random.normal(0, 0.02, (27, 5))
+        processes[:, 0] += math.log(0.5) * (random.random(27) < 0.1)
+        logs, columns = summarized(processes)
+        sides.append(plant(side, logs, hours[number], None, true, **columns))
+    return pd.concat(sides)
+
+
+def heavy_tails(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep of three replicates with noise of Student's t, three degrees of freedom, 3%."""
+    truth = math.log(ratio)
+    logs = 0.03 * random.standard_t(3, (2, 27, 3))
+    logs[0] += truth
+    return both(logs, mixed(random), true=truth)
+
+
+def heating(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep in random order; the machine slows by 15% as it heats up, within 40 runs."""
+    hours = mixed(random)
+    truth = math.log(ratio)
+    logs = noise(random) + math.log(0.85) * (1 - np.exp(-60 * hours / 40))
+    logs[0] += truth
+    return both(logs, hours, true=truth)
+
+
+def noisy_large_batches(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep; a neighbor adds noise of 1, 4 and 15% at growing batch sizes."""
+    truth = math.log(ratio)
+    logs = random.normal(0, np.tile([0.01, 0.04, 0.15], 9)[:, None], (2, 27, 3))
+    logs[0] += truth
+    return both(logs, mixed(random), true=truth)
+
+
+def unequal_replicates(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep; A has one quick run per point, B has six."""
+    hours = random.permutation(27 * 7).reshape(27, 7) / 60
+    parts = []
+    for side, columns_of_side in (("A", [0]), ("B", [1, 2, 3, 4, 5, 6])):
+        true = true_of(side, ratio)
+        logs, columns = timed(random, np.full((27, len(columns_of_side)), true), 1)
+        parts.append(plant(side, logs, hours[:, columns_of_side], None, true, **columns))
+    return pd.concat(parts)
+
+
+def lucky_layout(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """Two hosts, both with both sides; each pair of host and side has a layout of +-3%."""
+    parts = []
+    for host in range(2):
+        hours = 24.0 * host + mixed(random, 27, 2)
+        shift = random.normal(0, 0.08)
+        for number, side in enumerate("AB"):
+            true = true_of(side, ratio)
+            logs = true + shift + random.normal(0, 0.03) + noise(random, 27, 2)[0]
+            one = plant(side, logs, hours[number], None, true, host=f"host{host}")
+            parts.append(in_session(one, f"h{host}"))
+    return pd.concat(parts)
+
+
+def few_of_many(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One session per side; A measured nine of B's 27 points, which differ by 30% in speed."""
+    speeds = random.normal(0, 0.3, (27, 1))
+    parts = []
+    for number, side in enumerate("AB"):
+        true = speeds + true_of(side, ratio)
+        logs, columns = timed(random, true + random.normal(0, 0.06))
+        hours = 10.0 * number + np.arange(27)[:, None] / 60
+        one = in_session(plant(side, logs, hours, None, true, **columns), side)
+        if side == "A":
+            one = one.iloc[np.sort(random.choice(27, 9, replace=False))]
+        parts.append(one)
+    return pd.concat(parts)
+
+
+def grows_with_size(random: Random, ratio: float = 1.0) -> pd.DataFrame:
+    """One sweep; A's advantage grows from a loss in small models to a gain in large ones."""
+    size = np.repeat(np.arange(9.0), 3)[:, None]
+    truth = math.log(ratio) + 0.1 * (size - 4)
+    logs = noise(random)
+    logs[0] += truth
+    return both(logs, mixed(random), true=truth)
+
+
+def unequal_sessions(random: Random, ratio: float = 1.0, effect: float = 0.06) -> pd.DataFrame:
+    """Sessions of A, B, A and B; the middle two measure only three of the 27 points."""
+    parts = []
+    for place, side in enumerate("ABAB"):
+        true = true_of(side, ratio)
+        logs, columns = timed(random, np.full((27, 1), true + random.normal(0, effect)))
+        hours = 10.0 * place + np.arange(27)[:, None] / 60
+        one = in_session(plant(side, logs, hours, None, true, **columns), f"s{place}")
+        if place in (1, 2):
+            one = one.iloc[:3]
+        parts.append(one)
+    return pd.concat(parts)
+
+
+#: Axes of a grid by its number of points.
+_SHAPES = {
+    1: {"model.nodes": 1},
+    3: {"model.nodes": 3},
+    6: {"model.nodes": 3, "batch_size": 2},
+    9: {"model.nodes": 3, "batch_size": 3},
+    12: {"model.nodes": 4, "batch_size": 3},
+    27: _GRID,
 }
-DEPENDS = {"`sensitivity`: it depends on": Question(_RATES, "It depends on")}
-MOST = {"`sensitivity`: depends most on": Question(_headline, "depends most on")}
-BEATEN = {"`frontier`: any beaten": Question(command("frontier"), r"[1-9]\d* beaten")}
-LEARNS = {
-    "`time-to-accuracy`: one is faster": Question(
-        command("time-to-accuracy"), "reaches the target .* as fast as"
-    )
-}
-CHANNEL = {
-    "`channel`: start-up misses it": Question(
-        command("channel"), beyond(r"start-up [\d.]+ us", "of one session", 20)
-    )
-}
-TIMES = {
-    f"`software`: the {name} misses it": Question(_SOFTWARE, beyond(f"{name} [\\d.]+x"))
-    for name in ("mean", "median")
-}
-HALF = {"`speedup`: the share misses it": Question(_SPEEDUP, beyond(r"points, [\d.]+%", true=50))}
-TESTED = {"`compare`: most of the cells": Question(_COMPARE, r"is faster in (1[4-9]|2\d),")}
-PAGE = {"`report`: any difference": Question(command("report"), _PAGE)}
 
 
-def trend(of: str) -> dict[str, Question]:
-    """Whether a claim that speed rises, or falls, with a hyperparameter is supported."""
-    check = f"- {{id: a, says: b, checks: [{{kind: trend, metric: examples_per_second, of: {of}, direction: "
-    asked = {way: command("claims", "--file", f"{check}{way}}}]}}") for way in ("rises", "falls")}
-    return {
-        f"claim: it {way} with {of}": Question(one, "^a. b: SUPPORTED")
-        for way, one in asked.items()
-    }
-
-
-def claim(kind: str, bound: str, answer: str = "(SUPPORTED|REFUTED)") -> dict[str, Question]:
-    """Whether a claim about both sides is decided, or has the given answer."""
-    text = f"- {{id: a, says: b, checks: [{{kind: {kind}, a: {{precision: bfloat16}}, b: {{precision: float32}}, "
-    asked = Question(command("claims", "--file", f"{text}{bound}}}]}}"), f"^a. b: {answer}")
-    return {f"claim of a {'share' if kind == 'compare' else kind}": asked}
-
-
-def so(questions: dict[str, Question]) -> dict[str, Question]:
-    """Return questions about a true effect."""
-    return {said: question._replace(true=True) for said, question in questions.items()}
-
-
-_ANY = (
-    COMPARE
-    | SOFTWARE
-    | SPEEDUP
-    | MERIT
-    | claim("ratio", "at_least: 1.0")
-    | claim("compare", "at_least: 0.5")
-)
-_COVERED = {
-    "`speedup`: the mean misses it": Question(_SPEEDUP, beyond(_RATIO, true=math.exp(0.08))),
-    "`software`: the mean misses it": Question(
-        _SOFTWARE, beyond(r"mean [\d.]+x", true=math.exp(0.08))
-    ),
-}
-FITS = {"`speedup`: it depends on": Question(_SPEEDUP, "weights on log speedup")}
-_SIDE = COMPARE | CELLS | SPEEDUP
-_MOSTLY = so(claim("compare", "at_least: 0.9", "SUPPORTED"))
-_FASTER = partial(one_sweep, true=0.08, spread=0.03)
-#: Name: (description, world, possible answers).
-WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
-    "sessions 5": ("three sessions a side, each +-5%: equal", partial(sessions, 0.05), _ANY),
-    "hosts": (
-        "each side on a separate host, +-8%: equal",
-        hosts,
-        COMPARE | SOFTWARE | SPEEDUP | MERIT,
-    ),
-    "late": ("5 of 27 points of a side later, 8% slower: equal", late, COMPARE | CELLS | SOFTWARE),
-    "slow block": (
-        "A B B A, the first 8% slower: equal",
-        partial(blocks, lambda _: np.array([-0.08, 0, 0, 0])),
-        COMPARE | CELLS | SOFTWARE,
-    ),
-    "blocks": (
-        "A B B A, blocks +-4%: equal",
-        partial(blocks, lambda random: random.normal(0, 0.04, 4)),
-        COMPARE,
-    ),
-    "turns": (
-        "A and B in 8 blocks in turn, blocks +-4%: equal",
-        partial(blocks, lambda random: random.normal(0, 0.04, 8), order="ABABABAB"),
-        COMPARE | CELLS,
-    ),
-    "memory": ("out of memory where A wins: mean 1", out_of_memory, COMPARE | SPEEDUP),
-    "choices": ("six choices, each in a session of +-3%: equal", choices, BEATEN),
-    "protocols": ("quick (3% off) against standard: equal", protocols, COMPARE | SOFTWARE),
-    "tiles": ("every value of nodes +-10%: equal on average", tiles, COMPARE | SPEEDUP),
-    "nothing": ("4 devices x 3 families: equal", nothing, SOFTWARE),
-    "nothing small": (
-        "2 devices x 1 family: equal",
-        partial(nothing, families=1, devices=2),
-        SOFTWARE,
-    ),
-    "page": (
-        "2 devices x 1 family, no effect of anything",
-        partial(nothing, families=1, devices=2, spread=0.0),
-        PAGE,
-    ),
-    "seeds": ("two platforms, five seeds of +-10%, two settings: equal", seeds, LEARNS),
-    "small": (
-        "B 0.5% faster: the same within 5%",
-        partial(one_sweep, true=-0.005),
-        COMPARE | so(SAME),
-    ),
-    "all won": ("144 of 144 won: at least 0.9", partial(all_won, 0), _MOSTLY),
-    "one lost": ("143 of 144 won: at least 0.9", partial(all_won, 1), _MOSTLY),
-    "levels": ("values of nodes, layers, 5 batch sizes vary: no slope", levels, DEPENDS),
-    "resumed": ("a sweep resumed, 8% off, sizes apart: no slope", resumed, DEPENDS),
-    "even": ("two slopes of 1.3 a doubling: weights equal", even, MOST),
-    "sloped": ("1.3 a doubling of 4 batch sizes: a slope", sloped, so(DEPENDS)),
-    "unlike": (
-        "A twice with 1% of noise, B seven times with 5%: equal",
-        unlike,
-        COMPARE | CELLS | SPEEDUP,
-    ),
-    "noisy": ("noise of 10, 3, 1% by batch size: equal", noisy, _SIDE),
-    "twice": (
-        "three sessions of +-4% a side, all imported twice: equal",
-        partial(copied, partial(sessions, 0.04), True),
-        _SIDE,
-    ),
-    "one copied": ("one run ten times more: equal", partial(copied, one_sweep, False), _SIDE),
-    "grids": ("B's batch sizes twice as large, +-50% by size: equal", grids, _SIDE),
-    "restarted": ("mixed in a sweep that was resumed on a day of 8% less: equal", restarted, _SIDE),
-    "days": ("A on one day, halves of B on two, days +-5%: equal", days, _SIDE | FITS),
-    "dropped": ("noise of 4%, a third of A's large runs out of memory: equal", dropped, _SIDE),
-    "large": ("A slower the larger, the largest out of memory: mean 1", large, COMPARE | SPEEDUP),
-    "in order": (
-        "measured in the order of nodes, drift of 8%: no slope",
-        in_order,
-        DEPENDS | trend("model.nodes"),
-    ),
-    "corner": (
-        "one run of the largest model ten times as slow: no slope",
-        corner,
-        DEPENDS | trend("model.nodes"),
-    ),
-    "resumed, claim": (
-        "a sweep resumed, 8% off, sizes apart: no slope",
-        resumed,
-        trend("model.layers"),
-    ),
-    "levels, claim": (
-        "values of nodes, layers, 5 batch sizes vary: no slope",
-        levels,
-        trend("model.nodes"),
-    ),
-    "scattered": ("points differ by 30%, half ahead: mean 1, share 50%", scattered, HALF | TIMES),
-    "channel, one": ("a channel's one session 8% off: 20 us", partial(channel, 1), CHANNEL),
-    "channel, three": ("a channel's three sessions 8% off: 20 us", partial(channel, 3), CHANNEL),
-    "cells": ("A 5% faster, noise 2%", partial(one_sweep, true=0.05, size=0.02), so(TESTED)),
-    "power": ("A 8% faster, one sweep", _FASTER, so(COMPARE | CELLS | SOFTWARE | SPEEDUP | MERIT)),
-    "covered": ("A 8% faster, points +-3%: 1.083", _FASTER, _COVERED),
-    "power, sessions": (
-        "A 25% faster, three sessions of +-5%",
-        partial(sessions, 0.05, true=0.22),
-        so(COMPARE),
-    ),
-}
-
-
-#: Equal sides mixed in one sweep. Name: (description, effect of the position 0 to 161 on a run).
-_PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]] = {
+#: Equal sides mixed in one sweep, for `in_time`. Name: (description, effect of the position 0 to 161 on a run).
+PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]] = {
     "stepped": ("8% slower from the middle of a sweep on", lambda _, place: -0.08 * (place > 80)),
     "warm-up": ("the first four runs of a sweep 30% slow", lambda _, place: -0.3 * (place < 4)),
     "throttled": (
@@ -800,14 +1018,10 @@ _PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]
         lambda random, place: -math.log(3) * (random.random(place.shape) < 0.05),
     ),
 }
-WORLDS |= {
-    name: (f"{description}: equal", partial(in_time, effect), _SIDE)
-    for name, (description, effect) in _PLACES.items()
-}
 
 _MOSTLY_HOSTS = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
-#: Equal sides. Name: (description, side of each session, shifts, hosts, hours between sessions).
-_ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] = {
+#: Equal sides, for `in_sessions`. Name: (description, side of each session, shifts, hosts, hours between sessions).
+ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] = {
     "mostly": (
         "eight sessions each, A mostly on one host, B on another, 8% apart",
         "AB" * 8,
@@ -860,79 +1074,3 @@ _ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] 
         ),
     ),
 }
-WORLDS |= {
-    name: (f"{description}: equal", partial(in_sessions, *how), _SIDE | SOFTWARE | MERIT)
-    for name, (description, *how) in _ORDERS.items()
-}
-
-
-def ends_of(times: int, draws: int) -> Any:
-    """Return the 95% interval of a rate."""
-    return stats.binomtest(times, draws).proportion_ci(method="exact")
-
-
-class Rate(NamedTuple):
-    """How often an answer was given, and whether it is true."""
-
-    planted: str
-    said: str
-    times: int
-    draws: int
-    true: bool
-
-    def __str__(self) -> str:
-        ends = ends_of(self.times, self.draws)
-        rate = f"{self.times / self.draws:.0%} ({ends.low:.1%} to {ends.high:.1%})"
-        return f"| {self.planted} | {self.said} | {rate} of {self.draws} |"
-
-
-def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -> Iterator[Rate]:
-    """Return how often each answer is given for a world.
-
-    `database` is a store that MLflow made, which is overwritten. A page takes seconds and is
-    drawn a tenth as often. If a world has no true effect, it ends at 45 draws without a false
-    answer: the upper end is then 7.9%. It continues from `draws` to `most` while an upper end is
-    8% or more and its rate less.
-    """
-    planted, world, questions = WORLDS[name]
-    draws = max(draws // 10, 1) if name == "page" else draws
-    counts = dict.fromkeys(questions, 0)
-    store = Store(database)
-    drawn = 0
-    false = [said for said, question in questions.items() if not question.true]
-    for child in np.random.default_rng(seed).spawn(max(draws, most)):
-        if drawn == 45 and len(false) == len(counts) and not any(counts.values()):
-            break
-        if drawn == draws and not any(
-            counts[said] < 0.08 * drawn <= drawn * ends_of(counts[said], drawn).high
-            for said in false
-        ):
-            break
-        store.plant(world(child))
-        for said, question in questions.items():
-            counts[said] += question.hears(store)
-        drawn += 1
-    for said, count in counts.items():
-        yield Rate(planted, said, count, drawn, questions[said].true)
-
-
-def main() -> None:
-    """Print a row per question of each world."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--draws", type=int, default=200)
-    parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "mlflow.db"
-        MlflowClient(f"sqlite:///{path}").search_experiments()
-        empty = path.read_bytes()
-        for name in given.only:
-            path.write_bytes(empty)
-            for row in rates(name, given.draws, path, most=3 * given.draws):
-                print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()
