@@ -104,7 +104,7 @@ def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
 
     Args:
         known: Column -> value for the columns that define the task.
-        learning: Whether the runs are trainings towards an accuracy.
+        learning: Whether the runs are trainings toward an accuracy.
     """
     if learning:
         return f"learning {known.get('data.name') or 'its data'}", requested_workload(

@@ -58,7 +58,7 @@ class BoxplotOptions(Options):
     """Options of `boxplot`: the metric and the groups."""
 
     metric: str | None = column_option(
-        None, "a metric (default: FLOPS utilisation, else a metric that most runs have)", "NAME"
+        None, "a metric (default: FLOPS utilization, else a metric that most runs have)", "NAME"
     )
     by: tuple[str, ...] = column_option(
         ("family",), "a box for each value; A,B for each pair of values"

@@ -138,7 +138,7 @@ _COMMON = (
 # Characters per line of a check's label at most, and the height of a line in inches.
 _WRAP = 58
 _LINE = 0.17
-_ORDER = ("standardised weight", "share", "ratio")
+_ORDER = ("standardized weight", "share", "ratio")
 _LOOKS = {
     ClaimAnswer.SUPPORTED: ("o", 0),
     ClaimAnswer.REFUTED: ("X", 1),
@@ -149,7 +149,7 @@ _LOOKS = {
 def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
     """Draw a row for each check that has data, in a panel for each scale.
 
-    The scales are standardised weights, shares and ratios. The range that the claim states is
+    The scales are standardized weights, shares and ratios. The range that the claim states is
     shaded.
     """
     panels: dict[str, list[tuple[str, CheckFinding]]] = {}

@@ -271,10 +271,10 @@ def draw_infeed(summaries: Sequence[InputBoundSummary], options: InfeedOptions) 
         right.axvline(options.threshold, **line)
         right.set_xlim(-0.03, 1.03)
         right.set_ylim(bottom=0)
-        title = "Utilisation"
+        title = "Utilization"
         if "gain" in columns:
             title += "; lines reach to that with input without cost"
-        drawing.finish(right, title, wait_label, "FLOPS utilisation", shares="xy")
+        drawing.finish(right, title, wait_label, "FLOPS utilization", shares="xy")
     drawing.legend(figure)
     return figure
 

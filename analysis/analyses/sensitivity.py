@@ -1,4 +1,4 @@
-"""`sensitivity`: what a metric depends on, as standardised regression weights with intervals.
+"""`sensitivity`: what a metric depends on, as standardized regression weights with intervals.
 
 The paper (section 4.1, Figures 2 d-f, 8 a, 9 a, 10) fits metric = w0 x layers + w1 x nodes + ...
 with everything on one scale and reads the signed weights as sensitivities. A weight of +0.5 means
@@ -133,7 +133,7 @@ class Fit(GroupKey):
     order=50,
     title="What performance depends on",
     reading=(
-        "Standardised weights of a regression on logarithms. Further from zero matters more; an "
+        "Standardized weights of a regression on logarithms. Further from zero matters more; an "
         "interval that holds zero shows no effect."
     ),
     list_sections=lambda rows: [
@@ -509,7 +509,7 @@ def _draw(fits: Sequence[Fit], metric_label: str, log: bool) -> drawing.Figure:
     height = 0.34 * max(rows_per_panel) + 1.5
     figure, panels = drawing.panels(len(families), 5.5, height, across=2)
     scale = ", logarithms of the hyperparameters" if log else ""
-    x_label = f"what {metric_label} depends on: standardised weights ({LEVEL:.0%} intervals{scale})"
+    x_label = f"what {metric_label} depends on: standardized weights ({LEVEL:.0%} intervals{scale})"
     for axes, family_fits, order in zip(panels, families, term_orders, strict=True):
         _draw_panel(axes, family_fits, order, devices)
         title = family_fits[0].name if len(family_fits) == 1 else family_fits[0].family

@@ -197,7 +197,7 @@ def _describe_fit(fit: SpeedupFit) -> str:
             format_weight(str(term), row, "the speedup")
             for term, row in weights[is_shown].iterrows()
         ]
-        parts.append(f"standardised weights on log speedup: {'; '.join(texts)}")
+        parts.append(f"standardized weights on log speedup: {'; '.join(texts)}")
     others = list(weights.index[~is_shown])
     if others:
         parts.append(
@@ -365,5 +365,5 @@ def _draw_weights(axes: drawing.Axes, fit: SpeedupFit | None, is_last: bool) -> 
     looks = {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}}
     drawing.forest(axes, rows, groups, looks)
     title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
-    x_label = "standardised weight, 95% interval" if is_last else ""
+    x_label = "standardized weight, 95% interval" if is_last else ""
     drawing.finish(axes, title, x_label)

@@ -2,7 +2,7 @@
 
 Each round runs both commands, one right after the other, each in a fresh process. Which goes first
 is random in one round and reversed in the next. A round's value is the logarithm of the ratio of
-speeds, so whatever affects both sides (a session, a drift, a busy neighbour) cancels in it
+speeds, so whatever affects both sides (a session, a drift, a busy neighbor) cancels in it
 (`paradnn.statistics.paired_rounds`).
 """
 

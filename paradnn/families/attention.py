@@ -213,7 +213,7 @@ def normalization(
     """
     elements = tokens * width
     return Layer(
-        "normalisation",
+        "normalization",
         parameters=2 * width if offset else width,
         weights=width,  # scales; the offsets are added
         read=2 * elements if adds else elements,

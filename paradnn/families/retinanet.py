@@ -200,7 +200,7 @@ FAMILY = Family(
     "images",
     is_real=True,
     order=12,
-    # Pyramid and heads have no normalisation: they diverge at ParaDnn's rate of 0.1 (RetinaNet's
+    # Pyramid and heads have no normalization: they diverge at ParaDnn's rate of 0.1 (RetinaNet's
     # paper: 0.01).
     defaults={"learning": {"learning_rate": 0.001}},
 )

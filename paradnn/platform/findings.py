@@ -32,7 +32,7 @@ _NVIDIA_QUERY = (
 _THROTTLE_REASONS = {
     0x4: "power limit",
     0x8: "hardware slow-down",
-    0x10: "synchronised boost",
+    0x10: "synchronized boost",
     0x20: "temperature (software)",
     0x40: "temperature (hardware)",
     0x80: "power brake",

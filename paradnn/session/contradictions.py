@@ -75,7 +75,7 @@ def find_contradictions(
     peak = metrics.get("step_memory_bytes", math.inf)
     whole = point.platform.name == "cpu" and not point.precision.startswith(
         "int8"
-    )  # whose artefacts are smaller
+    )  # whose artifacts are smaller
     if whole and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
         problems.append(
             f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}"

@@ -255,7 +255,7 @@ class CeilingsKeeper:
         while not (claim := self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)):
             if time.monotonic() > deadline:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
-                self._say(f"no ceilings: {problem}; no utilisation is reported")
+                self._say(f"no ceilings: {problem}; no utilization is reported")
                 return None
             # Two drivers that claim at the same moment both withdraw. The random wait keeps them
             # from claiming at the same moment again.
@@ -282,7 +282,7 @@ class CeilingsKeeper:
             raise
         if result.outcome != "ok":
             self._say(
-                f"no ceilings ({result.outcome}: {result.reason}): no utilisation is reported"
+                f"no ceilings ({result.outcome}: {result.reason}): no utilization is reported"
             )
             return None
         measured = replace(Ceilings.of(run_id, record.metrics, record.tags), references=best)

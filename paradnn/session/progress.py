@@ -259,7 +259,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
         best = f"{metrics['reference_speed']:.0%} of its best"
         yield "machine", f"at {best}, where it were {rounded(metrics[name])} examples/s{ends}"
     if "flops_utilization" in metrics:
-        yield "utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
+        yield "utilization", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
     if "infeed_gain" in metrics:
         waits = f"waits {metrics['infeed_fraction']:.0%} of the step, free input {metrics['infeed_gain']:+.0%}"
         yield "input", f"{waits}; alone {rounded(metrics['input_examples_per_second'])} examples/s"

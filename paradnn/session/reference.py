@@ -195,7 +195,7 @@ def _adjust_processes(
 ) -> tuple[_Adjusted, float, float]:
     """The adjusted step of several processes, with the expected gain and loss of precision.
 
-    The interval is the jackknife's (Miller, Biometrika 61, 1974): the slope is learnt again without
+    The interval is the jackknife's (Miller, Biometrika 61, 1974): the slope is learned again without
     each process, so the interval includes how well few processes determine the slope.
     """
     count = steps.shape[1]

@@ -33,7 +33,7 @@ _RUNS = "runs.jsonl"
 
 #: Limits that protect against malicious files: number of files, unpacked bytes, ratio of unpacked
 #: to packed bytes, and lengths of lines and values. Bundles of this suite have a ratio of 5 to 30.
-#: The first `_FREE_BYTES` unpacked bytes do not count towards the ratio.
+#: The first `_FREE_BYTES` unpacked bytes do not count toward the ratio.
 _MOST_FILES = 2_000_000
 _MOST_BYTES = 64 * 2**30
 _MOST_RATIO = 200

@@ -2,7 +2,7 @@
 
 The module uses the standard library alone; the worker and the driver both import it.
 
-Latencies of neighbouring queries are correlated, since the queries waited in one queue. N
+Latencies of neighboring queries are correlated, since the queries waited in one queue. N
 correlated queries have the information of fewer independent ones. The scatter of batch means shows
 how many fewer (Law, Simulation Modeling and Analysis, 9.5.3).
 """
@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Numbers of batches whose means show the correlation of neighbours. The value of each is
+#: Numbers of batches whose means show the correlation of neighbors. The value of each is
 #: (t quantile / normal quantile)**2, with one degree of freedom less than batches.
 #: A correlation that is longer than many short batches is visible between few long ones.
 _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}

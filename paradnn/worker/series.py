@@ -172,7 +172,7 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     most = max(values)
     n = len(values)
     if ends[0] < least and ends[1] > most:
-        # Neighbours in an AR(1) with coefficient r are on the same side of the median with
+        # Neighbors in an AR(1) with coefficient r are on the same side of the median with
         # probability 1/2 + asin(r) / pi (Sheppard 1899). As a Markov chain, all n are on one side
         # with the (n - 1)-th power of it: 3% if n is 6 and r is 0.
         one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
@@ -188,7 +188,7 @@ def missing_interval_reason(values: Sequence[float]) -> str:
     if len(values) < FEWEST:
         return f"{len(values)} of the {FEWEST} blocks that it takes; raise measure.max_seconds or measure.min_blocks"
     remedy = "raise measure.min_seconds, or measure in several processes (measure.processes=5)"
-    return f"{len(values)} blocks resemble their neighbours too much: they count as fewer than {FEWEST}; {remedy}"
+    return f"{len(values)} blocks resemble their neighbors too much: they count as fewer than {FEWEST}; {remedy}"
 
 
 def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -250,7 +250,7 @@ def _lag_one(centred: np.ndarray) -> float:
 # The times of fixed reference kernels, run between the blocks, are a control variate (Lavenberg and
 # Welch, Management Science 27, 1981). Subtracting slope times log kernel time from the log step
 # time gives the step time at a constant speed of the machine. The slope is estimated from the
-# blocks of all processes together, and shrunk towards zero by its uncertainty. If step and kernel
+# blocks of all processes together, and shrunk toward zero by its uncertainty. If step and kernel
 # times do not move together, the slope is zero and the measured times are unchanged.
 
 KERNELS = ("arithmetic", "memory", "dispatch")
@@ -261,7 +261,7 @@ class Slope(NamedTuple):
     """Regression slope of log step times on log kernel times.
 
     Attributes:
-        shrunk: The slope to apply: shrunk towards zero, from 0 to 1.
+        shrunk: The slope to apply: shrunk toward zero, from 0 to 1.
         correlation: The correlation of step times and kernel times.
         seen: The estimated slope, corrected for the noise of the kernel's own times.
         error: The standard error of the estimate; NaN if it is not estimated.
@@ -303,11 +303,11 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     """Return the slope of log step times on log kernel times, shrunk and limited to 0..1.
 
-    If neighbours are correlated, the variance of the slope is multiplied by (1 + r s) / (1 - r s)
+    If neighbors are correlated, the variance of the slope is multiplied by (1 + r s) / (1 - r s)
     (Bartlett 1935). Here r is the lag-one correlation of the kernel times, and s that of the
     residuals; r s is limited to 0..0.95.
 
-    The noise of the kernel's own times biases the slope towards zero. The slope of each block on
+    The noise of the kernel's own times biases the slope toward zero. The slope of each block on
     the kernel two blocks away shows by how much.
 
     Args:

@@ -56,7 +56,7 @@ METRICS = (
     Metric("flops_per_second", "FLOP/s", "higher", "flops_per_step / median step time"),
     Metric("processes", "1", None, "short processes in which the point was measured"),
     Metric("blocks", "1", None, "blocks measured, in all processes"),
-    Metric("steps_per_block", "1", None, "steps between two synchronisations"),
+    Metric("steps_per_block", "1", None, "steps between two synchronizations"),
     Metric("warmup_blocks", "1", None, "blocks run before the measured ones, calibration included"),
     Metric(
         "repeated_seconds", "s", "lower", "blocks that do not count, as they were measured again"
@@ -114,12 +114,12 @@ METRICS = (
         "latency_p50_ms",
         "ms",
         "lower",
-        "median of a synchronised step, or of a query (inference)",
+        "median of a synchronized step, or of a query (inference)",
         has_interval=True,
     ),
     Metric("latency_p90_ms", "ms", "lower", "90th percentile of the same", has_interval=True),
     Metric("latency_p99_ms", "ms", "lower", "99th percentile of the same", has_interval=True),
-    Metric("latency_steps", "1", None, "synchronised steps behind the latency quantiles"),
+    Metric("latency_steps", "1", None, "synchronized steps behind the latency quantiles"),
     # work and limits
     Metric("parameters", "1", None, "trainable parameters"),
     Metric(
@@ -187,9 +187,9 @@ METRICS = (
         "conversion_seconds",
         "s",
         "lower",
-        "until an engine's artefact was made and loaded, in compile_seconds",
+        "until an engine's artifact was made and loaded, in compile_seconds",
     ),
-    Metric("artefact_bytes", "B", "lower", "size of the artefact that an engine loads"),
+    Metric("artefact_bytes", "B", "lower", "size of the artifact that an engine loads"),
     Metric(
         "conversion_error",
         "1",

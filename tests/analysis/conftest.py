@@ -99,7 +99,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def blank_store(empty_database: Path) -> Callable[[Path], str]:
     """Return a function that creates an empty store at a path and returns its URI.
 
-    Each store is a copy of one that MLflow initialised.
+    Each store is a copy of one that MLflow initialized.
     """
     for name in ("alembic", "mlflow"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Protocols have names, and heterogeneous runs are analysed per group.
+"""Protocols have names, and heterogeneous runs are analyzed per group.
 
 Each answer names the command for the other groups.
 """

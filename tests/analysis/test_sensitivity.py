@@ -18,7 +18,7 @@ from tests.analysis.planted import ROW
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
     """Return measured fc points on one device.
 
-    Utilisation is 0.2 + 0.1 x layers score + 0.05 x batch score + noise.
+    Utilization is 0.2 + 0.1 x layers score + 0.05 x batch score + noise.
     """
     frame = pd.DataFrame(
         ROW
@@ -171,7 +171,7 @@ def test_only_a_logarithm_has_a_doubling() -> None:
 def apart(**columns: Any) -> pd.DataFrame:
     """Return a grid of layers, nodes and batch sizes.
 
-    The logarithm of the utilisation rises with the layers.
+    The logarithm of the utilization rises with the layers.
     """
     axes = {
         "model.layers": 2.0 ** np.arange(6),

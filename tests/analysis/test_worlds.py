@@ -1,4 +1,4 @@
-"""Planted worlds of benchmarks/calibration.py, analysed through a store and the commands.
+"""Planted worlds of benchmarks/calibration.py, analyzed through a store and the commands.
 
 Commands make few false statements and find the planted effects.
 """

@@ -9,7 +9,7 @@ from analysis.store.step_inputs import WORK_METRICS, analytic_costs
 from paradnn.families import make_model
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
-#: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1)
+#: 3 tokens of width 4, two heads, 11 words: a normalization has 8 numbers, a block 2 x 8 + (4 + 1)
 #: x 12 + (4 + 1) x 4 + (4 + 1) x 16 + (16 + 1) x 4.
 GPT = {"name": "gpt", "layers": 1, "width": 4, "heads": 2, "sequence_length": 3, "vocab_size": 11}
 
@@ -31,7 +31,7 @@ def test_a_language_model_by_hand() -> None:
     forward = (
         (24 + tokens + x)  # six rows of the table
         + positions
-        + (norm + x + x)  # the first normalisation adds nothing
+        + (norm + x + x)  # the first normalization adds nothing
         + (60 + x + 3 * x)
         + (3 * x + x + 2 * 6)  # attention, with a sum for each query and head
         + (20 + x + x)
@@ -95,7 +95,7 @@ def test_a_translation_model_by_hand() -> None:
     assert inference.bytes_per_step == 4 * expected
 
 
-#: The same with 9 positions: a block has 60, 20, 80 and 68 weights and biases, a normalisation 8.
+#: The same with 9 positions: a block has 60, 20, 80 and 68 weights and biases, a normalization 8.
 NINE = GPT | {"sequence_length": 9}
 LENGTHS = {"prompt": 5, "tokens": 3}
 BATCH = 2

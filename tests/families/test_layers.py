@@ -98,7 +98,7 @@ def test_a_residual_step_by_hand() -> None:
     """16x16x3 images, one filter, batch 1: 8x8 from the stem, 4x4 pooled, then 4x4x1, 2x2x2, 1x1x4,
     1x1x8, two classes.
 
-    Groups two to four begin with a projection, whose normalisation is the added one's.
+    Groups two to four begin with a projection, whose normalization is the added one's.
     """
     model = {
         "name": "residual",
@@ -114,10 +114,10 @@ def test_a_residual_step_by_hand() -> None:
     fixed = 2 * scales
     assert (costs.parameters, costs.non_trainable_parameters) == (parameters, fixed) == (1449, 90)
     read = (
-        (64 + 64)  # normalisation of the stem, pooling
+        (64 + 64)  # normalization of the stem, pooling
         + (
             16 + 16 + 16 + (16 + 16)
-        )  # convolution, normalisation, convolution, normalisation and addition
+        )  # convolution, normalization, convolution, normalization and addition
         + (16 + 16 + 8 + 8 + (8 + 8))  # the same after a projection
         + (8 + 8 + 4 + 4 + (4 + 4))
         + (4 + 4 + 8 + 8 + (8 + 8))

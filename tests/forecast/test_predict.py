@@ -74,7 +74,7 @@ def test_what_nothing_is_known_of_stays_uncertain() -> None:
 def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
     """One step deviates from the law.
 
-    Its further replicates are predicted to deviate too, but not its neighbours.
+    Its further replicates are predicted to deviate too, but not its neighbors.
     """
     random = np.random.default_rng(4)
     machine = Machine(random, noise=0.02, session=0.02)

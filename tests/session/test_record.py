@@ -211,7 +211,7 @@ def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
     drift = [1.0 + 0.05 * index for index in range(20)]
     assert summarise([drift]).low is None
     assert str(summarise([drift]).reason).startswith(
-        "20 blocks resemble their neighbours too much: they count as"
+        "20 blocks resemble their neighbors too much: they count as"
     )
     assert str(summarise([[1.0] * 5]).reason).startswith("5 of the 6 blocks that it takes")
     apart = summarise([[1.0, 1.1] * 5, [2.0, 2.1] * 5])

@@ -44,7 +44,7 @@ def tcp_server(given: dict[str, Any]) -> Iterator[str]:
 
 
 def served_once(answer: Callable[[socket.socket], object]) -> tuple[str, threading.Thread]:
-    """Serve one connection with the given behaviour."""
+    """Serve one connection with the given behavior."""
     listening = listen(0)
 
     def serve() -> None:

@@ -315,7 +315,7 @@ def test_a_jump_is_found_at_its_position() -> None:
         ),
         pytest.param([40.0 / (index + 1) for index in range(20)], "of -", id="steep curve"),
         pytest.param([20.0 - index for index in range(20)], "drift of -95.0%", id="line"),
-        pytest.param([0.01 * 1.6**-index for index in range(12)], "of -", id="towards zero"),
+        pytest.param([0.01 * 1.6**-index for index in range(12)], "of -", id="toward zero"),
     ],
 )
 def test_a_fall_is_reported_relative_to_the_level_before(values: list[float], text: str) -> None:

@@ -106,7 +106,7 @@ def test_parameters_and_activations_are_those_of_keras_layers(
         elif rectifies(operation) and not isinstance(graph.calls[id(inputs[0])][0], PRODUCTS):
             read += elements(graph.makers(inputs[0]))
             written += elements([output])
-        elif isinstance(operation, TrueDivide):  # a response normalisation
+        elif isinstance(operation, TrueDivide):  # a response normalization
             read += elements(graph.sources(inputs[0]))
             written += elements([output])
             kept += elements([output])
