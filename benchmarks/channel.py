@@ -1,4 +1,4 @@
-"""Compare `model=channel` with programs that share none of its code.
+"""Compare `model=channel` with programs that share no code with it.
 
     python -m benchmarks.channel [--cases grpc,tcp] [--bytes 64,4096,65536,1048576] [--starts 5]
         [--rounds 10]

@@ -93,7 +93,7 @@ def compare_planted(
     machine: Machine = _independent,
     own: float = 0.0,
 ) -> Outcome:
-    """Run one comparison of sides of which the first is `truth` times as fast.
+    """Run one comparison in which the first side is `truth` times as fast as the second.
 
     With `own` each side's noise is a separate AR(1) series over the rounds.
     """

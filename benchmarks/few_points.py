@@ -4,9 +4,10 @@
     python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
     python -m benchmarks.few_points --table own                   # 630 models measured here, or --own FILE
 
-A design chooses points, the predictor sees only these, and all others are predicted. Designs are nested:
-`adaptive` starts with the Sobol points of `first_points` and continues with what `choose` finds most useful,
-in batches. All points count as equally expensive, since the tables do not say how long a measurement took.
+A design chooses points, the predictor sees only these, and all others are predicted. Designs are
+nested: `adaptive` starts with the Sobol points of `first_points` and continues with what `choose`
+finds most useful, in batches. All points count as equally expensive, since the tables do not say
+how long a measurement took.
 """
 
 import argparse
@@ -67,7 +68,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Sizes:
-    """n points of which some ran out of memory.
+    """n points, some of which ran out of memory.
 
     Attributes:
         sizes: (n, k) sizes.

@@ -59,9 +59,7 @@ def call_of(engine, artefact, inputs):
 
 
 def bare(asked):
-    """Return the median of 200 single steps, after as many seconds of steps as ParaDnn runs
-    before its own.
-    """
+    """Return the median of 200 single steps, warmed up as long as ParaDnn does."""
     point = json.loads(asked.read_text())
     with np.load(asked.with_suffix(".npz")) as held:
         inputs = [held[name] for name in held if name.startswith("input")]

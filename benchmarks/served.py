@@ -32,7 +32,7 @@ from paradnn.platform.specifications import find_hardware
 _ROOT = Path("aic-core/src/aiconfigurator_core")
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
-#: Kernels of a layer beside those that were timed: two norms, positions, cache, activation;
+#: Kernels of a layer in addition to those that were timed: two norms, positions, cache, activation;
 #: quantization is in the products' own times. Two more where queries and keys are normalized.
 #: Seconds of each in addition to its traffic.
 _SMALL = 5

@@ -31,8 +31,8 @@ PROTOCOLS = {
     "standard": Protocol(0.5, 10, 120.0, 0.05, 10.0),
     "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0),
 }
-#: Step time at a second of the measurement, with blocks of so many seconds, over that of a machine
-#: at rest.
+#: Step time at a second of the measurement, with blocks of a given duration in seconds, over that
+#: of a machine at rest.
 PLANTED: dict[str, Callable[[float, float], float]] = {
     "nothing": lambda now, block: 1.0,
     "drift of 5%/s": lambda now, block: 1 + 0.05 * now,
