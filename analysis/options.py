@@ -100,7 +100,7 @@ class Argument(NamedTuple):
     def add_to(self, parser: Any) -> None:
         """Add the argument to a parser.
 
-        The parser's default is None, which stands for the default of the dataclass.
+        The parser's default is None, which means the default of the dataclass.
         """
         settings: dict[str, Any] = {"help": self._help_text()}
         if self.kind is bool:

@@ -56,7 +56,7 @@ def encode(
         numbers = as_numbers(frame[name])
         if numbers is not None:
             if log and takes_logarithm(frame[name]):
-                numbers = logarithms(numbers, name, "leave it out with --on")
+                numbers = logarithms(numbers, name, "exclude it with --on")
             terms[name] = numbers
             continue
         texts = frame[name].astype("object")

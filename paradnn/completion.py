@@ -45,7 +45,7 @@ usage: paradnn completion SHELL
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the script of a shell, or the proposals for a line; the exit code."""
+    """Print the script of a shell, or the proposals for a line, and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in ([], ["-h"], ["--help"]):
         print(_USAGE)
@@ -94,7 +94,7 @@ def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
-    """Keys, each with its `=`; or values of the current key, of which several may be listed."""
+    """Keys, each with its `=`, or values of the current key, which may be a list."""
     key, equals, value = current.partition("=")
     if equals:
         listed, comma, _ = value.rpartition(",")

@@ -66,7 +66,7 @@ def _description(group: str, option: str) -> str:
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the requested entries; the exit code."""
+    """Print the requested entries, and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(f"{_USAGE}{', '.join(group_names())}")

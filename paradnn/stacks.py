@@ -28,7 +28,7 @@ def make_parser() -> Parser:
 
 @program
 def main() -> int:
-    """List, install or remove stacks; the exit code."""
+    """List, install or remove stacks, and return the exit code."""
     options = make_parser().parse_args()
     if options.command == "make":
         _make(options.name)

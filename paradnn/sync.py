@@ -1,7 +1,7 @@
 """`python -m paradnn.sync FOLDER`: record results that were kept as files in the tracking store.
 
 The command can be repeated at any time, also after an interruption: files whose run the store has
-are skipped. A point of which the store has another measurement is listed but not recorded, unless
+are skipped. A point with another measurement in the store is listed but not recorded, unless
 `--repeats` is given. Damaged files are listed, the others are recorded, and the exit code is 1.
 No file is removed.
 """

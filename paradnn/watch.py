@@ -243,7 +243,7 @@ def _expectation(progress: Progress) -> str:
         )
         return f"{how} {_clock(end)}, after {_span(end - progress.begun)}"
     if progress.is_abandoned:
-        return "its driver is gone: repeat the command to continue it"
+        return "its driver exited: repeat the command to continue it"
     passed = f"running for {_span(progress.now - progress.begun)}"
     if not progress.done:
         return f"{passed}, no point has ended yet"

@@ -44,7 +44,7 @@ TINY = [
 def _refuse_to_fork(event: str, arguments: object) -> None:
     """Raise if a test forks the process that runs the tests.
 
-    A fork has none of this process's threads but inherits the locks that they hold. It may
+    A fork lacks this process's threads but inherits the locks that they hold. It may
     therefore wait forever.
     """
     if event in ("os.fork", "os.forkpty") and os.getpid() == _SUITE:

@@ -1,4 +1,4 @@
-"""Processes that tests start, none of which is a fork of the test process.
+"""Processes that tests start without forking the test process.
 
 Threads of the test process, such as those of gRPC or TensorFlow, may hold any lock.
 

@@ -94,7 +94,7 @@ def test_frameworks_that_see_no_gpu_are_not_asked_again(tmp_path: Path) -> None:
     assert "jax 1, Keras 3, no GPU; torch FAILS: ImportError: libcuda.so.1: cannot open" in said
     assert "jax sees no GPU" in said
     assert "no framework sees a GPU" in said
-    assert "takes some 80 s, " in said
+    assert "takes about 80 s, " in said
     assert [name for name, ending in found.items() if ending == "failure"] == [
         "test_frameworks_see_the_device"
     ]

@@ -200,7 +200,7 @@ def test_a_sweep_whose_driver_is_gone_says_so(store: Store) -> None:
         f"UPDATE tags SET value = replace(value, '\"pid\": {os.getpid()}', '\"pid\": {int(process.stdout)}')"
     )
     text = once(store)
-    assert "its driver is gone: repeat the command to continue it" in text
+    assert "its driver exited: repeat the command to continue it" in text
     assert "3 of 4 points: 2 ok, 1 oom_host\n" in text
 
 

@@ -123,7 +123,7 @@ def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequenc
     for name in ids or ("",):
         if name not in known:
             raise ConfigError(
-                "--only", name, "there is no such claim", f"choose of {', '.join(known)}"
+                "--only", name, "there is no such claim", f"choose one of {', '.join(known)}"
             )
     return [known[name] for name in ids]
 

@@ -146,7 +146,7 @@ def _sides(
     first = baseline if baseline is not None else next(iter(parts))
     if first not in parts:
         raise ConfigError(
-            "--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}"
+            "--baseline", first, f"no run has this {by}", f"choose one of {', '.join(parts)}"
         )
     return runs, {first: parts[first]} | parts
 

@@ -190,7 +190,10 @@ def _column_problems(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict
     for name in columns or COLUMNS:
         if columns and name not in frame:
             raise ConfigError(
-                "--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}"
+                "--by",
+                name,
+                "these runs have no such column",
+                f"choose one of {', '.join(COLUMNS)}",
             )
         values: set[str] = set()
         if name in frame:

@@ -2,7 +2,7 @@
 
 The package holds a few hundred timings of each published table, chosen at random, with their
 source. `python -m benchmarks.published.atlas` makes the files from the sources' own. The error and
-coverage of a predictor were measured on held-out timings, of weights that the kept timings lack.
+coverage of a predictor were measured on held-out timings of weights that the kept timings lack.
 `scale` widens its intervals so that they hold 95% of one half of the held-out timings; the
 stated coverage is that of the other half.
 """

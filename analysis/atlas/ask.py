@@ -247,7 +247,10 @@ def _read_precisions(words: Sequence[str]) -> list[str]:
         if name not in known:
             hint = did_you_mean(name, known)
             raise ConfigError(
-                "precision", name, "was timed nowhere", f"{hint}choose one of {', '.join(known)}"
+                "precision",
+                name,
+                "was not timed on any device",
+                f"{hint}choose one of {', '.join(known)}",
             )
     return precisions
 

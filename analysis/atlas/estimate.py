@@ -511,7 +511,7 @@ def _unsupported_reason(question: _Question, memory_device: str) -> str:
     if question.mode not in ("train", "inference", "generate"):
         return f"mode={question.mode} is unknown to this version"
     if question.mode == "generate" and not model.generates:
-        return f"{model.name} generates no tokens; ask for mode=inference, or for gpt"
+        return f"{model.name} cannot generate tokens; ask for mode=inference, or for gpt"
     optimizer = get_text(row, "optimizer.name", "rmsprop")
     try:
         optimizer_slots(optimizer, 0.9)

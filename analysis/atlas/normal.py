@@ -132,7 +132,7 @@ def find_run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
         return dict(timed.iloc[-1])
     matches = timed[timed["run_id"].str.startswith(run_id)]
     if matches.empty:
-        raise _run_error(run_id, "begins the id of no run of a timed step")
+        raise _run_error(run_id, "does not begin the id of any run of a timed step")
     if len(matches) > 1:
         raise _run_error(run_id, f"begins the ids of {len(matches)} runs")
     return dict(matches.iloc[0])

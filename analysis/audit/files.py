@@ -97,7 +97,7 @@ def _read_text(path: Path) -> str:
 def _parse_documents(text: str) -> tuple[Sequence[Any], bool]:
     """The JSON values of a text, one after the other, and whether text after them is no JSON.
 
-    A single list of objects counts as its objects. A text that is no JSON becomes one document with
+    A single list of objects counts as its objects. A text that is not JSON becomes one document with
     the key `text`.
     """
     decoder = json.JSONDecoder()

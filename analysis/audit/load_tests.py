@@ -206,7 +206,7 @@ def read_loadgen(document: Any) -> Reading:
     """Read mlperf_log_summary.txt of MLPerf's LoadGen.
 
     Measurements are in the sections "MLPerf Results Summary" and "Additional Stats". The section
-    "Test Parameters Used" holds settings and limits, which are no measurements.
+    "Test Parameters Used" holds settings and limits, not measurements.
     """
     sections = _loadgen_sections(str(child(document).get("text", "")))
     if "MLPerf Results Summary" not in sections:
@@ -233,7 +233,7 @@ def read_loadgen(document: Any) -> Reading:
             reasons = f" (not met: {', '.join(unmet)})"
         yield Note(f"LoadGen's own rules call the result {summary['Result is']}{reasons}")
     if summary.get("Mode", "PerformanceOnly") == "AccuracyOnly":
-        yield Note("the run checked accuracy, so its times are no performance result")
+        yield Note("the run checked accuracy, so its times are not a performance result")
     errors = _LOADGEN_ERRORS.search(parameters_text)
     if errors:
         yield Note(f"LoadGen reports {counted(int(errors[1]), 'error')}")

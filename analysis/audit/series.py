@@ -110,7 +110,7 @@ def child(document: Any, *keys: str) -> Mapping[str, Any]:
 
 
 def children(document: Any, key: str) -> list[Mapping[str, Any]]:
-    """The objects in the list at a key; an empty list if there is no list there."""
+    """The objects in the list at a key; an empty list if it is absent."""
     entries = child(document).get(key)
     if not isinstance(entries, list):
         return []
@@ -123,7 +123,7 @@ def from_values(name: str, unit: str, values: Any, **attributes: Any) -> Series 
     Args:
         name: Name of the series.
         unit: Unit of the values. Times are converted to seconds.
-        values: List of measurements. Entries that are no positive numbers are dropped.
+        values: List of measurements. Entries other than positive numbers are dropped.
         **attributes: Other attributes of `Series`.
 
     Returns:

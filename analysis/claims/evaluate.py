@@ -31,9 +31,9 @@ from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.regression import BETWEEN, Regression, regress
 from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, arrange, measurement_times
 
-#: Model columns that are no hyperparameters.
+#: Model columns that are not hyperparameters.
 _MODEL_NAMES = ("model.name",)
-#: Columns that may set runs apart without being hyperparameters: weights are free of their effects.
+#: Columns that may separate runs but are not hyperparameters. Weights are adjusted for them.
 _SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
 _SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
 _SHARE_PREFIX = "op_share."
@@ -43,8 +43,8 @@ _ABOVE_ZERO = Bound(low=_SMALLEST)
 _BELOW_ZERO = Bound(high=-_SMALLEST)
 UNDECIDED = "undecided: the interval includes the bound; measure more points"
 _COULD_TURN = "undecided: points that one side alone measured could turn it"
-#: The first of these answers that any measured check has is that of the claim. The first that any
-#: of several estimates has is that of the check.
+#: Answers in order of precedence. A claim has the first answer that any measured check has; a check
+#: with several estimates has the first that any estimate has.
 _ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.NOT_ENOUGH, ClaimAnswer.SUPPORTED)
 
 
@@ -69,7 +69,9 @@ class Data:
 
     @cached_property
     def operations(self) -> pd.DataFrame:
-        """A row per operation type and profiled run: run_id, type, share and other recorded columns."""
+        """A row per operation type and profiled run: run_id, type, share and other recorded
+        columns.
+        """
         columns = [name for name in self.frame.columns if str(name).startswith(_SHARE_PREFIX)]
         runs = self.frame.iloc[:0]
         if columns:
@@ -92,8 +94,8 @@ def require(frame: pd.DataFrame, conditions: Conditions, noun: str = "run") -> p
         noun: What a row is.
 
     Raises:
-        NotEnoughData: If no row meets them. It names the conditions up to the first that leaves
-            none.
+        NotEnoughData: If no row meets them. The message lists the conditions up to the first
+            that no row meets.
     """
     rows = frame
     applied = dict[str, tuple[Condition, ...]]()
@@ -120,7 +122,7 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
         metric: If given, only ok runs with a value of it are returned.
 
     Raises:
-        NotEnoughData: If there are none.
+        NotEnoughData: If no run qualifies.
         SchemaError: If the runs are heterogeneous.
     """
     rows = require(data.frame, conditions)
@@ -226,16 +228,16 @@ class CheckFinding:
 
     Attributes:
         check: The check.
-        answer: Its answer. An interval that includes the bound is not enough data, with `points`
+        answer: Its answer. If the interval includes the bound, the answer is NOT_ENOUGH, with `points`
             above 0.
         quantity: What `value` is.
         value: The number, with its 95% interval from `low` to `high`.
         low: Lower end.
         high: Upper end.
-        needed: Where the number must lie, as text.
+        needed: Range that the claim requires, as text.
         points: Number of points it is over.
-        missing: Why there is no number or no answer.
-        bound: Where the number must lie.
+        missing: Reason if the number or the answer is missing.
+        bound: Range that the claim requires.
     """
 
     check: Check
@@ -268,7 +270,7 @@ def _finding(
 ) -> CheckFinding:
     """Return the answer of one estimate, or of several that must all hold.
 
-    Of several, the finding has the estimate that is worst for the claim.
+    The finding of several estimates shows the least favorable one.
     """
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
@@ -361,8 +363,8 @@ def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) 
     Args:
         finding: A finding over pairs.
         missing: Number of points that both sides tried and only one measured.
-        low: The least that the number can be over all of them.
-        high: The most that it can be.
+        low: Lowest possible value of the number over all of them.
+        high: Highest possible value.
     """
     if not missing:
         return finding
@@ -455,14 +457,14 @@ def _ratio_of_quantiles(
 
 
 def _allowance_text(allowance: float) -> str:
-    """Return the caveat for sides whose sessions cannot be told apart."""
+    """Return the caveat for sides whose sessions cannot be separated."""
     if allowance > 1:
         return f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
     return ""
 
 
 def _widened(estimate: Estimate, factor: float) -> Estimate:
-    """Return an estimate whose interval reaches further by a factor."""
+    """Return the estimate with its interval widened by a factor on each side."""
     return Estimate(estimate.value, estimate.low / factor, estimate.high * factor)
 
 
@@ -622,7 +624,7 @@ def _rank_design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
     They are the columns, the hyperparameters that vary, and whatever else sets the runs apart.
     Ranks make a weight the same for any monotone scale of either side (Iman and Conover,
-    Technometrics 21, 1979). A column that is no hyperparameter, such as parameters, depends on all
+    Technometrics 21, 1979). A column that is not a hyperparameter, such as parameters, depends on all
     of them: then batch_size is the only hyperparameter among the terms.
     """
     names = [str(name) for name in rows]
@@ -647,7 +649,7 @@ class ClaimVerdict:
     """A claim with the findings of its checks.
 
     It is refuted if any check is. It is supported if some check is, and every one that has data.
-    Otherwise there is not enough data.
+    Otherwise the data do not suffice.
     """
 
     claim: StatedClaim

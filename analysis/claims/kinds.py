@@ -89,7 +89,7 @@ KINDS = {
     # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are
     # each version and the one before. With `operations` the speedups are those of the operations of
     # profiled runs, chosen by type and B's intensity. Unless `paired`, the ratio is that of A's
-    # quantile over B's, whichever points were measured.
+    # quantile over B's, regardless of which points were measured.
     "ratio": CheckKind(
         statement="{middle} speedup{measured}, {sides}, is {bound}",
         optional=("a", "b", "successive", "operations", "metric", "quantile", "paired"),

@@ -72,7 +72,7 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
         ) from None
     if not isinstance(entries, list) or not entries:
         raise DataError(
-            f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml"
+            f"{source}: does not contain a list of claims; begin each with '- id: ...', see observations.yaml"
         )
     claims: dict[str, StatedClaim] = {}
     for number, entry in enumerate(entries, 1):
@@ -81,7 +81,7 @@ def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
             raise ConfigError(
                 f"{source}: claim {claim.id}: id",
                 claim.id,
-                "is there twice",
+                "appears twice",
                 "give each claim its own",
             )
         claims[claim.id] = claim
@@ -93,7 +93,10 @@ def _claim(entry: Any, number: int, source: str) -> StatedClaim:
     _keys(entry, ("id", "says", "checks"), ("proof", "where"), place)
     if not isinstance(entry["checks"], list):
         raise ConfigError(
-            f"{place}: checks", entry["checks"], "is no list", "begin each check with '- kind: ...'"
+            f"{place}: checks",
+            entry["checks"],
+            "is not a list",
+            "begin each check with '- kind: ...'",
         )
     shared = _conditions(entry.get("where", {}), f"{place}: where")
     checks = [
@@ -119,7 +122,9 @@ def _check(entry: Any, shared: Conditions, place: str) -> Check:
     """
     kind = str(entry.get("kind", "(none)")) if isinstance(entry, dict) else ""
     if kind and kind not in KINDS:
-        raise ConfigError(f"{place}: kind", kind, "no such kind", f"choose of {', '.join(KINDS)}")
+        raise ConfigError(
+            f"{place}: kind", kind, "no such kind", f"choose one of {', '.join(KINDS)}"
+        )
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     bounds: list[str] = []
@@ -170,7 +175,7 @@ def _sides(entry: Mapping[str, Any], place: str) -> None:
             remedy,
         )
     if "operations" in entry and entry.get("paired") is False:
-        raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
+        raise ConfigError(f"{place}: paired", False, "operations are always paired", "omit it")
 
 
 def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], place: str) -> None:
@@ -186,7 +191,7 @@ def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], place: str) 
         ConfigError: If it is not a mapping, has an unknown key, lacks a key or has an empty value.
     """
     if not isinstance(entry, dict):
-        raise ConfigError(place, entry, "is no mapping", f"write its keys: {', '.join(needed)}")
+        raise ConfigError(place, entry, "is not a mapping", f"write its keys: {', '.join(needed)}")
     allowed = sorted({*needed, *(name.rstrip("!") for name in others)})
     for key, value in entry.items():
         if key not in allowed:
@@ -196,7 +201,7 @@ def _keys(entry: Any, needed: Sequence[str], others: Sequence[str], place: str) 
             raise ConfigError(f"{place}: {key}", value, "is empty", "write a value")
     for key in needed:
         if key not in entry:
-            of = f" in a {entry['kind']}" if "kind" in entry else ""
+            of = f" from a {entry['kind']}" if "kind" in entry else ""
             raise ConfigError(f"{place}: {key}", "(none)", f"is missing{of}", f"write {key}: ...")
 
 
@@ -214,7 +219,7 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
     given = [name for name in names if name in entry]
     if len(given) > 1:
         raise ConfigError(
-            f"{place}: {given[1]}", entry[given[1]], f"stands beside {given[0]}", "write one bound"
+            f"{place}: {given[1]}", entry[given[1]], f"conflicts with {given[0]}", "write one bound"
         )
     if not given:
         if names:
@@ -222,7 +227,7 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
             raise ConfigError(
                 f"{place}: {wanted}",
                 "(none)",
-                f"is missing in a {entry['kind']}",
+                f"is missing from a {entry['kind']}",
                 f"write {wanted}: ...",
             )
         return Bound()
@@ -236,7 +241,7 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
     bound = Bound(*(_number(part, key) for part in value))
     if bound.low >= bound.high:
         raise ConfigError(
-            key, value, "has its ends the wrong way round", "write the smaller number first"
+            key, value, "has its ends in the wrong order", "write the smaller number first"
         )
     return bound
 
@@ -244,7 +249,10 @@ def _bound(entry: Mapping[str, Any], names: Sequence[str], place: str) -> Bound:
 def _conditions(value: Any, key: str) -> Conditions:
     if not isinstance(value, dict):
         raise ConfigError(
-            key, value, "is no mapping", f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}"
+            key,
+            value,
+            "is not a mapping",
+            f"write {key.rpartition(' ')[2]}: {{platform.name: cpu}}",
         )
     found = {}
     for name, wanted in value.items():
@@ -253,7 +261,7 @@ def _conditions(value: Any, key: str) -> Conditions:
             raise ConfigError(
                 f"{key}: {name}",
                 wanted,
-                "is no value",
+                "is not a value",
                 "write a value, a list of them, or '>=1024'",
             )
         found[str(name)] = claim_conditions(str(name), values, key)

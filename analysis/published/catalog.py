@@ -1,4 +1,4 @@
-"""The sources of published measurements, each of which has a command `import-NAME`."""
+"""The sources of published measurements; each has a command `import-NAME`."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class PublishedSource:
         origin: Where the measurements were published.
         folder: What the user's folder must be, for a source whose license does not allow it to be
             shipped; empty for a source that comes with the package.
-        next_step: A command that reads the runs, with what it does.
+        next_step: A command that reads the runs, with its purpose.
     """
 
     name: str

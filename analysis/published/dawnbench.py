@@ -29,7 +29,7 @@ from paradnn.store.runs import PUBLISHED
 
 #: 14 August 2017, the first day of DAWNBench, in Unix milliseconds.
 _PUBLISHED_MS = 1_502_668_800_000
-#: Upper bound of every number in a series: no entry has as many epochs or hours.
+#: Upper bound of every number in a series; epochs and hours of all entries are below it.
 _MAX_VALUE = 1e9
 _ABOUT = (
     "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); "

@@ -23,7 +23,7 @@ from analysis.store.write import Progress, log_run, open_experiment, writing
 from paradnn.store.address import address_of
 from paradnn.store.runs import SCHEMA_VERSION
 
-#: What reading raises if a file is not what it claims to be.
+#: Exceptions that reading raises if a file has another format than its name implies.
 DAMAGED = (
     ArithmeticError,
     AttributeError,

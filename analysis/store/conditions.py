@@ -71,7 +71,7 @@ class Condition:
                 return is_present & _compare(column, self.sign, self.values[0])
             return self._meets_equality(column)
         except ValueError as error:
-            problem = f"{str(error)!r} is no value of {self.column}"
+            problem = f"{str(error)!r} is not a value of {self.column}"
             remedy = f"that column holds {column.dtype}"
             raise ConfigError(option, str(self), problem, remedy) from None
 
@@ -118,7 +118,7 @@ def claim_conditions(column: str, values: Sequence[Value], option: str) -> tuple
 
     Args:
         column: Name of the column.
-        values: Texts such as ">=1024", which must all hold, and values of which any may match.
+        values: Texts such as ">=1024", which must all hold, and values, any one of which may match.
         option: Option that an error message names.
     """
     conditions = []
@@ -200,8 +200,8 @@ def _check_order(condition: Condition, option: str) -> None:
         raise ConfigError(
             option,
             str(condition),
-            "compares with no number and no time",
-            f"write for example '{condition.column}>=1024', or ask = or !=",
+            "is compared with neither a number nor a time",
+            f"write for example '{condition.column}>=1024', or use = or !=",
         ) from None
 
 

@@ -96,7 +96,8 @@ def arrange(arguments: Sequence[str]) -> list[str]:
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:
-    """In a multirun, make every key of a model an axis: `model.nodes=choice(8)` for `model.nodes=8`.
+    """In a multirun, make every key of a model an axis: `model.nodes=choice(8)` for
+    `model.nodes=8`.
 
     Hydra first composes a configuration without the axes. With `model=lstm,gru` as an axis, a key
     of these models would meet the default model there and be rejected.
@@ -159,7 +160,7 @@ def _parse_word(word: str, following: str) -> Override:
         raise ParadnnError(f"{typed}: values have no blanks between them; write {joined}")
     if "=" not in word and not word.startswith("~"):
         raise ParadnnError(
-            f"{word or repr(word)}: is no override; write key=value, such as batch_size=64"
+            f"{word or repr(word)}: is not an override; write key=value, such as batch_size=64"
         )
     try:
         return _parser().parse_override(word)
@@ -253,7 +254,7 @@ def _check_options(override: Override) -> None:
         raise _no_such_option(group, wrong[0], options)
     if group == "experiment" and len(values) > 1:
         raise ConfigError(
-            group, ",".join(names), "one experiment at a time", "give each its own command"
+            group, ",".join(names), "one experiment at a time", "run a separate command for each"
         )
 
 
@@ -310,9 +311,7 @@ def _no_such_key(key: str, arguments: Sequence[str]) -> str:
     work = workloads_by_group().get(group)
     if work and key in known_keys():
         if "," in chosen_option(work.key, arguments):
-            return (
-                f"is a key of {work.key}={work.name} alone; give each {work.key} a separate command"
-            )
+            return f"is a key only of {work.key}={work.name}; run a separate command for each {work.key}"
         return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
     chosen = chosen_option(group, arguments)
     holders = []

@@ -117,7 +117,7 @@ def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any
 def share(flag: str) -> Callable[[str], float]:
     """Return a function that reads a share (0.05 or 5%) of an option.
 
-    It raises ConfigError for a value that is no share from 0.01% to 100%.
+    It raises ConfigError for a value outside 0.01% to 100%.
     """
 
     def read(text: str) -> float:

@@ -57,7 +57,7 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
             )
         except UnicodeEncodeError as error:
             return _failed(
-                f"{error.object[:_MAX_WORD]}: holds bytes that are no text in {error.encoding}",
+                f"{error.object[:_MAX_WORD]}: holds bytes that are not valid {error.encoding}",
                 _EXIT_WRONG_INPUT,
             )
         except KeyboardInterrupt:

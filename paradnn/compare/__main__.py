@@ -61,7 +61,7 @@ def main() -> int:
 def _compare_settings(
     options: argparse.Namespace, first: ComposedSide, second: ComposedSide
 ) -> int:
-    """Measure the points of two configurations, record and report them; the exit code."""
+    """Measure the points of two configurations, record and report them, and return the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
     from paradnn.compare.report import closing_lines
     from paradnn.session.session import follow_design
@@ -92,7 +92,7 @@ def _compare_settings(
 
 
 def _compare_commands(options: argparse.Namespace) -> int:
-    """Compare two commands or functions; the exit code."""
+    """Compare two commands or functions, and return the exit code."""
     from paradnn.compare.commands import NULL_COMMAND
     from paradnn.compare.functions import comparison_of
     from paradnn.compare.processes import Command
@@ -123,7 +123,7 @@ def _report(
     closing: Sequence[str],
     document: dict[str, Any],
 ) -> int:
-    """Write the requested files, then print; the exit code.
+    """Write the requested files, then print, and return the exit code.
 
     Files come first, since the reader of a pipe may have gone.
     """
@@ -133,7 +133,7 @@ def _report(
     print_results(results, sentences, closing, options.detail)
     if document["interrupted"]:
         if options.sides:
-            text = "interrupted; what was measured is recorded, the same command starts again"
+            text = "interrupted; completed rounds are recorded, the same command starts over"
         else:
             text = "interrupted"
         print(text, file=sys.stderr)

@@ -12,8 +12,8 @@ functions or commits is faster on this machine.
 
 The first two words are the sides. A side is one override of python -m paradnn.train (its --help
 lists them), or several in one quoted word. All words that follow are common to both sides. They may
-be axes of several values, and every point of the axes is compared. A side that is no override is a
-function if it reads file.py:name, else a command.
+be axes of several values, and every point of the axes is compared. A side that is not an override
+is a function if it reads file.py:name, else a command.
 
 Both sides are measured in turn, in a fresh process each time, until the 95% interval of their ratio
 is narrow enough.
@@ -93,7 +93,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse options and words.
 
-    With --commits, --base or --null, all that follows `--` is one command, and none of its words is
+    With --commits, --base or --null, everything after `--` is one command, and no word of it is
     an option of this program. After --null it may still be two settings.
     """
     before = list(arguments)
@@ -151,7 +151,7 @@ def _reject_command_options(options: argparse.Namespace) -> None:
 
 
 def _check_commands(options: argparse.Namespace) -> None:
-    """Check that there are two commands; or one, of which --commits or --null make two sides."""
+    """Check that there are two commands, or one that --commits or --null turn into two sides."""
     words = options.words
     if options.commits and options.null:
         raise ConfigError(
@@ -232,7 +232,7 @@ def _side(word: str) -> dict[str, str]:
         if key in found:
             raise ConfigError("side", word, f"sets {key} twice", "give it one value")
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
-            raise ConfigError(key, value, "is no setting of a side", "write it after both sides")
+            raise ConfigError(key, value, "is not a setting of a side", "write it after both sides")
         if _is_sweep(override):
             raise ConfigError(key, value, "a side is one setting", "write axes after both sides")
         found[key] = override
@@ -247,7 +247,10 @@ def _is_sweep(override: str) -> bool:
 
 
 def _key(override: str) -> str:
-    """The key of an override. ConfigError if it is no override, or the comparison sets the key."""
+    """Return the key of an override.
+
+    Raises ConfigError if the text is not an override, or the comparison sets the key.
+    """
     word, equals, value = override.partition("=")
     key = word.lstrip("+~")
     if key in _RESERVED_KEYS:
@@ -256,7 +259,7 @@ def _key(override: str) -> str:
         raise ConfigError(
             "override",
             override,
-            "is no override",
+            "is not an override",
             "write key=value; a side of several overrides needs quotes",
         )
     return key
@@ -436,7 +439,7 @@ def _add_command_options(parser: argparse.ArgumentParser) -> None:
         type=_exit_codes,
         default=(0,),
         metavar="N,N",
-        help="exit codes that are no failure (default: 0)",
+        help="exit codes that count as success (default: 0)",
     )
 
 

@@ -32,11 +32,11 @@ from paradnn.statistics.paired_rounds import Rule, orders
 #: resolution of the clock nor start-up luck decides it.
 VISIT_SECONDS = 0.1
 MAX_RUNS = 50
-#: A side has no verdict if it fails in more than this share of its visits and at least `MIN_FAILURES`
-#: times, or `MIN_FAILURES` times in the warm-up.
+#: A side has no verdict if it fails in more than this share of its visits and at least
+#: `MIN_FAILURES` times, or `MIN_FAILURES` times in the warm-up.
 MAX_FAILURE_SHARE = 0.2
 MIN_FAILURES = 3
-#: The command of `--null` without a command: some tenths of a second of matrix products in NumPy.
+#: The command of `--null` without a command: a few tenths of a second of matrix products in NumPy.
 _PRODUCTS = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
 NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 #: What to do if a side loads code of another commit.
@@ -46,7 +46,7 @@ _SEPARATE_ENVIRONMENTS = (
     "-- .venv-gate/bin/python ..."
 )
 
-#: One side's part of a round: consecutive runs, of which the last may have failed.
+#: One side's part of a round: consecutive runs; only the last may have failed.
 Visit = list[CommandRun]
 
 

@@ -108,13 +108,13 @@ def _check_axes(axes: Sequence[str], first: Mapping[str, str], second: Mapping[s
 
 
 def _shared_name(points: tuple[Point, Point]) -> str:
-    """The words that the names of both points have."""
+    """The words that both points' names share."""
     words = run_name(points[1]).split()
     return " ".join(word for word in run_name(points[0]).split() if word in words)
 
 
 class Comparison(SweepDesign):
-    """Chooses the measurements of each round, and collects what they say.
+    """Chooses the measurements of each round, and collects their results.
 
     A side that fails in the first round, or twice, ends its point: out of memory and a missing
     device are permanent. One crash in many rounds costs a round.
@@ -281,7 +281,7 @@ class Comparison(SweepDesign):
         return DesignPoint(point, tags, turns=result.turns)
 
     def _collect(self, rows: Sequence[RecordedPoint]) -> None:
-        """Add what the last round measured. The two sides of a point are next to each other."""
+        """Add the measurements of the last round. The two sides of a point are next to each other."""
         measured = list(zip(self._requested, rows, strict=True))
         for pair in zip(measured[::2], measured[1::2], strict=True):
             result = pair[0][0][0]
@@ -329,7 +329,7 @@ def _machine_correction(first: RecordedPoint, second: RecordedPoint) -> float:
     """Correction of the log ratio of two speeds for the machine's speed during each run.
 
     The machine's reference kernel ran next to each run. The correction is the difference of its log
-    times, without what each run itself did to the kernel, times the slope with which steps follow
+    times, without the effect of each run on the kernel, times the slope with which steps follow
     the kernel (`paradnn.session.reference`). It is 0 on two devices, whose kernels differ, and
     without references.
     """

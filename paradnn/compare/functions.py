@@ -1,6 +1,6 @@
 """Compare two Python functions in interleaved blocks (duet benchmarking).
 
-Both functions live in a process each, and blocks of some 50 ms of the one alternate with blocks of
+Each function has its own process, and blocks of about 50 ms of the one alternate with blocks of
 the other (`paradnn.session.turns`). The process stays the unit of replication: each round is a new
 pair of processes, and its value is the trimmed mean over its pairs of blocks
 (`paradnn.statistics.paired_rounds.trimmed`).

@@ -93,7 +93,7 @@ class _Verdict:
 
 @program
 def main() -> int:
-    """Compare, print and write files; the exit code."""
+    """Compare, print and write files, and return the exit code."""
     options = parse(make_parser(), sys.argv[1:])
     if len(options.words) != 1:
         raise ConfigError(

@@ -38,7 +38,7 @@ class LoadedFiles:
     """What one run of a side opened for reading or executed.
 
     Attributes:
-        files: resolved path -> whether it was executed. Byte code stands for its source.
+        files: resolved path -> whether it was executed. Byte code counts as its source.
         digest: hash of names and contents. Two sides with the same digest ran the same code. The
             place of a side's checkout does not count. None if the files are not known.
         problem: why they are not known.
@@ -87,7 +87,7 @@ def _source(path: Path) -> Path:
 
 
 def _digest(files: Collection[Path], checkout: Checkout) -> str:
-    """Hash of the names and contents of files, with the checkout's own folder left out of both."""
+    """Hash of the names and contents of files, with the checkout's own folder omitted from both."""
     tree = str(checkout.tree).encode()
     whole = hashlib.sha256()
     for path in sorted(files):
@@ -104,7 +104,7 @@ def _digest(files: Collection[Path], checkout: Checkout) -> str:
 def foreign_code(
     loaded: Sequence[LoadedFiles], checkouts: Sequence[Checkout], command: str, begun: float
 ) -> str | None:
-    """Why the two sides do not run the code of their own commits; None if no reason is known.
+    """Why the two sides do not run their commits' code; None if no reason is known.
 
     Args:
         loaded: what each side opened.

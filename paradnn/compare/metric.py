@@ -35,7 +35,7 @@ class OutputMetric:
     """What a run is compared by: wall time, processor time, or a number that the command prints.
 
     Attributes:
-        pattern: a regular expression whose only group is the number, of which the last match
+        pattern: a regular expression whose only group is the number; its last match
             counts; `json:a.b` for a field of the JSON object that is printed last; `CPU`; or None
             for the wall time.
         higher: whether a larger value is faster.
@@ -70,7 +70,7 @@ class OutputMetric:
         return self.pattern not in (None, CPU)
 
     def value(self, text: str) -> float | None:
-        """The number in the output of a command; None if there is none above zero."""
+        """The number in the output of a command; None if no match is above zero."""
         pattern = self.pattern or "()"
         try:
             if pattern.startswith(_JSON_PREFIX):

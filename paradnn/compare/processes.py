@@ -61,7 +61,7 @@ class CommandProtocol:
         warmup: runs of each side that do not count.
         prepare: a shell command that is run, untimed, before each visit.
         timeout: seconds after which a run has failed.
-        exit_codes: exit codes that are no failure.
+        exit_codes: exit codes that count as success.
         base_first: whether the second side runs first in the warm-up. If it fails there, the
             comparison has no base and raises ConfigError.
     """
@@ -128,7 +128,7 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
 
 
 def _has_pipe(text: str) -> bool:
-    """Whether a command without its quoted parts has a pipe, which is no || and no >|."""
+    """Whether a command without its quoted parts has a pipe, which is neither || nor >|."""
     return re.search(r"(?<![|>])\|(?!\|)", text) is not None
 
 

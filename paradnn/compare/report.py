@@ -18,7 +18,7 @@ from paradnn.store.files import whole_file, write_json
 
 #: Repetitions of a null comparison with exchanged sides.
 _PERMUTATIONS = 400
-#: Minutes for which a null comparison says what it would find.
+#: Durations in minutes for which a null comparison reports the smallest difference it would find.
 _MINUTES = (1, 5, 20)
 _UNIT_NAMES = {"seconds": "time", "examples_per_second": "examples/s"}
 _TEXT_COLUMNS = ("point", "side")
@@ -109,7 +109,7 @@ def side_cells(result: PairedResult, side: int) -> list[str]:
 def closing_lines(result: PairedResult, is_null: bool = False) -> list[str]:
     """How long the comparison took and which difference it would have found.
 
-    A null comparison (one side against itself) adds what this machine can resolve in some minutes,
+    A null comparison (one side against itself) adds what this machine can resolve in a few minutes,
     its rate of false alarms, and its most harmful setting.
     """
     duration = f"{counted(result.rounds, 'round')} in {in_seconds(result.seconds)}"
@@ -142,14 +142,14 @@ def _null_lines(result: PairedResult, visible: float) -> list[str]:
         f"{', '.join(resolutions)}.",
         f"False alarms: {_percent(false)} of {_PERMUTATIONS} repetitions of these rounds, with "
         "sides exchanged at random, called equal sides different.",
-        f"Most harmful to measurements here: {worst}; paradnn check says more.",
+        f"Most harmful to measurements here: {worst}; paradnn.check has details.",
     ]
 
 
 def _visible_after(result: PairedResult, visible: float, minutes: float) -> float:
-    """The difference that a comparison of some minutes would find.
+    """The difference that a comparison of a few minutes would find.
 
-    The interval narrows with the square root of the rounds, of which there are more in more time.
+    The interval narrows with the square root of the number of rounds, which grows with time.
     """
     rounds = max(FEWEST, result.rounds * 60 * minutes / result.seconds)
     return math.expm1(math.log1p(visible) * math.sqrt(result.rounds / rounds))

@@ -78,7 +78,7 @@ class Pictures(Input, ABC):
         classes = self.sizes.classes
         outputs = getattr(model, "output_size", None)
         if outputs is None:
-            reason = f"model={model.name} classifies nothing"
+            reason = f"model={model.name} is not a classifier"
             raise ConfigError("data", self.name, reason, "choose another model")
         if outputs < max(2, classes):
             reason = f"data={self.name} has {classes} classes"

@@ -81,7 +81,7 @@ class Platform:
     index: int = option(0, "number of the device among those of its kind", low=0, high=1023)
     cores: str | int | None = option(
         None,
-        "cores to which a point on one device is bound, as in '0-3,6'; null: all",
+        "cores to which a point on one device is pinned, as in '0-3,6'; null: all",
         low=0,
         pattern=_CORES,
     )
@@ -229,7 +229,7 @@ class Point:
 
 _SELECTOR_HELP = {
     "mode": (
-        "a training step, a forward pass alone, or tokens one after the other "
+        "a training step, a forward pass alone, or tokens one after another "
         "(docs/how-to/generation.md)"
     ),
     "task": (

@@ -41,7 +41,7 @@ def parse_point(config: Mapping[str, Any]) -> Point:
     data_keys = config.get("data", {"name": "synthetic"})
     input_type = input_types()[_checked_name(data_keys, "data.name", "choice", input_types())]
     if config.get("batch_size") == LARGEST:
-        reason = "is what python -m paradnn.train searches for"
+        reason = "is a search, which only paradnn train runs"
         raise ConfigError("batch_size", LARGEST, reason, "give numbers here")
     parts = {
         "model": model,
@@ -122,7 +122,7 @@ def _check_software(point: Point) -> None:
     """Raise ConfigError if keys of the software or the framework contradict each other."""
     software = point.software
     if software.python and software.requirements:
-        reason = f"software={software.name} has requirements of its own"
+        reason = f"software={software.name} has its own requirements"
         raise ConfigError("software.python", software.python, reason, "give one of them")
     if software.python_version and not software.requirements:
         remedy = "give software.requirements too"
@@ -167,7 +167,7 @@ def _with_canonical_cores(point: Point) -> Platform:
     cores = core_list(str(text))
     if not cores:
         remedy = "write the smaller number first, as in '0-3'"
-        raise ConfigError("platform.cores", text, "names no core", remedy)
+        raise ConfigError("platform.cores", text, "does not name a core", remedy)
     if point.devices > 1:
         reason = f"is for one device, not for devices={point.devices}"
         raise ConfigError("platform.cores", text, reason, "omit one of them")

@@ -43,7 +43,7 @@ class PointRules:
         Raises:
             ConfigError: The processes of this kind share one host.
         """
-        reason = "is for messages between processes: devices that share a step are of one host"
+        reason = "is for messages between processes: devices that share a step must be on one host"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
 
 

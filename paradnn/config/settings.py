@@ -1,4 +1,4 @@
-"""The settings of a command that are no part of a point: the store, the sweep, resume, prices."""
+"""The settings of a command that are not part of a point: the store, the sweep, resume, prices."""
 
 import math
 from collections.abc import Mapping

@@ -161,7 +161,7 @@ class _Builder:
             if kept:
                 restricted.append({**grid, "model": kept})
         if not restricted:
-            reason = "is no family of this experiment"
+            reason = "is not a family of this experiment"
             names = ",".join(sorted(wanted))
             raise ConfigError("model", names, reason, "choose another experiment")
         return restricted
@@ -206,7 +206,9 @@ class _Builder:
             return self._axis(key, override)
         if override.is_sweep_override():
             value = text.partition("=")[2]
-            raise ConfigError(key.lstrip("+~"), value, "is no axis of a point", "give it one value")
+            raise ConfigError(
+                key.lstrip("+~"), value, "is not an axis of a point", "give it one value"
+            )
         return None
 
     def _axis(self, key: str, override: Override) -> _Axis:
@@ -295,7 +297,7 @@ def _missing_axis_error(
         key for axes in axes_by_grid for key, axis in axes.items() if len(axis.overrides) > 1
     )
     remedy = f"its axes are {', '.join(sweep_axes)}"
-    return ConfigError("sweep.zip", missing, "is no axis of this sweep", remedy)
+    return ConfigError("sweep.zip", missing, "is not an axis of this sweep", remedy)
 
 
 def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:

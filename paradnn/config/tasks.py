@@ -75,7 +75,7 @@ def plan_sweep(
         points = tuple(_points(plan))
     read_settings(next(plan.configs()))
     if is_search and settings.sweep.design != "grid":
-        reason = "is no axis of an adaptive sweep"
+        reason = "is not an axis of an adaptive sweep"
         raise ConfigError("batch_size", LARGEST, reason, "omit sweep.design")
     families = dict.fromkeys(point.model.name for point in points)
     name = settings.sweep.name or "+".join(families)
@@ -155,13 +155,15 @@ def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
         point = read_point(config)  # rejects batch_size=largest
         sizes = [f"model.{key}" for key, value in vars(point.model).items() if type(value) is int]
         if largest.of not in sizes:
-            reason = f"is no size of model={point.model.name}"
+            reason = f"is not a size of model={point.model.name}"
             raise ConfigError("largest.of", largest.of, reason, f"choose one of {', '.join(sizes)}")
         return point
     batch_size = config.get("batch_size")
     if batch_size != LARGEST:
         value = f"{LARGEST},{batch_size}"
-        raise ConfigError("batch_size", value, "is a search and a number", "give one of them")
+        raise ConfigError(
+            "batch_size", value, "sets both a search and a number", "give one of them"
+        )
     return read_point({**config, "batch_size": config.get("devices", 1)})
 
 

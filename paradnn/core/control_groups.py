@@ -147,7 +147,7 @@ def _mount(
 ) -> tuple[Path | None, PurePosixPath]:
     """Return where a hierarchy is mounted, and which of its groups is the root of the mount.
 
-    Of several mounts the first that shows `path` counts. The mount is None if there is none.
+    Of several mounts the first that shows `path` counts. The mount is None if no mount does.
     """
     found: list[tuple[Path, PurePosixPath]] = []
     for line in _read(root / "proc/self/mountinfo").splitlines():

@@ -22,7 +22,7 @@ class Multiply:
         rows: Rows of the left matrix.
         inputs: Columns of the left matrix.
         outputs: Columns of the right matrix.
-        times: Number of products, one after the other.
+        times: Number of products, one after another.
         constant: How many of them have inputs that need no gradient.
         own: Number of matrix pairs that belong to one example, such as those of attention heads; 0
             if all examples share the right matrix.
@@ -339,7 +339,7 @@ def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> in
 def _live_bytes(layer: Layer, width: int) -> int:
     """Return the bytes per example that exist next to the batch while a layer runs.
 
-    A product overwrites none of its inputs.
+    A product does not overwrite its inputs.
     """
     inputs = 0
     if layer.macs and not layer.is_first:

@@ -3,7 +3,7 @@
 `option` declares a field with its help text and bounds, and `read` applies them. Supported types:
 
 - int, float, bool, str, and unions of them;
-- a tuple of int (with `length`, one number stands for all of them) or of str;
+- a tuple of int (with `length`, one number applies to all of them) or of str;
 - a tuple of tuples of str (a single group may be given without the outer list);
 - a tuple of mappings, a mapping of strings, and nested dataclasses.
 """

@@ -19,7 +19,7 @@ _MAX_SUGGESTIONS = 3
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with what it counts: `1 point`, `1,200 points`."""
+    """Return a number with its noun: `1 point`, `1,200 points`."""
     plural = "" if count == 1 else "s"
     return f"{count:,} {noun}{plural}"
 

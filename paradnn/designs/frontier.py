@@ -1,9 +1,9 @@
 """Inference about memory from the points that were tried.
 
 Memory grows with every size. A point that ran out of memory therefore proves that every point runs
-out that is at least as large in all sizes, and a point that fitted proves that every point fits that
-is at most as large in all sizes. Points of different kinds (family, precision, compile mode, host)
-prove nothing about each other.
+out that is at least as large in all sizes, and a point that fitted proves that every point fits
+that is at most as large in all sizes. Points of different kinds (family, precision, compile mode,
+host) prove nothing about each other.
 """
 
 from collections.abc import Hashable, Sequence
@@ -104,8 +104,8 @@ def sides(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bool
 
     Returns:
         (n,) what the other points prove about a point: "fits", "fails", "contradicted" or "open";
-        and (n,) whether it is at the edge: no failed point is smaller than a failed one, or no
-        fitted point is larger than a fitted one.
+        and (n,) whether it is at the edge: it failed and no smaller point failed, or it fits
+        and no larger point fits.
     """
     sizes = np.asarray(points, dtype=float)
     has_failed = np.asarray(failed, dtype=bool)

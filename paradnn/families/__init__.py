@@ -185,14 +185,14 @@ class Model:
 
         Raises ValueError for a model that generates no tokens.
         """
-        raise ValueError(f"{self.name} generates no tokens")
+        raise ValueError(f"{self.name} cannot generate tokens")
 
     def decode_layers(self, length: int) -> Sequence[Layer]:
         """Layers for one token that attends to a cache of `length` positions.
 
         Raises ValueError for a model that generates no tokens.
         """
-        raise ValueError(f"{self.name} generates no tokens")
+        raise ValueError(f"{self.name} cannot generate tokens")
 
     def product_list(
         self, *, batch_size: int, precision: str, mode: str
@@ -207,7 +207,7 @@ class Model:
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         """A kernel as an operation of a step. Raises ValueError for other models."""
-        raise ValueError(f"{self.name} is no operation of a step")
+        raise ValueError(f"{self.name} is not an operation of a step")
 
     def layer_count(self) -> int:
         """The number of layers, with which build and compile times grow."""

@@ -62,7 +62,7 @@ class _Heads(Model):
             raise ConfigError(
                 "model.width",
                 self.width,
-                f"is no multiple of model.heads={self.heads}",
+                f"is not a multiple of model.heads={self.heads}",
                 f"write for example {nearest}, or choose heads that divide it",
             )
 
@@ -743,7 +743,7 @@ class VisionTransformer(_Heads):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.image_size % self.patch:
-            reason = f"is no multiple of model.patch={self.patch}"
+            reason = f"is not a multiple of model.patch={self.patch}"
             nearest = max(1, round(self.image_size / self.patch)) * self.patch
             raise ConfigError(
                 "model.image_size", self.image_size, reason, f"write for example {nearest}"

@@ -76,7 +76,7 @@ class FunctionModel:
 
 def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
     """The loss of a workload that trains nothing. Raises TypeError."""
-    raise TypeError("a workload that trains nothing has no loss")
+    raise TypeError("a workload without training has no loss")
 
 
 @dataclass(frozen=True)

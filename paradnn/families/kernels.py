@@ -111,14 +111,14 @@ class Kernel(Model):
     def canonical_point(self, point: Any) -> Any:
         """The canonical form has the default optimizer, which does not affect a kernel."""
         what = f"model={self.name}"
-        remedy = f"leave it out, and set {self.instead_of_batch}"
+        remedy = f"omit it, and set {self.instead_of_batch}"
         batch = 1 if self.has_batch else point.batch_size
         require_value(
             "mode",
             point.workload.mode,
             required="inference",
-            reason=f"{what} trains nothing",
-            remedy="leave it out, or set mode=inference",
+            reason=f"{what} cannot be trained",
+            remedy="omit it, or set mode=inference",
         )
         require_value("batch_size", batch, required=1, reason=f"{what} has no batch", remedy=remedy)
         require_value("devices", point.devices, required=1, reason=f"{what} is for one device")
@@ -416,7 +416,7 @@ class Elementwise(Kernel):
 
     name: str = "elementwise"
     elements: int = option(1_000_000, "elements of each tensor", low=1, high=LARGEST)
-    operations: int = option(1, "products, one after the other", low=1, high=256)
+    operations: int = option(1, "products, one after another", low=1, high=256)
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """FLOPs and bytes. Each product reads two tensors and writes one, as if none were fused."""

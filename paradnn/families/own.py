@@ -200,7 +200,7 @@ def _find_function(build: str) -> tuple[Path, str]:
     place, _, function = build.rpartition(":")
     if not place or not function.isidentifier():
         remedy = "write model.build=my_models.py:make_net, or package.module:make_net"
-        raise ConfigError("model.build", build, "names no function", remedy)
+        raise ConfigError("model.build", build, "does not name a function", remedy)
     if place.endswith(".py"):
         path = Path(place).expanduser().absolute()
         if path.is_file():
@@ -314,7 +314,7 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> _Para
     text = ast.unparse(entry.annotation)
     value_type, choices = _annotated_type(text.strip("'\""))
     if value_type is None:
-        reason = f"is no type that a key of {function} can have"
+        reason = f"is not a type that a key of {function} can have"
         raise ConfigError(key, text, reason, _ANNOTATION_REMEDY)
     if isinstance(value, list):
         value = tuple(value)
@@ -412,7 +412,7 @@ class KerasFile(_File):
                 point.precision,
                 required="float32",
                 reason="the types of model=keras_file are those of its file",
-                remedy="leave it out, or choose an engine",
+                remedy="omit it, or choose an engine",
             )
         return point
 
@@ -424,7 +424,7 @@ class KerasFile(_File):
         path = unchanged(self.path, self.source)
         # Older versions of Keras run the code in its older formats even in safe mode.
         if path.suffix != ".keras":
-            raise UnavailableError(f"{path.name} is no .keras file: save the model as one")
+            raise UnavailableError(f"{path.name} is not a .keras file: save the model as one")
         with reraise_as_unavailable(
             f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError
         ):
@@ -444,7 +444,7 @@ class Onnx(_File):
             remedy = "set framework to onnxruntime or openvino"
             raise ConfigError("framework", name, "reads no ONNX files", remedy)
         require_value(
-            "mode", point.workload.mode, required="inference", reason="model=onnx trains nothing"
+            "mode", point.workload.mode, required="inference", reason="model=onnx cannot be trained"
         )
         return point
 
@@ -465,13 +465,13 @@ class Exported(_File):
             "framework",
             point.framework.name,
             required="torch",
-            reason="model=exported is of framework=torch",
+            reason="model=exported requires framework=torch",
         )
         require_value(
             "mode",
             point.workload.mode,
             required="inference",
-            reason="model=exported trains nothing",
+            reason="model=exported cannot be trained",
         )
         require_value(
             "precision",
@@ -500,7 +500,7 @@ class _Package(ExternalModel):
         """Read the model with any further keys, which the worker checks. Raises ConfigError."""
         if "pretrained" in keys:
             raise ConfigError(
-                "model.pretrained", keys["pretrained"], "weights are random", "leave it out"
+                "model.pretrained", keys["pretrained"], "weights are random", "omit it"
             )
         for key, value in keys.items():
             if key in cls.__dataclass_fields__:
@@ -519,7 +519,7 @@ class _Package(ExternalModel):
             "framework",
             point.framework.name,
             required="torch",
-            reason=f"model={self.name} is of framework=torch",
+            reason=f"model={self.name} requires framework=torch",
         )
         return point
 
@@ -560,7 +560,7 @@ class Timm(_Package):
         import numpy as np
 
         with reraise_as_unavailable(
-            f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError
+            f"timm has no {self.architecture}", RuntimeError, TypeError, ValueError
         ):
             module = package.create_model(self.architecture, pretrained=False, **self.arguments())
         shape = self.input_shape or module.default_cfg["input_size"]
@@ -614,7 +614,7 @@ class Transformers(_Package):
     def _package_config(self, package: Any) -> Any:
         """The configuration object of the package, with the further keys."""
         with reraise_as_unavailable(
-            f"transformers makes no {self.config}", ValueError, TypeError, OSError, KeyError
+            f"transformers has no {self.config}", ValueError, TypeError, OSError, KeyError
         ):
             values: dict[str, Any] = {"model_type": self.config}
             if self.source:

@@ -257,7 +257,7 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
         f"a point may take {limits or 'all memory'} now"
     )
     if forecast.late:
-        late = f", of which {forecast.late:,} are likely to time out: raise measure.timeout"
+        late = f"; {forecast.late:,} of these are likely to time out: raise measure.timeout"
     else:
         late = ""
     yield f"  to measure   {counts['missing']:,}{late}"
@@ -268,8 +268,8 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
         )
     for stack in status.unmade:
         yield (
-            f"  The software stack {stack} is not made yet: its points have no past runs, "
-            "and making it takes time."
+            f"  The software stack {stack} is not installed yet: its points have no past runs, "
+            "and installing it takes time."
         )
 
 

@@ -223,7 +223,7 @@ def _learn_scales(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, 
 
     Returns:
         The scales, and for each step (n,) the factor by which a disturbance raised the variance of
-        its nugget (1 if there was none).
+        its nugget (1 if it had no nugget).
     """
     varying = {
         name: column for name, column in inputs.coordinates.items() if len(np.unique(column)) > 1

@@ -79,7 +79,8 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     made = current_environments(samples.values())
     # A stack that is not made is described as this machine with software that no run has.
     places = {
-        key: environment or describe_environment(key.platform, {"stack": f"not made: {key.python}"})
+        key: environment
+        or describe_environment(key.platform, {"stack": f"not installed: {key.python}"})
         for key, environment in made.items()
     }
     ids = {kind: places[worker].environment_id for kind, worker in workers_of.items()}

@@ -107,7 +107,7 @@ class Table:
         )
 
     def count(self, key: str) -> Array:
-        """Return the values (n,) of a key as numbers of at least 1, and 1 where there is none."""
+        """Return the values (n,) of a key as numbers of at least 1; missing values become 1."""
         return np.asarray(np.fmax(self.number(key), 1.0))
 
     @cached_property

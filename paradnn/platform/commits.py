@@ -66,7 +66,7 @@ def checkouts(
         guard: ends the setup command if this process is killed.
 
     Raises:
-        ConfigError: git knows no such commit, it has no such folder, or the setup failed.
+        ConfigError: git does not find this commit, it has no such folder, or the setup failed.
     """
     top = Path(_git("rev-parse", "--show-toplevel")).resolve()
     inner = Path.cwd().resolve().relative_to(top)
@@ -104,7 +104,7 @@ def _add_worktree(tree: Path, reference: str) -> None:
         raise ConfigError(
             "commit",
             reference,
-            f"git knows no such commit ({error})",
+            f"git does not find this commit ({error})",
             "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)",
         ) from None
 

@@ -21,7 +21,8 @@ from paradnn.worker.contention import contention_between, read_counters
 #: A host is busy if others take this many cores, or the hypervisor this share of their time.
 BUSY_CORES = 0.3
 BUSY_STEAL = 0.05
-#: A machine is slow as a whole if a reference kernel runs at less than this share of its best speed.
+#: A machine is slow as a whole if a reference kernel runs at less than this share of its best
+#: speed.
 SLOW = 0.75
 #: Shortest observation in seconds. The kernel counts processor time in hundredths of a second.
 _MIN_SECONDS = 0.2
@@ -39,7 +40,7 @@ _MEASUREMENT = re.compile(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)
 
 @dataclass(frozen=True)
 class ForeignProcess:
-    """A process that is no part of this measurement.
+    """A process that is not part of this measurement.
 
     Attributes:
         pid: its number.
@@ -140,7 +141,7 @@ class LoadMonitor:
         self._times = _processor_seconds()
 
     def look(self) -> HostLoad:
-        """The load since construction, of which some tenths of a second must have passed."""
+        """The load since construction, which must be at least a few tenths of a second ago."""
         time.sleep(max(0.0, self._counters.seconds + _MIN_SECONDS - time.perf_counter()))
         counters = read_counters()
         seen = contention_between(self._counters, counters)
@@ -181,7 +182,7 @@ def load_average() -> float | None:
 
 
 def process_label(words: Sequence[str]) -> str:
-    """The label of a process: its program, and of an interpreter what it runs.
+    """The label of a process: its program, or the script that an interpreter runs.
 
     `python -m mlflow` for `/usr/bin/python -m mlflow ui --password x`: no word that may be secret.
     """

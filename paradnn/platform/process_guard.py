@@ -1,8 +1,8 @@
-"""A helper process that kills the commands of a driver which was killed itself.
+"""A helper process that kills the commands of a driver after the driver was killed.
 
 A driver that receives SIGKILL cannot end the process groups that it started. The guard reads their
 numbers from a pipe. When the pipe ends, the driver is gone: the guard kills every group that is
-still registered, and exits. It needs the standard library alone and starts in some 15 ms.
+still registered, and exits. It needs the standard library alone and starts in about 15 ms.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class ProcessGuard:
     def running(self, words: list[str], **options: Any) -> "Iterator[subprocess.Popen[bytes]]":
         """A command that is awaited when the context is left, and killed if an exception left it.
 
-        What a command left running in the background when it ended by itself goes on.
+        Background processes of a command that ended normally keep running.
         """
         process = self.start(words, **options)
         try:

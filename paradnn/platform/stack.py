@@ -161,15 +161,15 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
             if not problem:
                 return packages
             if _holds(lock, fcntl.LOCK_EX) and (problem := _check(stack)[1]):
-                why = f": the one there {problem}" if stack.folder.exists() else ""
+                why = f"; the installed one {problem}" if stack.folder.exists() else ""
                 what = (
                     f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
                 )
-                say(f"making the software stack {what}, once: some minutes{why}")
+                say(f"installing the software stack {what}, which takes a few minutes{why}")
                 _make(stack, lock)
                 continue
         if not told:
-            say(f"waiting for another process that makes the software stack {stack.name}")
+            say(f"waiting for another process that installs the software stack {stack.name}")
             told = True
         fcntl.flock(lock, fcntl.LOCK_UN)
         time.sleep(_PAUSE)
@@ -213,7 +213,7 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
     try:
         description = _describe(stack.python)
     except WorkerError:
-        return (), "does not run any more"
+        return (), "no longer runs"
     changed = any(description[name] != marker.get(name) for name in description)
     return tuple(description["packages"]), "was changed since it was made" if changed else ""
 
@@ -288,9 +288,7 @@ def named_stack(name: str) -> Stack:
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
     stack = Stack.of(read(Software, option_content("software", name), "software"))
     if stack is None:
-        raise ConfigError(
-            "software", name, "is no stack", "it is an interpreter that is there already"
-        )
+        raise ConfigError("software", name, "is not a stack", "it names an existing interpreter")
     return stack
 
 

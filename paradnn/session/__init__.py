@@ -1,1 +1,1 @@
-"""One session: what is missing of a plan, measured and recorded point after point."""
+"""One session: measure and record the missing points of a plan, one after another."""

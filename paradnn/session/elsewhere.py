@@ -50,7 +50,9 @@ def prepare(points: Sequence[Point], name: str, say: Callable[[str], None]) -> i
         mode = (point.workload.name, point.workload.mode)
         framework = point.framework.name
         if not FRAMEWORKS[framework].is_engine or mode != ("step", "inference"):
-            reason = f"an engine alone measures no {point.workload.unit} of framework={framework}"
+            reason = (
+                f"an engine alone cannot measure a {point.workload.unit} of framework={framework}"
+            )
             raise ConfigError("elsewhere", name, reason, "choose an engine, and set mode=inference")
     folder = Path(name).expanduser().absolute()
     if folder.exists() and not (folder / "run.py").exists() and any(folder.iterdir()):

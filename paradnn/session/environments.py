@@ -107,7 +107,7 @@ class WorkerEnvironments(contextlib.ExitStack):
                 self._stacks[wanted.key] = self.enter_context(open_stack(wanted, self._say))
             except ParadnnError as error:
                 self._stacks[wanted.key] = problem = (
-                    f"the software stack {wanted.name} cannot be made: {error}"
+                    f"the software stack {wanted.name} cannot be installed: {error}"
                 )
                 self._say(problem)
         packages = self._stacks[wanted.key]
@@ -129,7 +129,7 @@ HOSTS = "PARADNN_HOSTS"
 #: One address. A link-local address (fe80::2%eth0) is invalid, because other hosts cannot use it.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 _ANSWER = 5.0  # seconds within which a running server answers
-_REMEDY = "docs/how-to/clusters.md says how points come to have several hosts"
+_REMEDY = "docs/how-to/clusters.md explains points on several hosts"
 _RESTART = "start python -m paradnn.worker.host there (docs/how-to/clusters.md), then the same command again"
 
 
@@ -144,7 +144,7 @@ def _named(environ: Mapping[str, str]) -> list[str]:
     for address in addresses:
         if not _ADDRESS.fullmatch(address) or not 0 < host_and_port(address)[1] < 65536:
             remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
-            raise ConfigError(HOSTS, given, f"{address!r} is no host:port", remedy)
+            raise ConfigError(HOSTS, given, f"{address!r} is not HOST:PORT", remedy)
     if addresses and not environ.get(KEY):
         raise ConfigError(
             KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have"
@@ -201,7 +201,7 @@ def require_possible(points: Sequence[Point]) -> None:
         path = getattr(data, "path", None)
         if path is not None and not Path(path).exists():
             remedy = "give a file or a folder" + (
-                ", or leave it out for a generated set" if data.is_made else ""
+                ", or omit it for a generated set" if data.is_made else ""
             )
             raise ConfigError("data.path", path, "there is no such file or folder", remedy)
     problems = [
@@ -222,8 +222,8 @@ def _problem(platform: Platform) -> ConfigError | None:
         allowed = os.sched_getaffinity(0)
         missing = sorted(set(core_list(str(platform.cores))) - allowed)
         if missing:
-            problem = f"core {missing[0]} is none that this process may use"
+            problem = f"core {missing[0]} is outside this process's affinity mask"
             return ConfigError(
-                "platform.cores", platform.cores, problem, f"choose of {core_text(allowed)}"
+                "platform.cores", platform.cores, problem, f"choose from {core_text(allowed)}"
             )
     return None

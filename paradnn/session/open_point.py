@@ -154,7 +154,7 @@ class OpenPoint:
                 if results[-1].answer is None:
                     raise
                 # Values that admit no computation end this point, not the sweep.
-                reason = f"what its worker measured cannot be: {error}"
+                reason = f"the worker reports an impossible measurement: {error}"
                 results = [
                     *results[:-1],
                     replace(results[-1], outcome="crash", reason=reason, answer=None, news=[]),

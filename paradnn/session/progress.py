@@ -257,7 +257,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
         else:
             ends = ""
         best = f"{metrics['reference_speed']:.0%} of its best"
-        yield "machine", f"at {best}, where it were {rounded(metrics[name])} examples/s{ends}"
+        yield "machine", f"at {best}, where it would be {rounded(metrics[name])} examples/s{ends}"
     if "flops_utilization" in metrics:
         yield "utilization", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
     if "infeed_gain" in metrics:
@@ -288,7 +288,7 @@ def _step_lines(row: RecordedPoint, own: ResultText | None) -> Iterator[tuple[st
         yield "profile", tags["profile"]
     notes = [tags.get("interval_reason")]
     if "contended_reason" in tags:
-        notes.append(f"contended: {tags['contended_reason']}; python -m paradnn.check says more")
+        notes.append(f"contended: {tags['contended_reason']}; python -m paradnn.check has details")
     notes += [
         tags.get(name)
         for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")

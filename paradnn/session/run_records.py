@@ -18,7 +18,7 @@ _UNMENTIONED = ("train", "synthetic")
 
 
 class RunRecords:
-    """The role of a kind of work that records results of its own (`Workload.role`).
+    """The role of a kind of work that records its own results (`Workload.role`).
 
     Attributes:
         is_resumable: Whether the worker keeps its progress in a file (`checkpoint` of the request),

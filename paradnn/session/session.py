@@ -245,7 +245,7 @@ class _Session:
         load = self.load_monitor.look()
         self.findings = load_findings(load)
         if load.is_busy:
-            advice = "intervals will be wide; python -m paradnn.check says more"
+            advice = "intervals will be wide; python -m paradnn.check has details"
             self.reporter.say(f"this machine is busy: {load}: {advice}")
 
     def _find_missing(self, points: Sequence[Point]) -> list[Point]:

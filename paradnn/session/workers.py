@@ -311,7 +311,10 @@ class Worker:
         try:
             problem = self._wait_ready()
         except MessageError as error:
-            problem = "unavailable", f"the worker in {self._python} cannot be understood: {error}"
+            problem = (
+                "unavailable",
+                f"the worker in {self._python} sent an invalid message: {error}",
+            )
             self._kill_worker()
         if problem:
             phases = {"start": time.perf_counter() - watch.begin}
@@ -392,7 +395,7 @@ class Worker:
         while True:
             for event in self._events(_LOOK):
                 if isinstance(event, messages.Refused):
-                    raise MessageError(f"it refuses the request: {event.reason}")
+                    raise MessageError(f"it rejects the request: {event.reason}")
                 if (
                     isinstance(event, messages.Started | messages.PointAnswered | messages.Exited)
                     and event.id != self._points
@@ -415,7 +418,7 @@ class Worker:
                 elif isinstance(event, messages.PointAnswered):
                     if event.answer.outcome not in OUTCOMES:
                         raise MessageError(
-                            f"result.answer.outcome={event.answer.outcome!r} is no outcome"
+                            f"result.answer.outcome={event.answer.outcome!r} is not an outcome"
                         )
                     watch.answer = event.answer
                 elif isinstance(event, messages.Exited):
@@ -481,7 +484,7 @@ class Worker:
         phases = {"start": (watch.started or now) - watch.begin}
         if watch.fault:
             outcome = "crash"
-            reason = f"a message of the worker cannot be understood: {watch.fault}"
+            reason = f"the worker sent an invalid message: {watch.fault}"
         elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
             # The profile runs after everything that is timed, so only the profile is lost.
             lost = messages.NoProfile(
@@ -513,7 +516,7 @@ class Worker:
         self._buffer += data
         for held, most in ((self._received, _MOST_IN_ALL), (len(self._buffer), _MOST_IN_LINE)):
             if held > most:
-                raise MessageError(f"it says over {most // 2**20} MiB")
+                raise MessageError(f"its message exceeds {most // 2**20} MiB")
         if b"\n" not in data:
             return []
         *lines, rest = self._buffer.split(b"\n")

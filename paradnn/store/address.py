@@ -218,8 +218,8 @@ def artifact_folder(
             if (beside := inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")).is_dir():
                 return beside
     raise StoreError(
-        f"run {run_id}: its files are said to be in {folder}, outside {homes[0]}, the folder of its store; "
-        f"where you trust this store, set {_TRUSTED}={real.parents[1] if usual else real}"
+        f"run {run_id}: its recorded artifact folder {folder} is outside {homes[0]}, the folder of its store; "
+        f"if you trust this store, set {_TRUSTED}={real.parents[1] if usual else real}"
     )
 
 

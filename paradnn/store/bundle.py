@@ -185,10 +185,12 @@ def _rows(path: Path) -> Iterator[Row]:
             try:
                 row = _row(path, line)
                 if row.run.run_id in known:
-                    raise ValueError(f"run {row.run.run_id} is there twice")
+                    raise ValueError(f"run {row.run.run_id} appears twice")
             except (ValueError, OverflowError, DataError) as error:
                 problem = " ".join(str(error).split())[:200]
-                raise DataError(f"{path}: line {number} of {_RUNS} is no run: {problem}") from None
+                raise DataError(
+                    f"{path}: line {number} of {_RUNS} is not a run: {problem}"
+                ) from None
             known.add(row.run.run_id)
             yield row
 
@@ -197,9 +199,9 @@ def _row(path: Path, line: bytes) -> Row:
     one = read_message(_Line, read_json(line.decode()), "run")
     inside(Path(), one.run_id)
     if "/" in one.run_id or "#" in one.run_id:
-        raise ValueError(f"run_id={one.run_id[:80]!r} is no id")
+        raise ValueError(f"run_id={one.run_id[:80]!r} is not a run id")
     if not all(0 <= (time or 0) < 2**53 for time in (one.start_ms, one.end_ms)):
-        raise ValueError("a time is none")
+        raise ValueError("a time is missing")
     for key, text in (*one.params.items(), *one.tags.items()):
         if len(text) > _LONGEST_TEXT or len(key) > _LONGEST_TEXT:
             raise ValueError(
@@ -254,7 +256,7 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         else:
             sums = {}
     except _DAMAGED:
-        raise DataError(f"{path}: no bundle of results, or a damaged one") from None
+        raise DataError(f"{path}: not a bundle of results, or a damaged one") from None
     if form != FORMAT:
         raise DataError(f"{path}: format {form!r}, this version reads {FORMAT!r}")
     if version != SCHEMA_VERSION:
@@ -288,4 +290,4 @@ def _pieces(path: Path, member: str) -> Iterator[bytes]:
     except (*_DAMAGED, EOFError):
         raise DataError(f"{path}: {member} is damaged") from None
     if digest.hexdigest() != sums.get(member):
-        raise DataError(f"{path}: {member} is damaged, its checksum does not fit")
+        raise DataError(f"{path}: {member} is damaged, its checksum does not match")

@@ -296,7 +296,7 @@ class RunIndex:
             if not entry.is_readable and entry.run_id not in self._unreadable:
                 self._unreadable.add(entry.run_id)
                 print(
-                    f"run {entry.run_id} is passed over: its tags cannot be understood",
+                    f"run {entry.run_id} is skipped: its tags are invalid",
                     file=sys.stderr,
                 )
         return [entry for entry in entries if entry.is_readable]

@@ -40,7 +40,7 @@ def inside(folder: Path, name: str) -> Path:
     unfit = any(part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts)
     if unfit or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
         raise DataError(
-            f"{name[:_SHOWN]!r} is no name of a file inside {folder}; do not trust where it came from"
+            f"{name[:_SHOWN]!r} is not a file name inside {folder}; do not trust where it came from"
         )
     for part in parts:
         path = path / part

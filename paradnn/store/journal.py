@@ -93,7 +93,9 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
     try:
         return Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
     except (KeyError, ValueError) as error:
-        raise DataError(f"tags of no point: {type(error).__name__} {str(error)[:80]}") from None
+        raise DataError(
+            f"tags do not describe a point: {type(error).__name__} {str(error)[:80]}"
+        ) from None
 
 
 class Journal:
@@ -394,10 +396,10 @@ def read_document(path: Path) -> dict[str, Any]:
         form = content.get("format")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path}: no result file, or a damaged one ({type(error).__name__})"
+            f"{path}: not a result file, or a damaged one ({type(error).__name__})"
         ) from None
     if not intact:
-        raise DataError(f"{path}: damaged, its checksum does not fit")
+        raise DataError(f"{path}: damaged, its checksum does not match")
     if form != FORMAT:
         raise DataError(f"{path}: format {str(form)[:80]!r}, this version reads {FORMAT!r}")
     return content

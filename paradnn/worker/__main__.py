@@ -43,7 +43,7 @@ def main() -> int:
         channel.send(Refused(f"{type(error).__name__}: {error}"))
         return 1
     if FRAMEWORKS[arguments.framework].backend == "tensorflow":
-        # AutoGraph leaves a file per function if a child does not exit by itself. This folder holds
+        # AutoGraph leaves a file per function if a child does not exit normally. This folder holds
         # them and is removed with the worker. PyTorch caches compiled code for the machine, so
         # it keeps the usual folder.
         tempfile.tempdir = os.getcwd()

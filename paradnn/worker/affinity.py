@@ -18,7 +18,7 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     """Restrict this process, and the threads that it will start, to `platform.cores`.
 
     Returns:
-        The platform, with as many threads as cores by default.
+        The platform, by default with one thread per core.
 
     Raises:
         UnavailableError: The process may not use one of the cores, or the system cannot bind.
@@ -27,7 +27,7 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     if text is None:
         return platform
     if not hasattr(os, "sched_setaffinity"):
-        raise UnavailableError(f"platform.cores={text}: this system binds no process to cores")
+        raise UnavailableError(f"platform.cores={text}: this system cannot pin processes to cores")
     cores = core_list(text)
     allowed = os.sched_getaffinity(0)
     forbidden = sorted(set(cores) - allowed)

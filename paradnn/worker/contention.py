@@ -36,7 +36,7 @@ FULL_SHARE = 0.9
 #: Core-seconds by which the counters may be wrong, which is a larger share of a short phase.
 UNCERTAIN_CORE_SECONDS = 0.0125
 #: The idle, stolen and other time of the cores must add up to at least this share of the capacity.
-#: The counters of a sandbox may stand still.
+#: In a sandbox the counters may not advance.
 _MIN_ACCOUNTED_SHARE = 0.5
 
 _ROOT = Path("/")
@@ -245,7 +245,7 @@ def _ratio(value: float | None, unit: float) -> float | None:
 
 
 def _reason(contention: Contention, uncertain_share: float) -> str | None:
-    """Return what is too high; None if nothing is.
+    """Return the reason for contention; None if nothing is too high.
 
     Args:
         contention: The shares.

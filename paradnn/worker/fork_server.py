@@ -112,7 +112,7 @@ class _LineReader:
         self._buffer = b""
 
     def fill(self) -> int:
-        """Read what is available, and return the number of bytes; 0 at the end."""
+        """Read the available bytes and return their number; 0 at the end of the stream."""
         data = os.read(self.descriptor, 65536)
         self._buffer += data
         self.has_ended = not data

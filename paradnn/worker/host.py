@@ -84,7 +84,7 @@ def main() -> int:
     remove_leftovers()
     try:
         with Scratch() as folder:
-            # AutoGraph leaves a file per function if a process does not exit by itself, and none of
+            # AutoGraph leaves a file per function if a process does not exit normally, and none of
             # these does.
             tempfile.tempdir = str(folder)
             _serve(listening, key.encode(), arguments.with_stdin)
@@ -97,7 +97,7 @@ def _port_number(text: str) -> int:
     """Return a port from 0 to 65535, for argparse."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no port; choose one up to 65535, or 0 for any free port"
+            f"{text!r} is not a port; choose one up to 65535, or 0 for any free port"
         )
     return int(text)
 

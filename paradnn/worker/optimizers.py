@@ -17,7 +17,7 @@ class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
     Args:
         rate: The highest learning rate.
         shape: "constant", "linear", or "cosine" for half a cosine.
-        rise: Steps of the warm-up, of which the first has a rate above 0.
+        rise: Steps of the warm-up; the first already has a rate above 0.
         steps: The step at which the rate reaches 0.
     """
 

@@ -83,7 +83,7 @@ class PeakSearch:
     """State and result of a search.
 
     Attributes:
-        rate: Rate of the last run of full length, in queries per second; None if there was none.
+        rate: Rate of the last full-length run, in queries per second; None before the first.
         run: That run.
         held: Whether it met the limit.
         lowest_failed: The lowest rate that failed.
@@ -98,7 +98,7 @@ class PeakSearch:
 
     @property
     def highest_passed(self) -> float:
-        """The highest rate below all failed ones that met the limit, 0 if there is none."""
+        """The highest rate that met the limit below all failed rates; 0 if no rate did."""
         return max(rate for rate in self.passed if rate < self.lowest_failed)
 
     def next_rate(self, capacity: float) -> float:

@@ -28,7 +28,7 @@ Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Timed blocks with what was observed meanwhile.
+    """Timed blocks with the observations made while they ran.
 
     Attributes:
         timing: The blocks.

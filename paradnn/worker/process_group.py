@@ -1,4 +1,4 @@
-"""Further processes of a point that has several (`model=channel`).
+"""The additional processes of a multi-process point (`model=channel`).
 
 The point's own process forks them, or they run on other hosts (`python -m paradnn.worker.host`).
 They end when the point's own process ends.
@@ -229,7 +229,7 @@ class GroupStep(Step):
                 channel.send_bytes(encode(steps))
         except OSError as error:
             raise self._group.failure() or RankFailed(
-                "crash", f"a process of the point is gone: {error}"
+                "crash", f"a process of the point exited: {error}"
             ) from error
         self._step.run(steps)
         try:
@@ -419,7 +419,7 @@ def _prove(connected: socket.socket, key: bytes, address: str, patience: float) 
 
 
 def _receive(connected: socket.socket) -> bytes:
-    """Receive the number of bytes of a proof, or fewer if the connection ends earlier."""
+    """Receive a proof; return fewer bytes if the connection closes early."""
     data = b""
     while len(data) < _NONCE and (part := connected.recv(_NONCE - len(data))):
         data += part
@@ -455,7 +455,7 @@ class PendingConnection:
         """
         part = self.connected.recv(2 * _NONCE - len(self._said))
         if not part:
-            raise ConnectionError("it has gone")
+            raise ConnectionError("it exited")
         self._said += part
         if len(self._said) < 2 * _NONCE:
             return False
@@ -488,9 +488,7 @@ def accept(
         asked: Asked = hear(channel, Asked)
         listening = listen(asked.port, local)
     except (MessageError, UnavailableError) as error:
-        another = (
-            f"the server at {local} is of another version of ParaDnn: start it again ({error})"
-        )
+        another = f"the server at {local} runs another version of ParaDnn: restart it ({error})"
         reason = another if isinstance(error, MessageError) else str(error)
         channel.send_bytes(RankFailed("unavailable", reason).message())
         raise

@@ -79,7 +79,7 @@ def _classify(error: Exception, run: PointRun) -> tuple[str, str]:
 def _first_line(error: Exception) -> str:
     """Return the first line of the message, which names the operation.
 
-    Keras precedes the message of the framework with a line of its own, partly in bold.
+    Keras precedes the message of the framework with another line, partly in bold.
     """
     lines = [line for line in _BOLD.sub("", str(error)).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):

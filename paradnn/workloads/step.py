@@ -260,7 +260,7 @@ METRICS = (
         "profile_precision_share",
         "1",
         None,
-        "share of those FLOPs in operands of the type asked for",
+        "share of those FLOPs in operands of the requested type",
     ),
     Metric(
         "profile_unexplained_share",

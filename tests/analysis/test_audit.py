@@ -260,7 +260,7 @@ def test_two_files_of_a_harness_are_two_sessions(tmp_path: Path, harness: str) -
         pytest.param(loadgen(), "LoadGen reports 2 errors", id="loadgen-errors"),
         pytest.param(
             loadgen().replace("PerformanceOnly", "AccuracyOnly"),
-            "the run checked accuracy, so its times are no performance result",
+            "the run checked accuracy, so its times are not a performance result",
             id="loadgen-accuracy-run",
         ),
     ],

@@ -141,7 +141,7 @@ def test_what_is_damaged_is_not_logged(
         )
 
     torn = tmp_path / "torn.zip"
-    none = "no bundle of results, or a damaged one"
+    none = "not a bundle of results, or a damaged one"
     torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
     longer = changed(
         bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json")
@@ -171,7 +171,7 @@ def test_what_is_damaged_is_not_logged(
         error = capsys.readouterr().err
         assert message in error
         assert len(error.splitlines()) == 1
-    with pytest.raises(ParadnnError, match="no bundle of results, or a damaged one"):
+    with pytest.raises(ParadnnError, match="not a bundle of results, or a damaged one"):
         load(str(torn))
     with pytest.raises(ParadnnError, match="no such experiment"):
         load(blank)
@@ -327,7 +327,7 @@ def test_what_is_no_run_is_named_by_its_line(
 ) -> None:
     assert main(["runs", "--store", str(crafted(tmp_path / "b.zip", {}, line))]) == 2
     [error] = capsys.readouterr().err.splitlines()
-    assert " of runs.jsonl is no run: " in error
+    assert " of runs.jsonl is not a run: " in error
     assert len(error) < 600
 
 

@@ -116,7 +116,7 @@ COMPARE_ERRORS = {
     "--null compile=xla compile=graph": "--null=compile=xla, compile=graph: the sides differ",
     "compile=xla": "two sides are needed",
     "compile=xla fast": "sides=compile=xla: one side is a setting, the other a command",
-    "compile=xla compile=graph batch_size=4 fast": "override=fast: is no override",
+    "compile=xla compile=graph batch_size=4 fast": "override=fast: is not an override",
     "compile=xla ''": ": is empty",
     "batch_size=4,8 batch_size=16": (
         "batch_size=4,8: a side is one setting; write axes after both sides"
@@ -134,7 +134,7 @@ COMPARE_ERRORS = {
         "sweep.minutes=5: cannot be set in a comparison; --minutes and"
     ),
     "tracking=offline compile=graph": (
-        "tracking=offline: is no setting of a side; write it after both sides"
+        "tracking=offline: is not a setting of a side; write it after both sides"
     ),
     "compile=xla compile=graph --rounds 4": "--rounds=4: must be at least 5",
     "compile=xla compile=graph --most 6 --rounds 7": "--most=6: is less than --rounds=7; raise it",

@@ -135,7 +135,7 @@ def test_an_interrupted_comparison_is_recorded(
     assert "undecided: " in out
     told = json.loads((tmp_path / "answer.json").read_text())
     assert (told["interrupted"], told["verdict"], told["rounds"]) == (True, "undecided", 1)
-    assert "interrupted; what was measured is recorded" in errors
+    assert "interrupted; completed rounds are recorded" in errors
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"
     assert "undecided: " in parent["mlflow.note.content"]

@@ -38,8 +38,10 @@ def test_the_folder_of_a_commit_corresponds_to_the_current_one(
 @pytest.mark.parametrize(
     ("reference", "setup", "message"),
     [
-        pytest.param("nowhere", None, "commit=nowhere: git knows no such commit", id="unknown"),
-        pytest.param("--upload-pack=x", None, "git knows no such commit", id="option"),
+        pytest.param(
+            "nowhere", None, "commit=nowhere: git does not find this commit", id="unknown"
+        ),
+        pytest.param("--upload-pack=x", None, "git does not find this commit", id="option"),
         pytest.param(
             "main",
             "echo broken >&2; exit 1",

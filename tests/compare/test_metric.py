@@ -12,7 +12,7 @@ from paradnn.compare.metric import OutputMetric, is_higher_faster
         pytest.param("json:a.rate", 'log\n{"a": {"rate": 7}}\n', 7.0, id="nested field"),
         pytest.param("json:a", '{"a": 1}\n{"a": 2}\n', 2.0, id="last object"),
         pytest.param("json:rows.1", '{"rows": [1, 2]}', 2.0, id="item of a list"),
-        pytest.param("json:a", '{"a": "fast"}', None, id="field that is no number"),
+        pytest.param("json:a", '{"a": "fast"}', None, id="field that is not a number"),
         pytest.param("json:b", '{"a": 1}', None, id="missing field"),
         pytest.param("json:a", "{" * 100_000, None, id="nested too deeply"),
         pytest.param("speed: ([0-9.]+)", "nothing", None, id="no match"),

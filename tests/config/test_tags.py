@@ -1,4 +1,4 @@
-"""A user's own tags: what is accepted, and that no tag of ParaDnn's can be hidden."""
+"""User-defined tags: valid names and values, and protection of ParaDnn's own tags."""
 
 import pytest
 

@@ -93,7 +93,7 @@ def test_the_largest_model_is_searched_by_one_of_its_sizes(tmp_path: Path) -> No
     assert "fc 4x1500 " in text
     assert "largest nodes 1,500: " in text
     assert "; 1,520: " in text
-    # What the model cannot have is none that fits: so many layers it has at most.
+    # Sizes beyond the model's limit count as too large: it has at most this number of layers.
     _, text = searched(world, [point], of="model.layers", step_ms=1e9)
     assert "model.layers=" in text
 

@@ -24,7 +24,7 @@ from tests.forecast.planted import QUICK, Machine
 
 __all__ = ["World", "space"]
 
-#: What a point takes: the framework, and so many times the analytic bound.
+#: Memory of a point: the framework's, and this multiple of the analytic bound.
 BASE = 2.0**29
 FACTOR = 1.4
 

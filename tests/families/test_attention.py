@@ -188,7 +188,7 @@ def test_sixteen_bits_halve_what_is_stored_and_moved() -> None:
 
 
 def test_only_a_language_model_generates() -> None:
-    with pytest.raises(ValueError, match="fc generates no tokens"):
+    with pytest.raises(ValueError, match="fc cannot generate tokens"):
         step(model={"name": "fc", "layers": 1, "nodes": 4, "input_size": 4, "output_size": 4})
     with pytest.raises(ValueError, match="has no list of operations"):
         make_model(NINE).product_list(batch_size=1, precision="float32", mode="generate")

@@ -117,7 +117,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
         pytest.param(
             {"build": "{file}:odd"},
-            "model.width=Literal[str.upper('s')]: is no type that a key of odd can have",
+            "model.width=Literal[str.upper('s')]: is not a type that a key of odd can have",
             id="computed-annotation",
         ),
         pytest.param(
@@ -127,7 +127,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
         pytest.param(
             {"build": ""},
-            "names no function; write model.build=my_models.py:make_net",
+            "does not name a function; write model.build=my_models.py:make_net",
             id="empty",
         ),
         pytest.param({"build": "none.py:net"}, "there is no file", id="no-such-file"),
@@ -152,7 +152,7 @@ def test_the_file_and_its_arguments_identify_a_point(file: Path) -> None:
         ),
         pytest.param(
             {"name": "timm"},
-            "framework=tensorflow: model=timm is of framework=torch",
+            "framework=tensorflow: model=timm requires framework=torch",
             id="wrong-framework",
         ),
         pytest.param(

@@ -137,7 +137,7 @@ def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -
         ["paradnn.plan", *SWEEP, BATCHES, stacks], swept, XDG_CACHE_HOME=str(tmp_path / "cache")
     )
     assert done.returncode == 0, done.stderr
-    assert "The software stack tensorflow-2.16 is not made yet" in done.stdout
+    assert "The software stack tensorflow-2.16 is not installed yet" in done.stdout
     assert "done         2" in done.stdout
     assert "to measure   4" in done.stdout
     assert not (tmp_path / "cache").exists()

@@ -59,7 +59,7 @@ def cache(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(stack: Stack) -> tuple[tuple[str, ...], list[str]]:
-    """The packages of a stack, which is let go again, and what was said."""
+    """Return the packages of a stack, released again, and the messages."""
     said: list[str] = []
     with open_stack(stack, said.append) as packages:
         return packages, said
@@ -72,7 +72,7 @@ def folders(cache: Path) -> set[str]:
 def test_a_stack_is_made_once(cache: Path) -> None:
     found, said = opened(TINYSTACK)
     assert said == [
-        f"making the software stack tiny (Python {PYTHON}, tinystack==1.0), once: some minutes"
+        f"installing the software stack tiny (Python {PYTHON}, tinystack==1.0), which takes a few minutes"
     ]
     assert "tinystack==1.0" in found
     answer = subprocess.run(
@@ -96,7 +96,7 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
     assert "was changed since it was made" in said[0]
     assert "tinystack==1.0" in found
     TINYSTACK.python.unlink()
-    assert "does not run any more" in opened(TINYSTACK)[1][0]
+    assert "no longer runs" in opened(TINYSTACK)[1][0]
 
 
 def test_two_processes_make_it_once(cache: Path) -> None:
@@ -105,7 +105,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
         f"held = open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)); "
         "print(held.__enter__(), flush=True); input()"
     )
-    # The lock is held here until both have said what they wait for. The first to get it then uses
+    # The lock is held until both processes report that they wait. The first to acquire it then uses
     # the stack for long.
     (cache / ".locks").mkdir(parents=True)
     with (cache / ".locks" / f"{TINYSTACK.key}.lock").open("w") as lock, ExitStack() as running:
@@ -115,14 +115,14 @@ def test_two_processes_make_it_once(cache: Path) -> None:
         making = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
         both = [running.enter_context(making()) for _ in range(2)]
         for process in both:
-            assert process.stdout.readline().startswith("waiting for another process that makes")
+            assert process.stdout.readline().startswith("waiting for another process that installs")
         fcntl.flock(lock, fcntl.LOCK_UN)
         said = ""
         for process in both:
             while "tinystack==1.0'" not in (line := process.stdout.readline()):
                 said += line
                 assert line
-        assert said.count("making the software stack") == 1
+        assert said.count("installing the software stack") == 1
         for process in both:
             process.communicate("\n", timeout=PATIENCE)
             assert process.returncode == 0
@@ -157,7 +157,7 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     assert folders(cache) == set()
     assert run(["paradnn.stacks", "remove", "tiny"]).stdout.startswith("no stack tiny in")
     assert run(["paradnn.stacks", "make", "current"]).stderr.startswith(
-        "error: software=current: is no stack"
+        "error: software=current: is not a stack"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) ->
     stacks = "software.requirements=choice([],['tinystack==1.0'],['nosuch-package==9'])"
     command = ["paradnn.train", "-m", *TINY, stacks, "model.nodes=8,9"]
     done = succeeded(command, store)
-    assert done.stderr.count("making the software stack") == 2
+    assert done.stderr.count("installing the software stack") == 2
     points = {
         outcome: [point for point in store.runs() if point["outcome"] == outcome]
         for outcome in ("ok", "unavailable")
@@ -179,14 +179,14 @@ def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) ->
     reasons = {point["reason"] for point in points["unavailable"]}
     assert any("tensorflow is not installed in" in reason for reason in reasons)
     [unmade] = [reason for reason in reasons if "nosuch-package was not found" in reason]
-    assert unmade.startswith("the software stack current cannot be made: uv: ")
+    assert unmade.startswith("the software stack current cannot be installed: uv: ")
     [(uri,), *_] = store.query(
         "SELECT artifact_uri FROM runs JOIN tags USING (run_uuid) WHERE value LIKE '%is not installed in%'"
     )
     assert "tinystack==1.0\n" in (Path(uri.removeprefix("file://")) / "stack.txt").read_text()
     # Once more: the one that is made is reused, the other tried once, and their points are known.
     again = run(command, store)
-    assert again.stderr.count("making the software stack") == 1
+    assert again.stderr.count("installing the software stack") == 1
     assert "6 skipped" in again.stdout
     assert len(store.runs()) == 6
 

@@ -167,7 +167,7 @@ sys.stdin.read()
 """
 READY = {"event": "ready", "protocol": messages.PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
-UNCLEAR = "a message of the worker cannot be understood: "
+UNCLEAR = "the worker sent an invalid message: "
 SPEAKS = f"this side speaks {messages.PROTOCOL_VERSION}"
 #: The first message of a worker, its message after the request, the expected outcome of the point,
 #: and a part of the expected reason.
@@ -179,7 +179,7 @@ ENDINGS = [
         READY,
         changed("answer.outcome", "great"),
         "crash",
-        "result.answer.outcome='great' is no outcome",
+        "result.answer.outcome='great' is not an outcome",
         id="unknown-outcome",
     ),
     pytest.param(
@@ -193,7 +193,7 @@ ENDINGS = [
         READY,
         {"event": "refused", "reason": "why"},
         "crash",
-        "it refuses the request: why",
+        "it rejects the request: why",
         id="refused",
     ),
     pytest.param(READY, '{"event": "result", "id": 1', "crash", "is not JSON", id="cut"),
@@ -289,7 +289,7 @@ def test_a_worker_that_prints_without_end_is_stopped(
     monkeypatch.setattr("paradnn.session.workers._MOST_IN_ALL", 30 * 2**20)
     result = answered([READY], [], then=f"while True: print({chunk}, end='')")
     assert (result.outcome, result.answer) == ("crash", None)
-    assert result.reason.endswith("it says over 30 MiB")
+    assert result.reason.endswith("its message exceeds 30 MiB")
 
 
 @pytest.mark.parametrize(("times", "outcome"), [(1, "ok"), (9, "crash")])

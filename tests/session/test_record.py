@@ -347,7 +347,9 @@ def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_swee
     entry.claim = Claim("run", Identity("point", "environment", 0), 0)
     record = entry.record()
     assert record.outcome == "crash"
-    assert str(record.reason).startswith("process 2: what its worker measured cannot be: ")
+    assert str(record.reason).startswith(
+        "process 2: the worker reports an impossible measurement: "
+    )
 
 
 INPUT = InputMeasurement(

@@ -60,8 +60,8 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
     first = run(["paradnn.sync", str(folder)], store)
     assert first.returncode == 1
     assert "2 logged, 0 logged before, 0 not logged, 2 refused" in first.stdout
-    assert f"refused: {files[0]}: damaged, its checksum does not fit" in first.stderr
-    assert "point-torn.json: no result file, or a damaged one" in first.stderr
+    assert f"refused: {files[0]}: damaged, its checksum does not match" in first.stderr
+    assert "point-torn.json: not a result file, or a damaged one" in first.stderr
     files[0].write_text(whole)
     (folder / "point-torn.json").unlink()
     second = run(["paradnn.sync", str(folder)], store)

@@ -321,7 +321,7 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(
     assert again == found
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 * len(BAD_TAGS)
-    assert set(lines) >= {"run RUNNING0 is passed over: its tags cannot be understood"}
+    assert set(lines) >= {"run RUNNING0 is skipped: its tags are invalid"}
     [[left]] = store.query(
         "SELECT count(*) FROM runs WHERE run_uuid LIKE 'RUNNING%' AND status = 'RUNNING'"
     )

@@ -192,9 +192,7 @@ def test_who_has_another_key_or_version_gets_nothing(
         processes_elsewhere(other, 2)
     assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
-    with pytest.raises(
-        RankFailed, match=r"is of another version of ParaDnn: start it again"
-    ) as refused:
+    with pytest.raises(RankFailed, match=r"runs another version of ParaDnn: restart it") as refused:
         processes_elsewhere(given, 2)
     assert refused.value.outcome == "unavailable"
 

@@ -43,7 +43,7 @@ def exported_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
     """
     import torch
 
-    reason = f"{path.name} is no program that this PyTorch loads ({torch.__version__})"
+    reason = f"{path.name} is not a program that this PyTorch can load ({torch.__version__})"
     with reraise_as_unavailable(
         reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError
     ):
@@ -88,7 +88,7 @@ def _input_spec(
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        raise UnavailableError(f"{label} is no tensor: make it a constant of the program")
+        raise UnavailableError(f"{label} is not a tensor: make it a constant of the program")
     sizes = [size if isinstance(size, int) else None for size in tensor.shape]
     shape = filled_shape(sizes, input_shape, label, is_only=is_only)
     dtype = str(tensor.dtype).removeprefix("torch.")

@@ -46,7 +46,7 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
             leaves open; () means the file's own.
 
     Raises:
-        UnavailableError: If the file is no ONNX model, or has an input that cannot be drawn or an
+        UnavailableError: If the file is not an ONNX model, or has an input that cannot be drawn or an
             output that cannot be compared. The message names the input or output.
     """
     with reraise_as_unavailable(
@@ -54,11 +54,11 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
     ):
         import onnx
     # The exceptions of protobuf share no base class.
-    with reraise_as_unavailable(f"{path.name} is no ONNX model", Exception):
+    with reraise_as_unavailable(f"{path.name} is not an ONNX model", Exception):
         model = onnx.load(path)
     inputs = graph_inputs(model)
     if not inputs:
-        raise UnavailableError(f"{path.name} is no ONNX model: it has no inputs")
+        raise UnavailableError(f"{path.name} is not an ONNX model: it has no inputs")
     labels = [f"input {entry.name!r} of {path.name}" for entry in inputs]
     types = [_element_type(entry, label) for entry, label in zip(inputs, labels, strict=True)]
     sizes = [_sizes(entry, label) for entry, label in zip(inputs, labels, strict=True)]

@@ -205,7 +205,7 @@ def _as_array(value: Any, label: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise UnavailableError(f"{label} is no array: {str(error).splitlines()[0]}") from error
+        raise UnavailableError(f"{label} is not an array: {str(error).splitlines()[0]}") from error
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
         return array.astype("float32")
     return array

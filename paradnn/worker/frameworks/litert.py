@@ -60,7 +60,7 @@ class LiteRT(Engine):
     ) -> Session:
         if traces:
             raise UnavailableError(
-                "LiteRT's interpreter for Python takes no profiler: set measure.profile=false"
+                "LiteRT's interpreter for Python has no profiler: set measure.profile=false"
             )
         threads = source.threads or len(os.sched_getaffinity(0))
         with self.refusing(RuntimeError, ValueError):

@@ -230,7 +230,7 @@ class TensorFlowStep(Step):
 def _kind_of(platform: Mapping[str, Any]) -> str:
     """TensorFlow's name of the platform's devices."""
     if platform["name"] == "tpu":
-        raise UnavailableError("framework=tensorflow runs on no TPU here: set framework=jax")
+        raise UnavailableError("framework=tensorflow does not support TPUs here: set framework=jax")
     return str(platform["name"]).upper()
 
 
@@ -247,7 +247,7 @@ def _show_gpus(devices: Sequence[Any]) -> None:
 def _reset_operation_times() -> None:
     """Make the next call of any function prepare it again, as for the first time.
 
-    TensorFlow's profiler omits operations that take less than some microseconds by the mean of
+    TensorFlow's profiler omits operations that take less than a few microseconds in the mean of
     their last 80 runs or so. The options of the optimizer are part of a prepared function's key.
     Toggling `debug_stripper` between unset and false changes the key and nothing else.
     """

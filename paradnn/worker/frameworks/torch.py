@@ -195,7 +195,7 @@ class _Step(Step):
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
         self._training = point["mode"] == "train"
         self._compiled = point["compile"] != "eager"
-        #: Whether no arithmetic knows the model's FLOPs.
+        #: Whether the model has no analytic FLOP count.
         self._needs_counting = "model" in point and make_model(point["model"]).is_counted
 
     def run(self, steps: int) -> float | None:
@@ -298,7 +298,7 @@ def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
     if device.type == "cuda" and not torch.utils._triton.has_triton():
         raise UnavailableError("torch.compile on a GPU needs the package triton")
     if device.type == "cpu":
-        # PyTorch detects the processor's instructions by compiling probes, which takes some ten
+        # PyTorch detects the processor's instructions by compiling probes, which takes about ten
         # seconds. They go to the folder that all points share.
         cpu_vec_isa.pick_vec_isa()
     # Every point compiles anew, as in the other frameworks. The folder is deleted with the

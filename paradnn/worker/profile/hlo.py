@@ -120,7 +120,7 @@ def _fusion_cost(parts: Sequence[Cost], shapes: Sequence[Shape]) -> Cost:
 
 
 def _instruction_cost(instruction: Any, by_id: Mapping[int, Any]) -> Cost:
-    """Return the cost of an instruction that is no fusion."""
+    """Return the cost of an instruction other than a fusion."""
     opcode = instruction.opcode
     target = instruction.custom_call_target
     inputs = _operands(instruction, by_id)

@@ -413,7 +413,7 @@ def _output_sizes(
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[list[Shape]]:
-    """Return the tensors of each argument; an argument that is no tensor has none."""
+    """Return the tensors of each argument; an argument that is not a tensor has none."""
     tensors = []
     dimensions = arguments.get("Input Dims", ())
     kinds = arguments.get("Input type", ())

@@ -20,7 +20,7 @@ from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost, shares, sum_products
 from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
 
-#: Target duration of the profiled steps, and bounds of their number. After some 80 steps,
+#: Target duration of the profiled steps, and bounds of their number. After about 80 steps,
 #: TensorFlow's traces lack cheap operations.
 _SECONDS = 0.25
 _MIN_STEPS = 3

@@ -84,7 +84,7 @@ class Communication(Messages):
         # TensorFlow's processes all listen; others meet at one port.
         ports = self.processes if self.transport == "tensorflow" else 1
         if self.port + ports - 1 > 65535:
-            reason = f"leaves no {ports} ports"
+            reason = f"leaves fewer than {ports} ports"
             raise ConfigError("model.port", self.port, reason, "choose a lower one")
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
@@ -101,8 +101,8 @@ class Communication(Messages):
         )
         wanted = _FRAMEWORKS.get(self.transport, point.framework.name)
         if point.framework.name not in (wanted, "tensorflow"):
-            reason = f"model.transport={self.transport} is of framework={wanted}"
-            raise ConfigError("framework", point.framework.name, reason, "leave it out")
+            reason = f"model.transport={self.transport} requires framework={wanted}"
+            raise ConfigError("framework", point.framework.name, reason, "omit it")
         return replace(point, framework=replace(point.framework, name=wanted))
 
     @property

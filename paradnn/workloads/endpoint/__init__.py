@@ -103,16 +103,16 @@ class ServedModel(Model):
             ConfigError: The point sets a key that only the server can decide.
         """
         reason = "is decided by the server of model=endpoint"
-        tokens = "leave it out, and set endpoint.input_tokens"
-        load = "leave it out, and set endpoint.concurrency or endpoint.rate"
-        trains = "model=endpoint trains nothing"
+        tokens = "omit it, and set endpoint.input_tokens"
+        load = "omit it, and set endpoint.concurrency or endpoint.rate"
+        trains = "model=endpoint cannot be trained"
         profile = "model=endpoint has no operations to profile"
         for key, value, required, why, remedy in (
-            ("precision", point.precision, "float32", reason, "leave it out"),
+            ("precision", point.precision, "float32", reason, "omit it"),
             ("data", point.data.name, "synthetic", reason, tokens),
-            ("mode", point.workload.mode, "inference", trains, "leave it out"),
+            ("mode", point.workload.mode, "inference", trains, "omit it"),
             ("batch_size", point.batch_size, 1, "model=endpoint has no batch", load),
-            ("devices", point.devices, 1, reason, "leave it out"),
+            ("devices", point.devices, 1, reason, "omit it"),
             ("measure.keep_trace", point.measure.keep_trace, False, profile, ""),
         ):
             require_value(key, value, required=required, reason=why, remedy=remedy)

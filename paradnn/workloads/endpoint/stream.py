@@ -1,8 +1,9 @@
 """Read a streamed answer: server-sent events in the format of the OpenAI API.
 
-The format is that of the HTML standard (https://html.spec.whatwg.org/multipage/server-sent-events.html).
-The reader accepts the deviations of common servers: no blank line between events, no final
-`data: [DONE]`, and llama.cpp's `error:` field.
+The format is that of the HTML standard
+(https://html.spec.whatwg.org/multipage/server-sent-events.html). The reader accepts the deviations
+of common servers: no blank line between events, no final `data: [DONE]`, and llama.cpp's `error:`
+field.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _checked_chunk(content: Any, chunks: int) -> Mapping[str, Any]:
     """Return the content of an event as a mapping.
 
     Raises:
-        AnswerError: The content is no mapping, or reports an error.
+        AnswerError: The content is not a mapping, or reports an error.
     """
     if not isinstance(content, Mapping):
         raise AnswerError(f"an event is not a JSON object: {str(content)[:80]}")

@@ -72,7 +72,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000
     )
     tokens: int = option(
-        64, "mode=generate: tokens to generate, one after the other", low=1, high=1_000_000
+        64, "mode=generate: tokens to generate, one after another", low=1, high=1_000_000
     )
 
     def reject_unused_keys(self, config: Mapping[str, Any]) -> None:
@@ -85,12 +85,12 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         options = read(Generate, config.get("generate", {}), "generate")
         for name, value in vars(options).items():
             if value != getattr(GENERATE, name):
-                remedy = "add mode=generate, or leave it out"
+                remedy = "add mode=generate, or omit it"
                 raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
 
     def check(self, point: Point) -> None:
         if not point.model.generates:
-            reason = f"model={point.model.name} generates no tokens"
+            reason = f"model={point.model.name} cannot generate tokens"
             remedy = "choose model=gpt or model=llama, or mode=inference"
             raise ConfigError("mode", "generate", reason, remedy)
         require_value(
@@ -251,9 +251,10 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         return ResultText("generation", clauses)
 
     def forecast_phases(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The prefill is timed as decode steps are: in blocks of the same duration.
+        """Return the seconds of the prefill phase.
 
-        A prefill that is longer than a block takes longer.
+        The prefill is warmed up and timed for as long as decode steps. The forecast is too low if
+        one prefill takes longer than that.
         """
         is_own = (points.text("mode") == "generate")[:, None]
         if not is_own.any():

@@ -84,8 +84,8 @@ class Learn(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, Pha
 
     def check_model(self, model: Model) -> None:
         if model.is_kernel or model.is_communication:
-            reason = f"model={model.name} trains nothing"
-            raise ConfigError("task", "learn", reason, "leave it out, or choose another model")
+            reason = f"model={model.name} cannot be trained"
+            raise ConfigError("task", "learn", reason, "omit it, or choose another model")
 
     def canonical(self, point: Point) -> Point:
         return replace(point, measure=replace(point.measure, profile=False))

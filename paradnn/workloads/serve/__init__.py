@@ -335,7 +335,7 @@ class Server(Scenario):
         batch = point.batch_size
         if self.batch not in (None, batch):
             reason = f"is set by batch_size={batch}"
-            remedy = f"leave it out, and set batch_size={self.batch}"
+            remedy = f"omit it, and set batch_size={self.batch}"
             raise ConfigError("server.batch", self.batch, reason, remedy)
         return replace(point, workload=replace(self, batch=batch))
 

@@ -417,8 +417,8 @@ class LimitMonitor:
     """Ends a probe once it is certain whether a share of all queries meets a limit.
 
     Every look has its part of the probability of a false verdict. The first look comes when a
-    growing queue would show. If twice as many queries arrive as are served, the wait exceeds the
-    limit after twice the limit; with 5% more, after 20 times the limit.
+    growing queue would show. If queries arrive at twice the rate at which they are served, the wait
+    exceeds the limit after twice the limit; with 5% more, after 20 times the limit.
 
     Args:
         latency: The limit, in ns.

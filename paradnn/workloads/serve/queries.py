@@ -33,7 +33,7 @@ class QueryLog:
     def __init__(self, content: bytes = b"") -> None:
         self._values = array("q", content)
         if len(self._values) % len(COLUMNS):
-            raise ValueError(f"{len(content)} bytes are no rows of {len(COLUMNS)} columns")
+            raise ValueError(f"{len(content)} bytes are not rows of {len(COLUMNS)} columns")
 
     def __len__(self) -> int:
         return len(self._values) // len(COLUMNS)
