@@ -188,12 +188,15 @@ class Summary:
     def exit_code(self) -> int:
         """Exit code of the command.
 
-        130 after an interruption, 1 if a point has no outcome or recorded results were deleted,
-        else 0.
+        130 after an interruption. 1 if a point has no outcome, if recorded results were deleted, or
+        if every point is `unavailable`. Otherwise 0, since other outcomes are results.
         """
         if self.interrupted:
             return 130
-        return 1 if self.missing > 0 or self.problem else 0
+        outcomes = self.outcomes + self.skipped
+        if self.missing > 0 or self.problem or set(outcomes) == {"unavailable"}:
+            return 1
+        return 0
 
     def counts(self) -> str:
         """Return the counts of outcomes as text."""

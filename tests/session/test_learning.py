@@ -86,6 +86,7 @@ def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(
 
 def test_missing_files_make_the_point_unavailable(store: Store, tmp_path: Path) -> None:
     done = run([*LEARN, "data=cifar10", "model.input_size=3072", f"data.path={tmp_path}"], store)
+    assert done.returncode == 1
     assert "unavailable (" in done.stdout
     assert "data_batch_1.bin: cannot be read" in done.stdout
 

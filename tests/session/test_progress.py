@@ -171,6 +171,30 @@ def test_what_has_no_outcome_is_missing() -> None:
     assert (found.missing, found.exit_code, replace(found, total=4).exit_code) == (2, 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("measured", "skipped", "exit_code"),
+    [
+        pytest.param(["unavailable"], {}, 1, id="single point unavailable"),
+        pytest.param([], {"unavailable": 1}, 1, id="known to be unavailable"),
+        pytest.param(["unavailable"], {"unavailable": 2}, 1, id="all points unavailable"),
+        pytest.param(["unavailable", "ok"], {}, 0, id="one point measured"),
+        pytest.param(["unavailable"], {"ok": 1}, 0, id="one point measured earlier"),
+        pytest.param(["crash"], {}, 0, id="a crash is a result"),
+        pytest.param(["oom_device"], {}, 0, id="out of memory is a result"),
+        pytest.param([], {}, 0, id="no points"),
+    ],
+)
+def test_only_a_command_that_measures_nothing_fails(
+    measured: list[str], skipped: dict[str, int], exit_code: int
+) -> None:
+    rows = [point(f"m{number}", outcome) for number, outcome in enumerate(measured)]
+    total = len(rows) + sum(skipped.values())
+
+    summary = Summary(total, rows, Counter(skipped))
+
+    assert summary.exit_code == exit_code
+
+
 def test_a_compilation_that_took_long_is_told() -> None:
     measured = MEASURED | {"step_time_ms": 1.0, "blocks": 6.0, "steps_per_block": 50.0}
     for seconds, said in ((35.24, True), (0.2, False)):
