@@ -113,12 +113,13 @@ class Kernel(Model):
         what = f"model={self.name}"
         remedy = f"omit it, and set {self.instead_of_batch}"
         batch = 1 if self.has_batch else point.batch_size
+        mode = point.workload.mode
+        limit = "cannot generate tokens" if mode == "generate" else "cannot be trained"
         require_value(
             "mode",
-            point.workload.mode,
+            mode,
             required="inference",
-            reason=f"{what} cannot be trained",
-            remedy="omit it, or set mode=inference",
+            reason=f"{what} {limit}",
         )
         require_value("batch_size", batch, required=1, reason=f"{what} has no batch", remedy=remedy)
         require_value("devices", point.devices, required=1, reason=f"{what} is for one device")

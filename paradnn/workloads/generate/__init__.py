@@ -85,7 +85,7 @@ class Generate(Workload, PointRules, WorkerSide, RunRecords, ResultDescription, 
         options = read(Generate, config.get("generate", {}), "generate")
         for name, value in vars(options).items():
             if value != getattr(GENERATE, name):
-                remedy = "add mode=generate, or omit it"
+                remedy = "omit it, or set mode=generate"
                 raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
 
     def check(self, point: Point) -> None:
