@@ -81,7 +81,7 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
             varies = [
                 name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1
             ]
-            found.append(Task(*_named(known, bool(learning)), part, tuple(varies)))
+            found.append(Task(*_named(known, learning=bool(learning)), part, tuple(varies)))
     names = [task.name for task in found]
     telling = [
         name
@@ -99,7 +99,7 @@ def _told_apart(task: Task, telling: Sequence[str]) -> Task:
     return replace(task, name=f"{task.name} ({', '.join(words)})")
 
 
-def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
+def _named(known: Mapping[str, object], *, learning: bool) -> tuple[str, Workload]:
     """Return the name of a task and its kind of workload.
 
     Args:

@@ -440,7 +440,12 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> d
         is_under = points["device"].eq(device) & points["precision"].eq(precision)
         rows = points[is_under]
         for entry in looks:
-            _draw_marks(axes, rows[rows["type"].isin(entry.types)], entry.look, bool(single_run))
+            _draw_marks(
+                axes,
+                rows[rows["type"].isin(entry.types)],
+                entry.look,
+                area_is_share=bool(single_run),
+            )
         roof = next(roof for roof in roofs if (roof.device, roof.precision) == (device, precision))
         draw_roofs(axes, rows, roof)
         owner = single_run or counted(rows["run_id"].nunique(), "model")
@@ -458,7 +463,7 @@ def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, single_run: str) -> d
 
 
 def _draw_marks(
-    axes: drawing.Axes, rows: pd.DataFrame, look: dict[str, Any], area_is_share: bool
+    axes: drawing.Axes, rows: pd.DataFrame, look: dict[str, Any], *, area_is_share: bool
 ) -> None:
     size: Any = 20 + 900 * rows["share"] if area_is_share else 16
     axes.scatter(

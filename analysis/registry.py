@@ -127,7 +127,7 @@ class Analysis(Generic[OptionsT, ResultT]):
         from analysis.columns import scenario_runs_as_steps
         from analysis.store.quality import usable_runs
 
-        runs, quality = usable_runs(frame, options.steady_only)
+        runs, quality = usable_runs(frame, steady_only=options.steady_only)
         if len(frame) and not len(runs):
             reasons = quality.text().rstrip(".")
             raise NotEnoughData(

@@ -31,7 +31,7 @@ def format_weight(term: str, row: pd.Series, metric: str = "the metric") -> str:
 
 
 def encode(
-    frame: pd.DataFrame, names: Sequence[str], log: bool = False
+    frame: pd.DataFrame, names: Sequence[str], *, log: bool = False
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Encode hyperparameters as the terms of a regression.
 

@@ -148,12 +148,12 @@ def _operations(
         one_tensor = sum(math.prod(shape) == size for shape in inputs) == 1
         for phase in ("FwOps", "BwOps", "AccOps"):
             for kind, shape in ast.literal_eval(row[phase]):
-                one = _listed(kind, shape, one_tensor and phase == "FwOps")
+                one = _listed(kind, shape, one_tensor=one_tensor and phase == "FwOps")
                 found[one.kind not in _PRODUCTS].append(RepeatedOperation(row["Name"], one, count))
     return found
 
 
-def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
+def _listed(kind: str, shape: Sequence[int], *, one_tensor: bool) -> Operation:
     """Return an operation of a graph; with `one_tensor` its other operand is a number or is
     repeated.
     """

@@ -47,7 +47,7 @@ POINT = [
 ]
 
 
-def real_record(folder: Path, profile: bool) -> Record:
+def real_record(folder: Path, *, profile: bool) -> Record:
     """Return what the driver records for one real point."""
     how = [
         "tracking=offline",
@@ -232,7 +232,7 @@ def main() -> None:
         return drive(given.drive)
     with tempfile.TemporaryDirectory(prefix="recording-") as name:
         folder = Path(name)
-        record = real_record(folder / "point", given.profile)
+        record = real_record(folder / "point", profile=given.profile)
         template = folder / "record.json"
         template.write_text(json.dumps(asdict(record)))
         size = sum(len(file_content(content)) for content in record.artifacts.values())

@@ -88,7 +88,7 @@ def measured(name: str, seconds: float, settle: float, framework_name: str) -> d
     timing = measure_steps(step.run, protocol, phases, reference=reference)
     timing.references[:0] = [References(-1, each) for each in reference.before]
 
-    def block(behind: bool) -> float:
+    def block(*, behind: bool) -> float:
         if behind:
             reference()
             step.run(math.ceil(timing.steps_per_block * settle / BLOCK_SECONDS) or 1)
@@ -100,7 +100,7 @@ def measured(name: str, seconds: float, settle: float, framework_name: str) -> d
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         first = len(ratios) % 2 == 0
-        taken = {behind: block(behind) for behind in (first, not first)}
+        taken = {behind: block(behind=behind) for behind in (first, not first)}
         ratios.append(taken[True] / taken[False])
     return {"ratios": ratios, "timing": plain(timing)}
 

@@ -258,7 +258,7 @@ def _fit(
         )
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
-    design, bases = encode(rows, varying, log)
+    design, bases = encode(rows, varying, log=log)
     values = rows[metric].to_numpy(dtype="float64")
     if log:
         logarithms(values, metric, "leave those runs out with --where")

@@ -168,7 +168,7 @@ def decode(
     }
 
 
-def experts(
+def experts(  # noqa: PLR0913 - one keyword per size
     *,
     tokens: Any,
     hidden: Any,

@@ -189,7 +189,7 @@ def families(frame: pd.DataFrame) -> list[str]:
 
 
 def require_homogeneous(
-    frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, pool: bool = False
+    frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, *, pool: bool = False
 ) -> pd.DataFrame:
     """Require that all rows agree in some columns.
 

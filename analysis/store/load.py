@@ -65,7 +65,7 @@ _FETCH_THREADS = 8
 _MAX_DAMAGE_LENGTH = 200
 
 
-def load(
+def load(  # noqa: PLR0913 - one keyword per filter
     tracking_uri: Stores = None,
     *,
     experiments: str | Sequence[str] | None = None,

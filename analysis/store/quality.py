@@ -151,7 +151,7 @@ class Quality:
             )
 
 
-def usable_runs(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
+def usable_runs(frame: pd.DataFrame, *, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
     """Pass runs through the quality gate.
 
     Args:

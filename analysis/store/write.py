@@ -75,7 +75,7 @@ def writing(uri: str) -> AbstractContextManager[None]:
     return store_errors(f"cannot write to {without_secrets(uri)}")
 
 
-def log_run(
+def log_run(  # noqa: PLR0913 - one keyword per part of a run
     client: Any,
     experiment_id: str,
     name: str | None,

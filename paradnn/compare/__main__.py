@@ -68,7 +68,7 @@ def _compare_settings(
 
     settings, points, info = first
     assert info is not None, "a multirun has a sweep"
-    pairs = pairs_of(points, second[1], options.null)
+    pairs = pairs_of(points, second[1], null=options.null)
     labels = (options.sides[0][0], options.sides[1][0])
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
     comparison = Comparison(info.sweep_id, pairs, labels, options.rule, options.minutes)
@@ -85,7 +85,7 @@ def _compare_settings(
         "points": comparison.verdict_table(),
     }
     closing = [
-        *closing_lines(overall, options.null),
+        *closing_lines(overall, is_null=options.null),
         f"{summary.counts()}. Run {summary.parent} in {summary.where}",
     ]
     return _report(options, comparison.results, comparison.sentences(), closing, document)
@@ -111,8 +111,8 @@ def _compare_commands(options: argparse.Namespace) -> int:
             sides = [Command(command, command) for command in options.words]
         comparison = comparison_of(sides, options.rule, protocol)
         interrupted = comparison.follow(shows_progress=bool(options.detail))
-    closing = [*comparison.notes(), *closing_lines(comparison, options.null)]
-    document = comparison.document(interrupted)
+    closing = [*comparison.notes(), *closing_lines(comparison, is_null=options.null)]
+    document = comparison.document(interrupted=interrupted)
     return _report(options, [comparison], [str(comparison)], closing, document)
 
 

@@ -265,7 +265,7 @@ def _key(override: str) -> str:
     return key
 
 
-def protocol_of(options: argparse.Namespace, base_first: bool = False) -> CommandProtocol:
+def protocol_of(options: argparse.Namespace, *, base_first: bool = False) -> CommandProtocol:
     """How the options say that commands are run.
 
     Raises:

@@ -84,7 +84,7 @@ class CommandComparison(PairedResult):
         digests = {loaded.digest for loaded in self.loaded}
         return len(digests) == 1 and None not in digests
 
-    def document(self, interrupted: bool = False) -> dict[str, Any]:
+    def document(self, *, interrupted: bool = False) -> dict[str, Any]:
         """The content of --json: the answer and every run."""
         sides = [
             {
@@ -143,7 +143,7 @@ class CommandComparison(PairedResult):
             )
         return lines
 
-    def follow(self, shows_progress: bool = False, skips_same_code: bool = False) -> bool:
+    def follow(self, *, shows_progress: bool = False, skips_same_code: bool = False) -> bool:
         """Run round after round until the rule is satisfied or the time is over.
 
         Args:
@@ -166,7 +166,7 @@ class CommandComparison(PairedResult):
                     self._check_code()
                 if not (skips_same_code and self.runs_same_code):
                     seconds_left = 60 * self.protocol.minutes - (time.monotonic() - begun)
-                    self._run_rounds(seconds_left, shows_progress)
+                    self._run_rounds(seconds_left, shows_progress=shows_progress)
         except KeyboardInterrupt:
             return True
         finally:
@@ -175,7 +175,7 @@ class CommandComparison(PairedResult):
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         return False
 
-    def _run_rounds(self, limit: float, shows_progress: bool) -> None:
+    def _run_rounds(self, limit: float, *, shows_progress: bool) -> None:
         """Run rounds for at most `limit` seconds."""
         begun = time.monotonic()
         elapsed = 0.0

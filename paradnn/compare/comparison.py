@@ -59,7 +59,7 @@ class ComparedPoint(PairedResult):
         self.problem = f"{self.problem}; {problem}" if self.problem else problem
 
 
-def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
+def pairs_of(first: Sequence[Point], second: Sequence[Point], *, null: bool) -> list[Pair]:
     """Pair the points of two sides, which come in the same order.
 
     Args:

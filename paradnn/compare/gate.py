@@ -111,7 +111,7 @@ def main() -> int:
         )
         interrupted = comparison.follow(shows_progress=bool(options.detail), skips_same_code=True)
     verdict = _judge(comparison, rule)
-    document = comparison.document(interrupted) | {
+    document = comparison.document(interrupted=interrupted) | {
         "gate": verdict.outcome.name.lower(),
         "slower": rule.slower,
         "base": options.base,

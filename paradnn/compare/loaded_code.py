@@ -119,7 +119,11 @@ def foreign_code(
         if checkout.tree == other.tree:
             return None
         files = [path for path in own.files if path not in named]
-        strangers = [path for path in files if _is_code_of(path, other, checkout, own.files[path])]
+        strangers = [
+            path
+            for path in files
+            if _is_code_of(path, other, checkout, is_executed=own.files[path])
+        ]
         if strangers:
             return f"{checkout.label} loads files of {other.label}: {_listed(strangers)}"
         copies = [path for path in files if _is_installed_copy(path, checkout)]
@@ -128,7 +132,7 @@ def foreign_code(
     built = [
         path
         for path in sorted(loaded[0].files.keys() & loaded[1].files.keys())
-        if _is_compiled(path, loaded[0].files[path]) and _changed_after(path, begun)
+        if _is_compiled(path, is_executed=loaded[0].files[path]) and _changed_after(path, begun)
     ]
     if built:
         return f"both sides load what --setup built for one of them: {_listed(built)}"
@@ -144,7 +148,7 @@ def _named_files(command: str) -> set[Path]:
     return {Path(word).resolve() for word in words if word.startswith("/")}
 
 
-def _is_code_of(path: Path, other: Checkout, own: Checkout, is_executed: bool) -> bool:
+def _is_code_of(path: Path, other: Checkout, own: Checkout, *, is_executed: bool) -> bool:
     """Whether a file is code of the `other` checkout, and no package that is installed there."""
     if not path.is_relative_to(other.tree) or path.is_relative_to(own.tree):
         return False
@@ -152,7 +156,7 @@ def _is_code_of(path: Path, other: Checkout, own: Checkout, is_executed: bool) -
     is_installed = _INSTALLED.search(str(path)) or _is_in_environment(path, other.tree)
     if is_installed or inner.parts[0] == ".git":
         return False
-    return str(inner) in other.files or _is_compiled(path, is_executed)
+    return str(inner) in other.files or _is_compiled(path, is_executed=is_executed)
 
 
 def _is_in_environment(path: Path, top: Path) -> bool:
@@ -181,7 +185,7 @@ def _package_roots(files: Collection[str]) -> Iterator[str]:
             yield "" if root == "." else f"{root}/"
 
 
-def _is_compiled(path: Path, is_executed: bool) -> bool:
+def _is_compiled(path: Path, *, is_executed: bool) -> bool:
     return is_executed or path.name.endswith(_COMPILED) or ".so." in path.name
 
 

@@ -106,7 +106,7 @@ def side_cells(result: PairedResult, side: int) -> list[str]:
     return [result.labels[side], median, spread, processor_time, f"{len(values):,}"]
 
 
-def closing_lines(result: PairedResult, is_null: bool = False) -> list[str]:
+def closing_lines(result: PairedResult, *, is_null: bool = False) -> list[str]:
     """How long the comparison took and which difference it would have found.
 
     A null comparison (one side against itself) adds what this machine can resolve in a few minutes,

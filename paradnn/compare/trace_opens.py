@@ -10,6 +10,7 @@ file, so all others run at full speed. Linux 4.8 or newer on x86-64 or AArch64; 
 seccomp(2).
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -133,41 +134,56 @@ def trace(words: list[str]) -> tuple[dict[str, bool], int]:
     _ptrace(_SETOPTIONS, root, 0, _OPTIONS)
     _ptrace(_CONT, root)
     known = {root}
-    has_executed = False
     while True:
         pid, status = os.waitpid(-1, _WALL)
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             if pid == root:
                 code = os.waitstatus_to_exitcode(status)
+                has_executed = any(files.values())
                 if not has_executed and code == 126:
                     raise _TraceError("a seccomp filter is not permitted")
                 return files, code
             continue
-        stop = os.WSTOPSIG(status)
-        event = status >> 16
         request = _CONT
         delivered = 0
-        try:
-            if event == _EVENT_SECCOMP:
-                request = _SYSCALL
-            elif event == _EVENT_EXEC:
-                has_executed = True
-                files[os.readlink(f"/proc/{pid}/exe")] = True
-            elif stop == _SYSCALL_STOP:
-                path = _opened_file(pid)
-                if path:
-                    files.setdefault(path, False)
-            elif pid not in known and stop == signal.SIGSTOP:
-                pass  # how a new process or thread begins
-            elif not event and stop not in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN):
-                delivered = stop
-        except (OSError, StopIteration, ValueError):
-            pass  # the file was closed by another thread, or the process was killed
+        # Another thread may have closed the file, or the process was killed.
+        with contextlib.suppress(OSError, StopIteration, ValueError):
+            request, delivered = _record_stop(pid, status, files, is_new=pid not in known)
         known.add(pid)
         try:
             _ptrace(request, pid, 0, delivered)
         except ProcessLookupError:
             continue
+
+
+def _record_stop(pid: int, status: int, files: dict[str, bool], *, is_new: bool) -> tuple[int, int]:
+    """Record the file that a stopped process opened or executed.
+
+    Args:
+        pid: The process or thread.
+        status: Its status from `waitpid`.
+        files: The files so far, which this function extends.
+        is_new: Whether this is its first stop.
+
+    Returns:
+        The request that continues the process, and the signal to deliver; 0 for none.
+    """
+    stop = os.WSTOPSIG(status)
+    event = status >> 16
+    if event == _EVENT_SECCOMP:
+        return _SYSCALL, 0
+    if event == _EVENT_EXEC:
+        files[os.readlink(f"/proc/{pid}/exe")] = True
+        return _CONT, 0
+    if stop == _SYSCALL_STOP:
+        path = _opened_file(pid)
+        if path:
+            files.setdefault(path, False)
+        return _CONT, 0
+    begins = is_new and stop == signal.SIGSTOP  # how a new process or thread begins
+    if begins or event or stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN):
+        return _CONT, 0
+    return _CONT, stop
 
 
 def main(arguments: list[str]) -> int:

@@ -49,6 +49,7 @@ def plan_sweep(
     master: DictConfig,
     arguments: Sequence[str],
     params: Mapping[str, Any],
+    *,
     allows_search: bool = False,
 ) -> DictConfig:
     """Plan a multirun, and return the configuration for which `read_task` returns its points once.
@@ -80,7 +81,7 @@ def plan_sweep(
     families = dict.fromkeys(point.model.name for point in points)
     name = settings.sweep.name or "+".join(families)
     searched = f"largest {settings.largest.of} of " if is_search else ""
-    info = _sweep_info(f"{name}, {searched}{counted(len(points), 'point')}", is_search)
+    info = _sweep_info(f"{name}, {searched}{counted(len(points), 'point')}", is_search=is_search)
     _planned_sweeps[info.sweep_id] = (points, info)
     config = copy.deepcopy(master)
     config.sweep.plan = info.sweep_id
@@ -88,7 +89,7 @@ def plan_sweep(
 
 
 def read_task(
-    config: DictConfig, allows_search: bool = False
+    config: DictConfig, *, allows_search: bool = False
 ) -> tuple[Settings, Sequence[Point], SweepInfo | None]:
     """Return the settings and the points of a composed configuration.
 
@@ -167,7 +168,7 @@ def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:
     return read_point({**config, "batch_size": config.get("devices", 1)})
 
 
-def _sweep_info(name: str, is_search: bool) -> SweepInfo:
+def _sweep_info(name: str, *, is_search: bool) -> SweepInfo:
     now = time.strftime("%Y%m%d-%H%M%S")
     sweep_id = f"{now}-{os.getpid()}-{secrets.token_hex(3)}"
     return SweepInfo(sweep_id, name, _command_line(), is_search)

@@ -388,7 +388,7 @@ class AdaptiveSweep(SweepDesign):
         self._has_ended = True
         return [DesignPoint(points[index], {}, reason) for index, reason in self.excluded.items()]
 
-    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
+    def wants(self, visit: DesignPoint, claimed: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether a point should still be measured, within time and `sweep.points`.
 
         This is asked again after the point is claimed. If several drivers claim at the same time,

@@ -52,10 +52,7 @@ def excluded(
     ).any(axis=0)
     is_proof = _at_least_as_large(candidates, tried[failures], candidate_codes, failed_codes)
     is_proof &= ~is_contradicted
-    proofs: list[str | None] = []
-    for row in is_proof:
-        proofs.append(run_ids[failures[int(row.argmax())]] if row.any() else None)
-    return proofs
+    return [run_ids[failures[int(row.argmax())]] if row.any() else None for row in is_proof]
 
 
 def fitting(

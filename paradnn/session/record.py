@@ -158,9 +158,9 @@ def make_record(measured: Measured) -> Record:
         )
     price = point.platform.price_per_hour
     if price:
-        metrics |= priced_costs(
-            price, outcome == "ok", {**(history[-1].metrics if history else {}), **metrics}.get
-        )
+        last_metrics = history[-1].metrics if history else {}
+        known = {**last_metrics, **metrics}
+        metrics |= priced_costs(price, known.get, ok=outcome == "ok")
     if reason:
         tags["reason"] = without_secrets(reason)
     for name in {

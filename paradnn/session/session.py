@@ -448,7 +448,7 @@ class _Session:
         training that was cut short stays, since the training may be resumed.
         """
         outcome = finished.tags["outcome"]
-        self.partial.forget(identity, outcome == "ok")
+        self.partial.forget(identity, ended=outcome == "ok")
         self.summary.skipped[outcome] += 1
 
     def _find_ceilings(self, point: Point, environment: Environment) -> Ceilings | None:
@@ -611,7 +611,7 @@ class _Session:
         self._open.remove(entry)
         if not entry.claim.repeats:
             is_finished = records.is_resumable and records.is_finished(entry.results[-1])
-            self.partial.forget(entry.claim.identity, is_finished)
+            self.partial.forget(entry.claim.identity, ended=is_finished)
         row = RecordedPoint.of_record(run_id, record)
         self.summary.rows.append(row)
         self.reporter.spared(entry.wanted)

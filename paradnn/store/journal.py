@@ -494,7 +494,7 @@ class PartialResults:
         content = {"protocol": PROTOCOL_VERSION, "results": plain(list(results))}
         write_document(self._path("partial", identity, "json"), content)
 
-    def forget(self, identity: Identity, ended: bool) -> None:
+    def forget(self, identity: Identity, *, ended: bool) -> None:
         """Delete the partial results of a recorded point.
 
         If the point has ended, no training resumes from its checkpoint, so that is deleted too. A

@@ -231,13 +231,13 @@ def rounded_measurement(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def costs(price: float, ok: bool, known: Callable[[str], float | None]) -> dict[str, float]:
+def costs(price: float, known: Callable[[str], float | None], *, ok: bool) -> dict[str, float]:
     """Return the costs of one run.
 
     Args:
         price: Price per hour.
-        ok: Whether the run succeeded; a failed run has only costs of learning.
         known: Metric name -> value of the run, or None.
+        ok: Whether the run succeeded; a failed run has only costs of learning.
     """
     found = {}
     for cost in COSTS:

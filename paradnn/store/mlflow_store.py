@@ -323,12 +323,12 @@ class MlflowStore(RunIndex):
         """
         try:
             with store_errors(self.where):
-                return self._upload(document, repeats)
+                return self._upload(document, repeats=repeats)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             problem = " ".join(str(error).split())[:200]
             raise DataError(f"{document.offline_id}: cannot be logged ({problem})") from error
 
-    def _upload(self, document: Document, repeats: bool) -> Uploaded:
+    def _upload(self, document: Document, *, repeats: bool) -> Uploaded:
         record = document.record
         identity = identity_of(document.record.tags)
         same = self.of_point(identity)

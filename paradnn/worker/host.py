@@ -87,7 +87,7 @@ def main() -> int:
             # AutoGraph leaves a file per function if a process does not exit normally, and none of
             # these does.
             tempfile.tempdir = str(folder)
-            _serve(listening, key.encode(), arguments.with_stdin)
+            _serve(listening, key.encode(), with_stdin=arguments.with_stdin)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -115,7 +115,7 @@ def _own_address(text: str) -> str:
     return text
 
 
-def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
+def _serve(listening: socket.socket, key: bytes, *, with_stdin: bool) -> None:
     """Fork a process for each client that has shown the key."""
     pending: dict[int, PendingConnection] = {}
     running: set[int] = set()

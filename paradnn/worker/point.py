@@ -194,7 +194,11 @@ class PointRun:
         if settings["profile"] or keeps_trace:
             with self.phases("profile", replace(self.answered, outcome="ok")):
                 profile = profile_steps(
-                    self.framework, step, self.step_seconds(), keeps_trace, self.seconds_left
+                    self.framework,
+                    step,
+                    self.step_seconds(),
+                    keep_trace=keeps_trace,
+                    seconds_left=self.seconds_left,
                 )
                 self.note(profile=profile)
 

@@ -58,7 +58,7 @@ def _require_trainable(workload: BuiltModel) -> None:
     raise UnavailableError(f"the model has no {missing}: set mode=inference")
 
 
-def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
+def choose_types(point: Mapping[str, Any], framework: Framework, *, mixed: bool = True) -> None:
     """Set the random seed, and the types of weights and products, in Keras.
 
     An engine converts a model that is built in float32.

@@ -16,6 +16,7 @@ from analysis.store.load import load
 from paradnn.core.errors import ConfigError
 from paradnn.statistics.dependence import shared_levels
 from tests.analysis.conftest import Writer, fc
+from tests.analysis.rejected import assert_rejected
 
 # ridge point at 20 FLOP/byte
 PEAK = 8e12
@@ -197,7 +198,7 @@ def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_co
     ).text()
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
-    # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
+    # The three types save 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8) of the time.
     largest = "MatMul.1 (compute-bound, at 75% of its roof) 12.5%"
     assert f"would save 25.6% of the time; most of it: {largest}" in text
 
@@ -256,6 +257,33 @@ def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:
         place_models(wide, SHEETS.get).points[["share"]],
         place_models(runs, SHEETS.get).points[["share"]],
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--colour hue",
+            "--colour=hue: these runs have no such hyperparameter",
+            id="--colour hue",
+        ),
+        pytest.param(
+            "--operations abc --colour nodes",
+            "--colour=nodes: applies to models",
+            id="--operations abc --colour nodes",
+        ),
+        pytest.param(
+            "--operations all", "none of the chosen runs was profiled", id="--operations all"
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = planted().assign(point_id=range(31), artifact_uri="")
+    assert_rejected(f"roofline {options}", frame, message)
+
+
+def test_no_runs_are_reported() -> None:
+    assert_rejected("roofline", planted().head(0), "no run matches")
 
 
 def test_replicates_of_operations_count_with_their_median(writer: Writer) -> None:

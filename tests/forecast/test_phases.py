@@ -148,7 +148,7 @@ def test_as_many_are_profiled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     machine = Clockwork(seconds)
-    profile_steps(Profiled(), machine, seconds, False, left)  # type: ignore[arg-type]
+    profile_steps(Profiled(), machine, seconds, keep_trace=False, seconds_left=left)  # type: ignore[arg-type]
     assert profile_seconds(np.array(seconds), np.array(left)) == pytest.approx(
         machine.steps * seconds
     )

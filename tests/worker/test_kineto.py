@@ -72,7 +72,7 @@ def write(folder: Path, events: list[Any]) -> Path:
 
 
 def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
-    trace = read_kineto(folder, on_device)
+    trace = read_kineto(folder, on_device=on_device)
     table = make_profile(trace, 1, 1.0, lambda name, kind: Cost(kind, "other"))
     return {entry["operation"]: entry for entry in table.operations.rows()}
 

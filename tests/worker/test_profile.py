@@ -54,7 +54,7 @@ def profile(family: str, compile: str, precision: str = "float32", before: int =
     step.run(before)
     begin = time.perf_counter()
     step.run(3)
-    return profile_steps(framework, step, (time.perf_counter() - begin) / 3, False), step
+    return profile_steps(framework, step, (time.perf_counter() - begin) / 3, keep_trace=False), step
 
 
 @pytest.fixture(autouse=True)
@@ -232,11 +232,13 @@ def test_a_profile_that_fails_loses_no_point(monkeypatch: pytest.MonkeyPatch) ->
     def broken(name: str, kind: str) -> None:
         raise KeyError(name)
 
-    assert profile_steps(framework, step, 60.0, False, 100.0).unavailable.startswith(
-        "the profile may take 240 s"
-    )
+    assert profile_steps(
+        framework, step, 60.0, keep_trace=False, seconds_left=100.0
+    ).unavailable.startswith("the profile may take 240 s")
     monkeypatch.setattr(step, "kernel_cost", broken)
-    assert profile_steps(framework, step, 1.0, False).unavailable.startswith("KeyError: ")
+    assert profile_steps(framework, step, 1.0, keep_trace=False).unavailable.startswith(
+        "KeyError: "
+    )
     assert list(Path().iterdir()) == []
 
 

@@ -304,7 +304,7 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
     return train_step
 
 
-def _inference_step(workload: BuiltModel, carrying: bool = False) -> Any:
+def _inference_step(workload: BuiltModel, *, carrying: bool = False) -> Any:
     """A function of weights, other variables and inputs that returns the outputs.
 
     With `carrying` it also returns the other variables as they are afterwards.

@@ -33,7 +33,7 @@ _GRAPH_PLACES = re.compile(
 )
 
 
-def _with_threads(dataset: tf.data.Dataset, threads: int, is_tuned: bool) -> tf.data.Dataset:
+def _with_threads(dataset: tf.data.Dataset, threads: int, *, is_tuned: bool) -> tf.data.Dataset:
     """Return `dataset` with a private pool of threads, in its own order whatever they do."""
     options = tf.data.Options()
     options.deterministic = True

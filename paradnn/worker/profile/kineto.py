@@ -43,7 +43,7 @@ class _Operation(NamedTuple):
     cost: Cost
 
 
-def read_kineto(folder: Path, on_device: bool = False) -> Trace:
+def read_kineto(folder: Path, *, on_device: bool = False) -> Trace:
     """Return the trace in `folder`.
 
     Args:
@@ -177,7 +177,7 @@ def _kernel_operation(name: str) -> _Operation:
     return _Operation(kind, kind, Cost(kind, category))
 
 
-def _operation(call: RawEvent, is_caller: bool = False) -> _Operation:
+def _operation(call: RawEvent, *, is_caller: bool = False) -> _Operation:
     """Return the operation of a call; a caller costs nothing, since its callees have the cost."""
     kind = call["name"].split(": ")[0]
     if kind.startswith(_REGION):

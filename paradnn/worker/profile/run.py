@@ -35,6 +35,7 @@ def profile_steps(
     framework: Framework,
     step: Step,
     step_seconds: float,
+    *,
     keep_trace: bool,
     seconds_left: float = math.inf,
 ) -> Profile | NoProfile:
@@ -60,7 +61,7 @@ def profile_steps(
         )
         return NoProfile(reason, limited=True)
     try:
-        return _profile(framework, step, steps, step_seconds, keep_trace)
+        return _profile(framework, step, steps, step_seconds, keep_trace=keep_trace)
     except UnavailableError as error:
         return NoProfile(str(error))
     except Exception as error:
@@ -70,7 +71,7 @@ def profile_steps(
 
 
 def _profile(
-    framework: Framework, step: Step, steps: int, step_seconds: float, keep_trace: bool
+    framework: Framework, step: Step, steps: int, step_seconds: float, *, keep_trace: bool
 ) -> Profile:
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         folder = Path(name)

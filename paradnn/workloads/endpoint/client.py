@@ -345,7 +345,9 @@ class Client:
         except REQUEST_ERRORS as error:
             connection.close()
             is_past_deadline = time.monotonic() >= self._deadline
-            raise as_request_error(error, self._options, is_past_deadline) from None
+            raise as_request_error(
+                error, self._options, is_past_deadline=is_past_deadline
+            ) from None
 
     def _recorded(
         self, connection: http.client.HTTPConnection, number: int, due: int

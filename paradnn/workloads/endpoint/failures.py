@@ -140,7 +140,7 @@ def _parameter_remedy(content: str, options: ParameterOptions) -> str:
 
 
 def as_request_error(
-    error: Exception, options: ParameterOptions, is_past_deadline: bool
+    error: Exception, options: ParameterOptions, *, is_past_deadline: bool
 ) -> RequestError:
     """Return the RequestError for one of `REQUEST_ERRORS`."""
     message = printable(str(error))

@@ -109,7 +109,7 @@ class Learner:
         restored = len(epochs)
         while len(epochs) < self._last_epoch(epochs):
             is_resumed = restored > 0 and len(epochs) == restored
-            epoch = self._epoch(len(epochs) + 1, generator, meter, is_resumed)
+            epoch = self._epoch(len(epochs) + 1, generator, meter, is_resumed=is_resumed)
             epochs.append(epoch)
             report(epoch)
             if not math.isfinite(epoch.train_loss):
@@ -136,7 +136,7 @@ class Learner:
             )
 
     def _epoch(
-        self, number: int, generator: np.random.Generator, meter: EnergyMeter, is_resumed: bool
+        self, number: int, generator: np.random.Generator, meter: EnergyMeter, *, is_resumed: bool
     ) -> Epoch:
         """Train one epoch and evaluate the model.
 

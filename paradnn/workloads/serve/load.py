@@ -333,21 +333,21 @@ class ScheduledRuns:
         monitor = self._monitor()
         served = self._run(rate, self._short, monitor)
         is_met = None if served.problem else monitor.look()
-        self._add_probe(rate, served, is_met)
+        self._add_probe(rate, served, is_met=is_met)
         return self._probes[-1].held is True
 
     def _full_run(self, rate: float) -> tuple[bool, ServedQueries]:
         """Return whether a rate met the limit in a run of full length, and the run."""
         served = self._run(rate, self._full)
         error = 1 - self._settings["confidence"]
-        self._add_probe(rate, served, verdict(self._late(served.log), self._share, error))
+        self._add_probe(rate, served, is_met=verdict(self._late(served.log), self._share, error))
         return self._probes[-1].held is True, served
 
     def _late(self, log: QueryLog) -> list[int]:
         """Return the number of late queries up to each query."""
         return list(accumulate(latency > self._limit for latency in log.latencies()))
 
-    def _add_probe(self, rate: float, served: ServedQueries, is_met: bool | None) -> None:
+    def _add_probe(self, rate: float, served: ServedQueries, *, is_met: bool | None) -> None:
         """Add a probe; a run with a problem did not meet the limit."""
         latencies = served.log.latencies()
         probe = Probe(
