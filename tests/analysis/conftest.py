@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC in ms; runs start one minute apart
 MINUTE = 60_000
-#: Table rows that several tests and the planted runs share.
-TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
-
-
-def refusals(part: str) -> list[tuple[str, str]]:
-    """Return rejected inputs and their expected messages from one section of refusals.yaml."""
-    return list(yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())[part].items())
 
 
 class Writer:

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.analysis.conftest import TABLES
-
 __all__ = ["BATCH", "POINTS", "ROW", "SIZE", "grid", "runs", "side"]
 
 
@@ -28,7 +26,18 @@ SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "b
 
 
 #: Columns of every run, unless a test overrides them.
-ROW: dict[str, Any] = TABLES["row"]
+ROW: dict[str, Any] = {
+    "family": "fc",
+    "device": "Test CPU",
+    "outcome": "ok",
+    "platform.name": "cpu",
+    "precision": "float32",
+    "compile": "graph",
+    "mode": "train",
+    "environment_id": "env-a",
+    "protocol_id": "proto",
+    "schema_version": "1",
+}
 
 
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:

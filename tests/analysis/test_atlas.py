@@ -23,7 +23,7 @@ from analysis.atlas.whole_steps import published_overhead_note, published_second
 from benchmarks.atlas import planted
 from paradnn.config.reading import read_point
 from paradnn.core.errors import ConfigError
-from tests.analysis.conftest import copy_of, refusals
+from tests.analysis.conftest import copy_of
 
 FC = {
     "family": "fc",
@@ -405,8 +405,44 @@ def test_the_prompt_of_a_generation_is_printed_and_follows_the_question(
     assert " per token, " in out
 
 
-@pytest.mark.parametrize(("words", "line"), refusals("ask"))
-def test_wrong_words_are_one_line(
+#: Arguments of `ask`, and a part of the error line.
+REJECTED = [
+    ("model=gpt", "--device"),
+    ("--device H200", "names no point"),
+    ("--device H200 model=gtp", "did you mean gpt"),
+    ("--device H200 --price H200=-1 model=gpt", "is not a price"),
+    ("--device H20 model=gpt precision=bfloat16", "H20: is not in the atlas; did you mean H200"),
+    ('--device "Intel(R) Xeon(R) Processor, 2 cores" model=gpt', "is not in the atlas"),
+    ("--device H200 --engine vlm model=gpt", "--engine=vlm: is in no table; did you mean vLLM"),
+    ("--device H200 --version-of 9 model=gpt", "--version-of=9: has no table of products"),
+    ("--device H200 --price H100=2 model=gpt", "is not one of the devices"),
+    ("--device H200 --from H100 model=gpt", "the store has none; measure some"),
+    ("--device H200 --system calculon", "add --json FILE"),
+    ("--device H200 --system calculon --json /none/no.json", "--json=/none/no.json: cannot be"),
+    ("--device 'Arc Pro B60' --versions --json /none/no.json", "--json=/none/no.json: cannot be"),
+    (
+        (
+            "--device H200 --json /none/no.json model=gpt batch_size=8 precision=bfloat16 "
+            "mode=inference"
+        ),
+        "--json=/none/no.json: cannot be",
+    ),
+    ("--device P4 --system calculon --json no.json", "has no specifications"),
+    ("--device H200 model=llama model.experts=8 mode=generate", "set model.experts=1"),
+    (
+        "--device L40 model=gpt precision=bfloat16",
+        "--device=L40: is not in the atlas; did you mean L40S",
+    ),
+    ("--device 'H200; Z80' model=gpt precision=bfloat16", "--device=Z80: is not in the atlas"),
+    (
+        "--device H200 model=gpt precision=fp4",
+        "precision=fp4: was not timed on any device; did you mean nvfp4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), [pytest.param(*case, id=case[0]) for case in REJECTED])
+def test_invalid_arguments_give_one_line(
     words: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(shlex.split(words)) == 2

@@ -8,6 +8,7 @@ import pytest
 from analysis.analyses.boxplot import PERCENTILES, BoxplotOptions, boxplot
 from analysis.result import Result
 from paradnn.core.errors import ConfigError
+from tests.analysis.rejected import assert_rejected
 
 
 def skewed(seed: int = 3) -> pd.DataFrame:
@@ -94,6 +95,47 @@ def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
         match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where",
     ):
         said(frame, by=("point_id",)).figure()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--metric example_per_second",
+            "--metric=example_per_second: ",
+            id="--metric example_per_second",
+        ),
+        pytest.param(
+            "--by colour", "--by=colour: these runs have no such hyperparameter", id="--by colour"
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = runs()
+    assert_rejected(f"boxplot {options}", frame, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "frame", "message"),
+    [
+        pytest.param("", runs().head(0), "no run matches", id="no runs"),
+        pytest.param(
+            "",
+            runs().assign(checks="failed: rates"),
+            "no run is left to analyze (excluded: ",
+            id="failed checks",
+        ),
+        pytest.param(
+            "--steady-only",
+            runs().assign(steady="false"),
+            "without a steady state",
+            id="none steady",
+        ),
+        pytest.param("--a device=D", runs(), "--b=(none): both sides are needed", id="one side"),
+    ],
+)
+def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+    assert_rejected(f"boxplot {options}", frame, message)
 
 
 def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:

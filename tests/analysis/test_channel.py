@@ -11,7 +11,8 @@ from analysis.analyses.channel import channel
 from analysis.published.source import load_shipped
 from paradnn.core.errors import NotEnoughData, SchemaError
 from paradnn.statistics.transfers import fit_transfers
-from tests.analysis.planted import runs
+from tests.analysis.planted import POINTS, runs
+from tests.analysis.rejected import assert_rejected
 from tests.conftest import depth
 
 SIZES = 2.0 ** np.arange(0, 23)
@@ -144,6 +145,10 @@ def repeated(
     logs = logs + random.normal(0, 0.02, (count, len(SIZES)))
     sessions = np.repeat([f"sweep {number}" for number in range(count)], len(SIZES))
     return np.tile(SIZES, count), ((ALPHA + BETA * SIZES) * np.exp(logs)).ravel(), sessions
+
+
+def test_no_messages_are_reported() -> None:
+    assert_rejected("channel", runs(POINTS), "no run measured messages; measure some")
 
 
 def test_a_size_that_is_measured_again_counts_once() -> None:

@@ -20,7 +20,7 @@ from analysis.claims.load import load_claims, observations, parse_claims
 from analysis.cli import main
 from analysis.store.load import load
 from paradnn.core.errors import ConfigError, DataError
-from tests.analysis.conftest import Writer, copy_of, fc, refusals
+from tests.analysis.conftest import Writer, copy_of, fc
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
 from tests.conftest import ROOT
 
@@ -350,8 +350,52 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
         assert (said, missing[: len(expected[1])]) == expected
 
 
-@pytest.mark.parametrize(("check", "missing"), refusals("lacking"))
-def test_what_is_missing_is_said(check: str, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("check", "missing"),
+    [
+        pytest.param(
+            "{kind: threshold, metric: parameters, at_least: 1}",
+            "no parameters was measured in these 64 runs",
+            id="metric",
+        ),
+        pytest.param(
+            "{kind: threshold, metric: parameters, at_least: 1, where: {family: rnn}}",
+            "no runs with family=rnn",
+            id="family",
+        ),
+        pytest.param(
+            "{kind: threshold, metric: parameters, at_least: 1, where: {devices: 8}}",
+            "no run records devices",
+            id="column",
+        ),
+        pytest.param(
+            "{kind: threshold, metric: examples_per_second, quantile: 0.99, at_most: 200}",
+            "undecided: 64 points are too few for an interval with two ends",
+            id="too few for a quantile",
+        ),
+        pytest.param(
+            "{kind: trend, metric: examples_per_second, of: model.filters, direction: rises}",
+            "no run records model.filters",
+            id="hyperparameter",
+        ),
+        pytest.param(
+            "{kind: trend, metric: examples_per_second, of: seed, direction: rises}",
+            "seed does not vary in these 64 points",
+            id="constant column",
+        ),
+        pytest.param(
+            "{kind: trend, metric: examples_per_second, of: precision, direction: rises}",
+            "precision is a text, not a number",
+            id="text column",
+        ),
+        pytest.param(
+            "{kind: scaling, at_least: 0.1}",
+            ("devices: no measured run records how many; measure points with devices=1 and more"),
+            id="device counts",
+        ),
+    ],
+)
+def test_a_finding_names_the_missing_data(check: str, missing: str) -> None:
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
 
 
@@ -546,13 +590,149 @@ def test_the_observations_are_checked_and_logged_with_their_sources(
     assert logged["source_count"] == str(len(sources)) == "32"
 
 
-GOOD = (
-    "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}\n"
+COMPARISON = "{kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}"
+
+
+def claim(check: str) -> str:
+    """Return a file with one claim with one check."""
+    return f"- {{id: 1, says: it, checks: [{check}]}}"
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        pytest.param("claims.yaml line 1: is not YAML: ", "{", id="not YAML"),
+        pytest.param(
+            "claims.yaml: does not contain a list of claims; begin each with '- id: ...'",
+            "a: 1",
+            id="not a list",
+        ),
+        pytest.param(
+            "claims.yaml: claim 1=3: is not a mapping; write its keys: id, says, checks",
+            "- 3",
+            id="claim not a mapping",
+        ),
+        pytest.param(
+            "claims.yaml: claim 1: id=1: appears twice; give each claim its own",
+            2 * f"{claim(COMPARISON)}\n",
+            id="id twice",
+        ),
+        pytest.param(
+            "claims.yaml: claim 1: sais=it: no such key; did you mean says?",
+            claim(COMPARISON).replace("says", "sais"),
+            id="misspelled key",
+        ),
+        pytest.param(
+            "claims.yaml: claim 1: says=(none): is missing; write says: ...",
+            claim(COMPARISON).replace("says: it, ", ""),
+            id="says missing",
+        ),
+        pytest.param(
+            "claims.yaml: claim 1: says=3: expects a line of text; quote it",
+            claim(COMPARISON).replace("it", "3"),
+            id="says a number",
+        ),
+        pytest.param(
+            "claim 1: check 1: kind=contrast: no such kind; choose one of trend, ",
+            claim("{kind: contrast, a: {x: 1}, b: {x: 2}, at_least: 0.5}"),
+            id="unknown kind",
+        ),
+        pytest.param(
+            "claim 1: check 1: atleast=0.5: no such key; did you mean at_least?",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}, atleast: 0.5}"),
+            id="misspelled bound",
+        ),
+        pytest.param(
+            "at_least or at_most or between=(none): is missing from a compare",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}}"),
+            id="bound missing",
+        ),
+        pytest.param(
+            "check 1: at_least=half: expects a number",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}, at_least: half}"),
+            id="bound a word",
+        ),
+        pytest.param(
+            "at_most=1: conflicts with at_least",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5, at_most: 1}"),
+            id="two bounds",
+        ),
+        pytest.param(
+            "between=[2, 1]: has its ends in the wrong order",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}, between: [2, 1]}"),
+            id="ends exchanged",
+        ),
+        pytest.param(
+            "between=2: expects two numbers; write between: [2.0, 2.6]",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}, between: 2}"),
+            id="one end",
+        ),
+        pytest.param(
+            "check 1: b=(none): is missing from a compare; write b: ...",
+            claim("{kind: compare, a: {x: 1}, at_least: 0.5}"),
+            id="side missing",
+        ),
+        pytest.param(
+            "check 1: b=gpu: is not a mapping; write b: {platform.name: cpu}",
+            claim("{kind: compare, a: {x: 1}, b: gpu, at_least: 0.5}"),
+            id="side not a mapping",
+        ),
+        pytest.param(
+            "check 1: b=x>many: is compared with neither a number nor a time; write",
+            claim("{kind: compare, a: {x: 1}, b: {x: '>many'}, at_least: 0.5}"),
+            id="condition not a number",
+        ),
+        pytest.param(
+            "check 1: b: x={}: is not a value",
+            claim("{kind: compare, a: {x: 1}, b: {x: {}}, at_least: 0.5}"),
+            id="condition a mapping",
+        ),
+        pytest.param(
+            "margin=-1.0: must be above 0",
+            claim("{kind: compare, a: {x: 1}, b: {x: 2}, at_least: 1, margin: -1}"),
+            id="negative margin",
+        ),
+        pytest.param(
+            "a, b or successive=neither: a ratio has",
+            claim("{kind: ratio, at_least: 1}"),
+            id="ratio without sides",
+        ),
+        pytest.param(
+            "quantile=90.0: must be above 0 and below 1",
+            claim("{kind: threshold, metric: m, at_least: 1, quantile: 90}"),
+            id="quantile above 1",
+        ),
+        pytest.param(
+            "direction=up: no such choice; choose one of rises, falls",
+            claim("{kind: trend, metric: m, of: x, direction: up}"),
+            id="unknown direction",
+        ),
+        pytest.param(
+            "checks={'kind': 'trend'}: is not a list; begin each",
+            "- {id: 1, says: it, checks: {kind: trend}}",
+            id="checks not a list",
+        ),
+        pytest.param(
+            "check 1=3: is not a mapping; write its keys: kind",
+            claim("3"),
+            id="check not a mapping",
+        ),
+        pytest.param(
+            "paired=maybe: expects true or false",
+            claim("{kind: ratio, a: {x: 1}, b: {x: 2}, paired: maybe, at_least: 1}"),
+            id="paired not a boolean",
+        ),
+        pytest.param(
+            "paired=false: operations are always paired",
+            claim(
+                "{kind: ratio, a: {x: 1}, b: {x: 2}, paired: false, operations: {type: Add}, "
+                "at_least: 0.5}"
+            ),
+            id="operations unpaired",
+        ),
+    ],
 )
-
-
-@pytest.mark.parametrize(("message", "content"), refusals("claims"))
-def test_a_wrong_entry_is_one_line(message: str, content: str) -> None:
+def test_an_invalid_entry_gives_one_line(message: str, content: str) -> None:
     with pytest.raises((ConfigError, DataError), match=re.escape(message)) as caught:
         parse_claims(content, "claims.yaml")
     assert "\n" not in str(caught.value)
@@ -577,7 +757,7 @@ def test_ours_are_found_by_name_and_yours_go_first(
         "vision",
         "language",
     }
-    (tmp_path / "engines.yaml").write_text(GOOD)
+    (tmp_path / "engines.yaml").write_text(claim(COMPARISON))
     assert load_claims(Path("engines.yaml"))[0].says == "it"
     with pytest.raises(
         DataError, match=r"none\.yaml: No such file or directory; name a YAML file of claims"
@@ -599,5 +779,5 @@ def test_no_claims_are_not_counted() -> None:
     ],
 )
 def test_a_check_without_a_required_field_is_rejected(check: str, field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field}=.*is missing in a"):
+    with pytest.raises(ConfigError, match=f"{field}=.*is missing from a"):
         parse_claims(f"- {{id: x, says: s, checks: [{{{check}}}]}}", "test")

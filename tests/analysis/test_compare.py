@@ -15,7 +15,7 @@ from paradnn.statistics.contrast import Contrast, Verdict
 from paradnn.statistics.decision import adjust_p_values, equivalent
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.sessions import Sampling
-from tests.analysis.conftest import TABLES
+from tests.analysis.rejected import assert_rejected
 from tests.analysis.test_pairing import side
 
 
@@ -44,7 +44,23 @@ def test_false_discoveries_are_held_as_by_hand_and_false_terms_as_statsmodels_ha
     np.testing.assert_allclose(adjust_p_values(known), multipletests(known, method="holm")[1])
 
 
-@pytest.mark.parametrize(("ratio", "replicates", "verdict", "basis"), TABLES["few"])
+@pytest.mark.parametrize(
+    ("ratio", "replicates", "verdict", "basis"),
+    [
+        pytest.param([1.5, 1.4, 1.3], 3, "A better", "tests", id="A ahead on 3 points"),
+        pytest.param([0.5, 0.4, 0.3], 3, "B better", "tests", id="B ahead on 3 points"),
+        pytest.param([1.5, 0.5, 1.5], 3, "no difference shown", "tests", id="points disagree"),
+        pytest.param([1.5, 1.4, 1.3], 2, "not enough data", "nothing", id="two replicates"),
+        pytest.param([1.5], 1, "not enough data", "nothing", id="one point"),
+        pytest.param(
+            [1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5],
+            2,
+            "A better",
+            "points",
+            id="eight points without replicates",
+        ),
+    ],
+)
 def test_few_points_need_replicates(
     ratio: list[float], replicates: int, verdict: str, basis: str
 ) -> None:
@@ -167,6 +183,51 @@ def test_what_sessions_add_widens_a_share_and_a_quantile_and_moves_neither() -> 
     value, low, high = np.log(alone.quantile())
     ends = (value - np.hypot(value - low, 0.098), value + np.hypot(high - value, 0.098))
     assert np.log(shifted.quantile()) == pytest.approx([value, *ends], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "device=A device=C",
+            "B=device=C: no run matches; device is A, B",
+            id="device=A device=C",
+        ),
+        pytest.param(
+            "devise=A device=B",
+            "A=devise=A: these runs have no column devise; did you mean device?",
+            id="devise=A device=B",
+        ),
+        pytest.param(
+            "device=A 'device=A & batch_size=64'",
+            "A and B=3 runs: are on both sides",
+            id="device=A 'device=A & batch_size=64'",
+        ),
+        pytest.param(
+            "device=A device=B --rate 5",
+            "--rate=5.0: must be above 0 and below 1",
+            id="device=A device=B --rate 5",
+        ),
+        pytest.param(
+            "device=A device=B --metric parameters",
+            "metric=parameters: is neither better high nor low",
+            id="device=A device=B --metric parameters",
+        ),
+        pytest.param(
+            "device=A device=B --metric nonsense",
+            "metric=nonsense: is no registered metric",
+            id="device=A device=B --metric nonsense",
+        ),
+        pytest.param(
+            "device=A device=B --metric flops_per_second",
+            "metric=flops_per_second: the runs of A do not hold it",
+            id="device=A device=B --metric flops_per_second",
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = pd.concat(planted(1.5, 8, 1, seed=14), ignore_index=True)
+    assert_rejected(f"compare {options}", frame, message)
 
 
 def test_bounds_as_by_hand() -> None:

@@ -9,6 +9,7 @@ from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_me
 from paradnn.session.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
+from tests.analysis.rejected import assert_rejected
 from tests.conftest import depth
 
 #: Units of work per day on all of Titan's nodes and on those of a planned machine. Source: Stevens,
@@ -177,6 +178,37 @@ def test_runs_of_one_process_are_as_sure_as_their_blocks(blocks: int, correlatio
         row = figure_of_merit(frame, FigureOfMeritOptions(baseline="A")).table.iloc[0]
         held += row["harmonic_low"] <= 1000 <= row["harmonic_high"]
     assert held >= 17
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--baseline Summit",
+            "--baseline=Summit: no run has this device; choose one of Planned, Titan",
+            id="--baseline Summit",
+        ),
+        pytest.param(
+            "--metric step_time_ms", "--metric=step_time_ms: is no rate", id="--metric step_time_ms"
+        ),
+        pytest.param(
+            "--by tractor",
+            "--by=tractor: these runs have no such hyperparameter",
+            id="--by tractor",
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = both()
+    assert_rejected(f"figure-of-merit {options}", frame, message)
+
+
+def test_no_common_point_is_reported() -> None:
+    assert_rejected(
+        "figure-of-merit",
+        both().assign(**{"model.nodes": range(6)}),
+        "no point was measured with every device",
+    )
 
 
 def test_platforms_that_were_measured_apart_are_told() -> None:

@@ -1,11 +1,9 @@
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -51,13 +49,32 @@ def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> 
     assert frame["model.blocks"].tolist() == ["[1, 2]", "x"]
 
 
-TYPED = yaml.safe_load(Path(__file__).with_name("types.yaml").read_text())
-
-
-@pytest.mark.parametrize("row", TYPED, ids=lambda row: str(row["texts"]))
-def test_params_are_typed_by_what_all_their_values_allow(row: dict[str, Any]) -> None:
-    column = build_frame(records_of(x=row["texts"]))["x"]
-    pd.testing.assert_series_equal(column, pd.Series(row["values"], dtype=row["type"], name="x"))
+@pytest.mark.parametrize(
+    ("texts", "dtype", "values"),
+    [
+        pytest.param(["1", "-20", None], "Int64", [1, -20, None], id="integers"),
+        pytest.param(["1", "0.5"], "float64", [1.0, 0.5], id="decimals"),
+        pytest.param(
+            ["1e-07", "inf", "-.5", "2."],
+            "float64",
+            [1e-07, math.inf, -0.5, 2.0],
+            id="floats in all notations",
+        ),
+        pytest.param(["true", "null", "false"], "boolean", [True, None, False], id="booleans"),
+        pytest.param(["1", "auto"], "str", ["1", "auto"], id="number and word"),
+        pytest.param(["007", "1_000"], "str", ["007", "1_000"], id="leading zero and underscore"),
+        pytest.param(["9223372036854775807"], "Int64", [9223372036854775807], id="largest int64"),
+        pytest.param(["9223372036854775808"], "float64", [9.223372036854776e18], id="above int64"),
+        pytest.param(["[1, 1, 1, 1]", "null"], "str", ["[1, 1, 1, 1]", None], id="list"),
+        pytest.param(["null", None], "str", [None, None], id="null as text"),
+        pytest.param(["", "1"], "str", ["", "1"], id="empty text"),
+    ],
+)
+def test_a_param_has_the_type_that_fits_all_values(
+    texts: list[str | None], dtype: str, values: list[Any]
+) -> None:
+    column = build_frame(records_of(x=texts))["x"]
+    pd.testing.assert_series_equal(column, pd.Series(values, dtype=dtype, name="x"))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

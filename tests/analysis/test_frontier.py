@@ -13,6 +13,7 @@ from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, frontiers, st
 from analysis.result import Result
 from paradnn.core.errors import ConfigError, NotEnoughData
 from tests.analysis.planted import ROW
+from tests.analysis.rejected import assert_rejected
 
 
 def by_hand(box: Box) -> list[str]:
@@ -226,6 +227,62 @@ def learnt(
         "outcome": "ok" if reached else "timeout",
         "platform.price_per_hour": 36.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--limit parameters=3",
+            "--limit=parameters: is neither better high nor low",
+            id="--limit parameters=3",
+        ),
+        pytest.param(
+            "--limit latency=3",
+            "--limit=latency: is no metric; choose one that python -m paradnn list",
+            id="--limit latency=3",
+        ),
+        pytest.param(
+            "--limit latency_p99_ms=soon",
+            "--limit=latency_p99_ms=soon: is no number",
+            id="--limit latency_p99_ms=soon",
+        ),
+        pytest.param(
+            "--limit latency_p99_ms=nan",
+            "--limit=latency_p99_ms=nan: is no number",
+            id="--limit latency_p99_ms=nan",
+        ),
+        pytest.param(
+            "--price D=2",
+            "--price=D: no run is of that device; name one of A, B, C",
+            id="--price D=2",
+        ),
+        pytest.param(
+            "--price exampel",
+            "--price=exampel: is neither a price nor a table of prices; did you mean ex",
+            id="--price exampel",
+        ),
+        pytest.param(
+            "--price example",
+            "--price=example: has prices of a device or a host; runs are of A, B, C",
+            id="--price example",
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = three()
+    assert_rejected(f"frontier {options}", frame, message)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        pytest.param(three().head(1), "1 choice with", id="one choice"),
+        pytest.param(three().assign(protocol_id=["p", "q", "p"]), "protocol", id="two protocols"),
+    ],
+)
+def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None:
+    assert_rejected("frontier", frame, message)
 
 
 def test_models_compete_to_learn_and_recorded_prices_count() -> None:

@@ -10,6 +10,7 @@ import pytest
 from analysis.analyses.heatmap import HeatmapOptions, heatmap
 from analysis.heat_maps import HeatMaps, draw_heat_maps, make_heat_maps
 from tests.analysis.planted import ROW
+from tests.analysis.rejected import assert_rejected
 
 CPU = "fc on Test CPU"
 
@@ -177,6 +178,32 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     lstm["model.name"] = "lstm"
     one = make_heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
     assert {name: one.unmeasured(cells) for name, cells in one.maps()} == {"all on Test CPU": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--x batch_size --y node",
+            "--y=node: these runs have no such hyperparameter; did you mean nodes",
+            id="--x batch_size --y node",
+        ),
+        pytest.param("--x batch --y nodes", "--x=batch: ", id="--x batch --y nodes"),
+        pytest.param(
+            "--x nodes --y model.nodes",
+            "--y=model.nodes: is on the x axis already",
+            id="--x nodes --y model.nodes",
+        ),
+        pytest.param(
+            "--y nodes --metric speed",
+            "--metric=speed: is not a metric of these runs; they have",
+            id="--y nodes --metric speed",
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = grid()
+    assert_rejected(f"heatmap {options}", frame, message)
 
 
 @pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])

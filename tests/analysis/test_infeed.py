@@ -7,6 +7,7 @@ import pytest
 from analysis.analyses.infeed import InfeedOptions, InputBoundSummary, infeed, input_waits
 from paradnn.core.errors import NotEnoughData
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
+from tests.analysis.rejected import assert_rejected
 
 
 def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
@@ -82,6 +83,25 @@ def measured_balance(**columns: object) -> pd.DataFrame:
             f"input_cpu_ms_per_example{end}": 2 * factor,
         }
     return planted(**given, **columns)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--threshold 1", "--threshold=1.0: must be above 0 and below 1", id="--threshold 1"
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = planted()
+    assert_rejected(f"infeed {options}", frame, message)
+
+
+def test_no_runs_are_reported() -> None:
+    assert_rejected(
+        "infeed", planted().head(0), "there are no runs; measure with a real input pipeline"
+    )
 
 
 def test_cores_and_gain_are_those_that_were_planted() -> None:

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis import latency
 from analysis.analyses.latency import latency_curves
 from tests.analysis.planted import ROW
+from tests.analysis.rejected import assert_rejected
 
 
 def queue(
@@ -45,6 +47,25 @@ def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
     assert latency_curves(pd.DataFrame(map(queue, (50.0, 100.0, 200.0))))[0].knee is None, (
         "rates are on both sides"
     )
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        pytest.param(
+            pd.DataFrame([queue(1.0)]).drop(columns="scheduled_queries_per_second"),
+            "scenario=server",
+            id="another scenario",
+        ),
+        pytest.param(
+            pd.DataFrame([queue(1.0)])[["run_id", "outcome"]].assign(family=None),
+            "queries by a schedule",
+            id="no scheduled queries",
+        ),
+    ],
+)
+def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None:
+    assert_rejected("latency", frame, message)
 
 
 def test_policies_have_curves_of_their_own_and_it_is_said() -> None:

@@ -7,6 +7,7 @@ from analysis.analyses.memory import find_frontiers
 from analysis.analyses.memory import memory as analyse
 from paradnn.designs.frontier import sides
 from tests.analysis.planted import grid, runs
+from tests.analysis.rejected import assert_rejected
 
 
 def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
@@ -57,6 +58,14 @@ def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_ou
     assert (
         "1 point fitted although points that are no larger in any size did not: nodes 4096, layers 32, "
         in text
+    )
+
+
+def test_one_point_is_reported() -> None:
+    assert_rejected(
+        "memory",
+        planted(device="D").head(1),
+        "fc on D: no size varies among the points that were tried",
     )
 
 

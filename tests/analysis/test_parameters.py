@@ -6,6 +6,7 @@ import pytest
 
 from analysis.analyses.parameters import ParametersOptions, parameters
 from paradnn.core.errors import ParadnnError
+from tests.analysis.rejected import assert_rejected
 
 
 def models() -> pd.DataFrame:
@@ -86,6 +87,10 @@ def test_a_design_space_gives_the_ranges_without_runs() -> None:
     ]
     assert table.loc["fc", ["models", "minimum", "maximum"]].tolist() == [4, min(sizes), max(sizes)]
     assert table.loc["resnet50", "maximum"] == 25_583_592  # as Keras counts its trainable weights
+
+
+def test_no_runs_are_reported() -> None:
+    assert_rejected("parameters", models().head(0), "no run matches")
 
 
 @pytest.mark.parametrize(

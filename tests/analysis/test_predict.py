@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.analyses.predict import (
     PredictOptions,
@@ -15,6 +16,7 @@ from analysis.analyses.predict import (
 from analysis.columns import family_groups
 from analysis.report.sections import outline
 from tests.analysis.planted import POINTS, runs
+from tests.analysis.rejected import assert_rejected
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
 KEYS = list(LOGS)
@@ -122,6 +124,60 @@ def test_a_predicted_map_counts_what_was_measured() -> None:
     drawn = predict(sample, PredictOptions(y="nodes", metric="step_time_ms")).figure()
     (text,) = drawn.legends[0].get_texts()
     assert text.get_text() == "all points of the cell measured, else predicted"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--metric peak_memory_bytes",
+            "--metric=peak_memory_bytes: none of these runs has a value of it",
+            id="--metric peak_memory_bytes",
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = whole()
+    assert_rejected(f"predict {options}", frame, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "frame", "message"),
+    [
+        pytest.param(
+            "",
+            whole().iloc[[0]].reset_index(drop=True),
+            "fc on Test CPU: all runs are of one point, so the space is one point",
+            id="one point",
+        ),
+        pytest.param(
+            "",
+            whole().iloc[[0, 1]].reset_index(drop=True),
+            "fc on Test CPU: the space is 2 points, there is nothing between them to pre",
+            id="two points",
+        ),
+        pytest.param(
+            "",
+            whole().iloc[[0, 5, 63]].reset_index(drop=True),
+            "fc on Test CPU: 3 measured points, a prediction takes 5",
+            id="three points",
+        ),
+        pytest.param(
+            "",
+            whole().assign(outcome="oom_device", step_time_ms=np.nan, examples_per_second=np.nan),
+            "fc on Test CPU: no point was measured (64 oom_device)",
+            id="all out of memory",
+        ),
+        pytest.param(
+            "--metric peak_memory_bytes",
+            whole().assign(peak_memory_bytes=1.0),
+            "does not follow from the time of a",
+            id="memory",
+        ),
+    ],
+)
+def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+    assert_rejected(f"predict {options}", frame, message)
 
 
 def test_the_report_maps_the_whole_space_of_a_sample() -> None:

@@ -20,7 +20,6 @@ from analysis.report.sections import Context, PopulationReport, outline
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 from paradnn.core.schema import read
-from tests.analysis.conftest import TABLES
 from tests.analysis.planted import grid, runs
 from tests.conftest import Store, run
 
@@ -90,7 +89,22 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"), [*TABLES["common"], (STANDARD | {"measure.processes": 5}, [])]
+    ("columns", "words"),
+    [
+        pytest.param({}, ["measure=quick"], id="quick protocol"),
+        pytest.param(
+            {"measure.min_seconds": 0.02},
+            ["measure=quick", "measure.min_seconds=0.02"],
+            id="changed duration",
+        ),
+        pytest.param(
+            {"measure.processes": 3},
+            ["measure=quick", "measure.processes=3"],
+            id="changed processes",
+        ),
+        pytest.param({"framework.name": "jax"}, ["framework=jax", "measure=quick"], id="framework"),
+        pytest.param(STANDARD | {"measure.processes": 5}, [], id="standard protocol"),
+    ],
 )
 def test_a_command_says_what_its_runs_have_in_common(
     columns: dict[str, object], words: list[str]

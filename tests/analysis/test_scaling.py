@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from analysis.analyses.scaling import fit_scaling
 from analysis.analyses.scaling import scaling as summarised
 from tests.analysis.planted import POINTS, runs
+from tests.analysis.rejected import assert_rejected
 
 COUNTS = (2, 4, 8)
 
@@ -56,6 +57,63 @@ def test_points_of_one_model_are_no_independent_ones() -> None:
     ):
         # 57 are expected. Other draws would give fewer than 52 in one of 70 such tests.
         assert sum(low <= truth <= high for _, low, high in ends) >= 52
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--by device_count",
+            "--by=device_count: these runs have no such column; name one that counts",
+            id="--by device_count",
+        ),
+        pytest.param(
+            "--by family",
+            "--by=family: holds no numbers; name the column that counts devices",
+            id="--by family",
+        ),
+        pytest.param(
+            "--metric step_time_ms", "--metric=step_time_ms: ", id="--metric step_time_ms"
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = planted(0.1)
+    assert_rejected(f"scaling {options}", frame, message)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        pytest.param(
+            planted(0.1).drop(columns="devices"),
+            "devices: no measured run records how many",
+            id="no devices",
+        ),
+        pytest.param(
+            planted(0.1).query("devices == 1"),
+            "devices = 1: scaling needs points on 1 and on more",
+            id="one device",
+        ),
+        pytest.param(
+            planted(0.1).query("devices > 1"),
+            "devices = 2, 4, 8: scaling needs points on 1 and on more",
+            id="several devices",
+        ),
+        pytest.param(
+            planted(0.1).assign(outcome="oom_device"),
+            "devices: no measured run records how many",
+            id="all out of memory",
+        ),
+        pytest.param(
+            planted(0.1).assign(batch_size=range(256)),
+            "no point was measured with devices=1 and with more",
+            id="no common point",
+        ),
+    ],
+)
+def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None:
+    assert_rejected("scaling", frame, message)
 
 
 def test_counts_that_follow_each_other_are_told() -> None:

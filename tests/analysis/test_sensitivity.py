@@ -13,6 +13,7 @@ from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.regression_terms import encode
 from analysis.result import Result
 from tests.analysis.planted import ROW
+from tests.analysis.rejected import assert_rejected
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
@@ -232,6 +233,85 @@ def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
         headline = fit(both, log_scale="both").headline()
         assert words in headline.words
         assert ("is not shown" in headline.words) == (power == 0.2)
+
+
+def with_exclusive_columns() -> pd.DataFrame:
+    """Return runs of which each has only one of two columns."""
+    is_even = np.arange(200) % 2 == 0
+    prompt = np.where(is_even, 8.0, np.nan)
+    devices = np.where(is_even, np.nan, 2.0)
+    return sweep(np.random.default_rng(13)).assign(
+        **{"generate.prompt": prompt, "devices": devices}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--metric flops_utilisation",
+            "is not a metric of these runs; did you mean flops_utilization",
+            id="--metric flops_utilisation",
+        ),
+        pytest.param(
+            "--metric step_time_ms",
+            "none of these runs has a value of it; they have flops_utilization",
+            id="--metric step_time_ms",
+        ),
+        pytest.param(
+            "--on node",
+            "--on=node: these runs have no such hyperparameter; did you mean nodes",
+            id="--on node",
+        ),
+        pytest.param(
+            "--on input_size",
+            "fc on Test CPU: no hyperparameter varies; measure more points",
+            id="--on input_size",
+        ),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = sweep(np.random.default_rng(13))
+    assert_rejected(f"sensitivity {options}", frame, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "frame", "message"),
+    [
+        pytest.param(
+            "", with_exclusive_columns(), "no measured run has all of ", id="no run has all columns"
+        ),
+        pytest.param(
+            "",
+            sweep(np.random.default_rng(13)).assign(flops_utilization=0.5),
+            "the metric is the same in all 200 rows",
+            id="constant metric",
+        ),
+        pytest.param(
+            "",
+            sweep(np.random.default_rng(13)).assign(outcome="timeout"),
+            "no measured run has flops_utilization, flops_per_second",
+            id="timeouts",
+        ),
+        pytest.param(
+            "", sweep(np.random.default_rng(13)).head(0), "no measured run has", id="no runs"
+        ),
+        pytest.param(
+            "--log-scale both",
+            sweep(np.random.default_rng(13)).assign(flops_utilization=-1.0),
+            "--log-scale=flops_utilization: holds -",
+            id="logarithm of a negative metric",
+        ),
+        pytest.param(
+            "--log-scale both",
+            sweep(np.random.default_rng(13)).assign(batch_size=range(200)),
+            "--log-scale=batch_size: holds 0, which",
+            id="logarithm of zero",
+        ),
+    ],
+)
+def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+    assert_rejected(f"sensitivity {options}", frame, message)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from analysis.analyses.speedup import speedup as command
 from analysis.operation_speedup import Level, operation_speedup
 from analysis.result import Result
 from paradnn.core.errors import NotEnoughData
+from tests.analysis.rejected import assert_rejected
 from tests.analysis.test_pairing import side
 from tests.conftest import depth
 
@@ -185,6 +186,27 @@ def test_without_a_ridge_nothing_is_said_to_be_bound() -> None:
     assert set(found.levels["level"]) == {"ridge unknown", "between devices"}
     assert np.isnan(found.gain).all()
     assert found.gain_from is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            "--a device=A --b device=B --terms layer",
+            "--terms=layer: ",
+            id="--a device=A --b device=B --terms layer",
+        ),
+        pytest.param(
+            "--a device=A --b device=B --on batch_size,layer",
+            "--on=layer: ",
+            id="--a device=A --b device=B --on batch_size,layer",
+        ),
+        pytest.param("--a device=A", "--b=(none): both sides are needed", id="--a device=A"),
+    ],
+)
+def test_invalid_options_give_one_line(options: str, message: str) -> None:
+    frame = pd.concat(grid((0.5, 0.0), 0.0), ignore_index=True)
+    assert_rejected(f"speedup {options}", frame, message)
 
 
 def test_what_lacks_is_told() -> None:

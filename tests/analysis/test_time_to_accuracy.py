@@ -12,6 +12,7 @@ from scipy.stats import mstats, ttest_1samp
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
 from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
 from tests.analysis.planted import ROW
+from tests.analysis.rejected import assert_rejected
 
 
 def trained(
@@ -228,6 +229,27 @@ def test_an_upper_bound_has_no_speedup_over_another() -> None:
     speedups = scored(rows)["speedup"].tolist()
 
     assert speedups == pytest.approx([math.nan, 1.0, 0.25], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "frame", "message"),
+    [
+        pytest.param(
+            "--price C=36",
+            pd.DataFrame([trained(1.0)]),
+            "--price=C: no run is of that device",
+            id="no run of a priced device",
+        ),
+        pytest.param(
+            "",
+            pd.DataFrame([trained(1.0)]).drop(columns="best_accuracy"),
+            "task=learn",
+            id="no training",
+        ),
+    ],
+)
+def test_unsuitable_runs_are_reported(options: str, frame: pd.DataFrame, message: str) -> None:
+    assert_rejected(f"time-to-accuracy {options}", frame, message)
 
 
 @pytest.mark.parametrize("count", [2, 4, 7])

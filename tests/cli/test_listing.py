@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from paradnn import completion
 from paradnn import listing as command
@@ -40,9 +39,37 @@ def test_a_word_chooses(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bytes" in listed(capsys, "metrics", "peak_memory")
 
 
-PROPOSED = yaml.safe_load(Path(__file__).with_name("proposals.yaml").read_text())
-PROPOSED |= {
-    "paradnn list metrics peak_mem": [name for name in METRICS if name.startswith("peak_mem")]
+#: The completions of a line.
+PROPOSED = {
+    "paradnn tr": ["train"],
+    "paradnn train model=ls": ["model=lstm"],
+    "paradnn train -m precision=float32,b": ["precision=float32,bfloat16"],
+    "paradnn train resume=": ["resume=false", "resume=retry", "resume=true"],
+    "paradnn train tracking=o": ["tracking=offline"],
+    "paradnn plan -m experiment=paper_": [
+        "experiment=paper_cnn",
+        "experiment=paper_fc",
+        "experiment=paper_rnn",
+    ],
+    "paradnn train model=lstm model.v": ["model.vocab_size="],
+    "paradnn train model.n": ["model.nodes="],
+    "paradnn train data=images data.pa": ["data.path="],
+    "paradnn list pre": ["presets"],
+    "paradnn analysis heatm": ["heatmap"],
+    "paradnn analysis heatmap --me": ["--metric"],
+    "paradnn analysis heatmap --family fc,ls": ["fc,lstm"],
+    "paradnn analysis heatmap --metric examples_per_second_l": ["examples_per_second_low"],
+    "paradnn analysis sensitivity --log-scale b": ["both"],
+    "paradnn analysis nothing --x": [],
+    "paradnn sync --re": ["--repeats"],
+    "paradnn stacks re": ["remove"],
+    "paradnn completion z": ["zsh"],
+    "paradnn ask model=ls": ["model=lstm"],
+    "paradnn compare --min": ["--minutes"],
+    "paradnn compare compile=gr": ["compile=graph"],
+    "paradnn ask --ver": ["--version-of", "--versions"],
+    "paradnn zzz": [],
+    "paradnn list metrics peak_mem": [name for name in METRICS if name.startswith("peak_mem")],
 }
 
 

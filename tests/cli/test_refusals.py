@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
 from paradnn.config.data import ImageFiles
 from paradnn.config.point import Platform, Point
@@ -21,12 +20,264 @@ from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import TINY, Store, run
 
 WITHOUT_TPU = not any(Path("/dev").glob("accel*")) and not Path("/dev/vfio").exists()
-TABLE = Path(__file__).with_name("refusals.yaml")
-REFUSED = [
-    (words.format(point=" ".join(TINY)), line)
-    for words, line in yaml.safe_load(TABLE.read_text()).items()
+#: Command lines, where {point} is a tiny point, and how the error line begins.
+REJECTED = [
+    ("trian", "trian: did you mean train? choose one of train, watch, plan"),
+    ("analysis hetmap", "COMMAND=hetmap: no such choice; did you mean heatmap? choose one of "),
+    ("analysis runs --famly fc", "unrecognized arguments: --famly fc; did you mean --family? "),
+    ("train model=LSTM", "model=LSTM: no such option; did you mean lstm? choose one of "),
+    ("train Batch_Size=3", "Batch_Size=3: no such key; did you mean batch_size? "),
+    ("stacks mkae x", "command=mkae: no such choice; did you mean make? choose one of list, make"),
+    (
+        "analysis memory --figure x.png",
+        ("unrecognized arguments: --figure x.png; python -m analysis memory --help shows how"),
+    ),
+    (
+        "analysis sensitivity --interactions",
+        "unrecognized arguments: --interactions; python -m analysis sensitivity --help",
+    ),
+    ("watch --intervall 2", "unrecognized arguments: --intervall 2; did you mean --interval? "),
+    ("watch --interval 0", "--interval=0: must be positive"),
+    ("watch --store /nowhere/mlflow.db", "no tracking store at "),
+    (
+        "list modles",
+        "list=modles: no such kind; did you mean models? choose one of models, presets",
+    ),
+    (
+        "list keys batchsize",
+        "no keys with 'batchsize'; did you mean batch_size? paradnn list keys shows all",
+    ),
+    ("list hydra", "list=hydra: no such kind"),
+    ("completion tcsh", "completion=tcsh: no such shell; choose one of bash, zsh, fish"),
+    ("sync /nowhere", "/nowhere: no such folder"),
+    (
+        "ui --store sqlite:////nowhere/mlflow.db",
+        "no tracking store at sqlite:////nowhere/mlflow.db: measure first",
+    ),
+    ("ui --store http://me:secret@127.0.0.1:1", "cannot open http://***@127.0.0.1:1"),
+    ("ui --store /none", "no tracking store at /none"),
+    ("plan -m modl=fc", "modl=fc: no such key; did you mean model"),
+    ("plan experiment=paper_fc", "experiment=paper_fc: describes a sweep; add -m"),
+    ("plan plan.hosts=0", "plan.hosts=0"),
+    ("plan plan.hosts=1,many", "plan.hosts=many"),
+    ("plan plan.out=/no/such/folder/x.csv", "plan.out"),
+    ("plan plan.when=now", "plan.when=now: no such key; keys of plan"),
+    ("plan {point} platform=gpu", "platform=gpu: "),
+    (
+        "plan -m {point} platform.cores=4095",
+        "platform.cores=4095: core 4095 is outside this process's affinity mask",
+    ),
+    (
+        "plan mode=inference scenario=server",
+        "server.rate=peak: has no forecast: the number of rates that a search tries",
+    ),
+    (
+        "plan batch_size=largest",
+        ("batch_size=largest: is a search, which only paradnn train runs; give numbers here"),
+    ),
+    (
+        "plan task=learn",
+        "task=learn: has no forecast: the number of epochs of a training is unknown",
+    ),
+    ("ceilings platform.threads=0", "platform.threads=0"),
+    ("ceilings framework.name=torch", "framework.name=torch"),
+    ("ceilings nothing=1", "nothing=1"),
+    ("ceilings compile=fast", "compile=fast"),
+    ("ceilings -m platform.threads=1,2", ""),
+    ("ceilings experiment=quick", "experiment=quick: is a sweep; run one command per platform"),
+    ("train nodes=64", "nodes=64: no such key; did you mean model.nodes?"),
+    ("train resume=again", "resume=again: no such choice; choose one of true, false, retry"),
+    ("train model.nodez=1", "model.nodez=1: no such key; did you mean model.nodes?"),
+    ("train +model.x=3", "model.x=3: no such key; keys of model: name, layers"),
+    ("train model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),
+    (
+        "train hydra/job_logging=nope",
+        "hydra/job_logging=nope: no such option; did you mean none? choose one of def",
+    ),
+    ("train software.python=/nope", "software.python=/nope: does not run"),
+    ("train tracking.uri=http://me:secret@127.0.0.1:9", "tracking.uri=http://***@127.0.0.1:9: "),
+    (
+        "train tracking.uri=sqlite:////proc/x/y.db",
+        "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made",
+    ),
+    (
+        "train -m model=fc,rnn model.nodes=8",
+        "model.nodes=8: no such key; keys of model=rnn are name, layers",
+    ),
+    (
+        "train experiment=paper_gan",
+        "experiment=paper_gan: no such option; did you mean paper_cnn or paper_rnn? cho",
+    ),
+    ("train -m model=fc,lstn", "model=lstn: no such option; did you mean lstm? choose one of "),
+    (
+        "train model=lstm model.nodes=64",
+        "model.nodes=64: no key of model=lstm, whose keys are model.layers, model.",
+    ),
+    (
+        "train data.path=/tmp",
+        ("data.path=/tmp: no key of data=synthetic, which has none; it belongs to data=cifar10"),
+    ),
+    ("train server.rate=5", "server.rate=5: is a key of scenario=server; add scenario=server"),
+    (
+        "train -m mode=inference scenario=single_stream,offline offline.min_seconds=3",
+        "offline.min_seconds=3: is a key only of scenario=offline; run a separate comm",
+    ),
+    ("train modle=fc", "modle=fc: no such key; did you mean model? "),
+    ("train --batch_size 64", "--batch_size: keys are written without dashes: batch_size=64"),
+    ("train --multirum batch_size=64,128", "--multirum: no such option; did you mean --multirun? "),
+    ("train --cfg jobs", "--cfg=jobs: no such choice; choose one of job, hydra, all"),
+    ("train --cfg model=fc", "--cfg: needs a value; choose one of job, hydra, all"),
+    ("train --config-dir --cfg job", "--config-dir: needs a value; write --config-dir VALUE"),
+    ("train model=glob(r*)", "model=glob(r*): several values are a sweep; add -m"),
+    ("train -m model=glob(zzz*)", "model=glob(zzz*): matches no option; choose among "),
+    ("train -m experiment=glob(*)", "experiment=channel,"),
+    ("train -m hydra/sweeper=optuna", "hydra/sweeper=optuna: is not a sweeper of ParaDnn"),
+    ("train -m hydra.sweeper.params=x", "hydra.sweeper.params=x: is not a mapping of axes"),
+    (
+        "train batch_size=64, 128",
+        "batch_size=64, 128: values have no blanks between them; write batch_size=64,128",
+    ),
+    (
+        "train batch_size=64,",
+        "batch_size=64,: values have no blanks between them; write batch_size=64",
+    ),
+    ("train lstm", "lstm: is not an override; write key=value, such as batch_size=64"),
+    ("train sweep.plan=zzz", "sweep.plan=zzz: is internal; omit it"),
+    (
+        "train hydra/launcher=slurm",
+        "hydra/launcher=slurm: no job is launched; start the same command on every hos",
+    ),
+    (
+        "train measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",
+        "measure.max_processes=4:",
+    ),
+    ("train -m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
+    (
+        "train -m sweep.points=9",
+        ("sweep.points=9: ends an adaptive sweep, and this one measures all; add sweep.desi"),
+    ),
+    ("train -m sweep.error=0.1", "sweep.error=0.1: ends an adaptive sweep"),
+    ("train -m sweep.design=adaptive sweep.error=-1", "sweep.error=-1.0: must be at least 0.001"),
+    ("train -m sweep.design=adaptive sweep.points=0", "sweep.points=0: must be at least 1"),
+    (
+        "train -m sweep.design=adaptive sweep.minutes=soon",
+        "sweep.minutes=soon: expects a finite number",
+    ),
+    (
+        "train -m sweep.design=clever",
+        "sweep.design=clever: no such choice; choose one of grid, adaptive",
+    ),
+    ("train sweep.design=adaptive", "sweep.design=adaptive: describes a sweep; add -m"),
+    (
+        "train -m batch_size=largest,64",
+        "batch_size=largest,64: sets both a search and a number; give one of them",
+    ),
+    (
+        "train -m batch_size=largest sweep.design=adaptive",
+        "batch_size=largest: is not an axis of an adaptive sweep",
+    ),
+    ("train batch_size=large", "batch_size=large: expects a whole number"),
+    ("train batch_size=largest largest.step_ms=-1", "largest.step_ms=-1.0: must be at least"),
+    (
+        "train largest.of=model.width",
+        "largest.of=model.width: is not a size of model=fc; choose one of model.layers, ",
+    ),
+    (
+        "train largest.of=model.nodes batch_size=largest",
+        "batch_size=largest: is a search, which only paradnn train runs",
+    ),
+    (
+        "compare compile=graph compile=fast",
+        "compile=fast: no such choice; choose one of graph, xla, eager",
+    ),
+    (
+        "compare framework=jax framework=mxnet",
+        "framework=mxnet: no such option; choose one of jax, litert,",
+    ),
+    (
+        "compare batch_size=256 compile=graph",
+        "sides=fc 4x1024 b256 float32 cpu: is the same point on both",
+    ),
+    (
+        "train model=resnet50 data=images data.path=/nope",
+        "data.path=/nope: there is no such file or folder; give a",
+    ),
+    (
+        "train -m model=resnet50 data=images data.path=/,/nope",
+        "data.path=/nope: there is no such file or folder",
+    ),
+    (
+        "train platform.cores=9999",
+        ("platform.cores=9999: core 9999 is outside this process's affinity mask; choose from 0"),
+    ),
+    (
+        "train model=channel hosts=2",
+        "hosts=2: this session has 1; docs/how-to/clusters.md explains points on several",
+    ),
+    (
+        "train -m model=residual data=images,synthetic data.examples=8",
+        "data.examples=8: no key of data=images,synthetic, which has none",
+    ),
+    (
+        "train elsewhere=/etc",
+        (
+            "elsewhere=/etc: an engine alone cannot measure a training step of "
+            "framework=tensorflow; choose an"
+        ),
+    ),
+    (
+        "train framework=onnxruntime mode=inference elsewhere=/etc",
+        "elsewhere=/etc: holds something else; name a new",
+    ),
+    ("train learn.target=0.9", "learn.target=0.9: is a key of task=learn; add task=learn"),
+    (
+        "train -m model.nodes=32,64 batch_size=1,2,3 sweep.zip=[model.nodes,batch_size]",
+        ("sweep.zip=model.nodes,batch_size: model.nodes has 2, batch_size has 3 values; give"),
+    ),
+    (
+        "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=[model.nodes,seed]",
+        ("sweep.zip=seed: is not an axis of this sweep; its axes are model.nodes, batch_size"),
+    ),
+    (
+        "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=[seed,replicate]",
+        ("sweep.zip=seed: is not an axis of this sweep; its axes are model.nodes, batch_size"),
+    ),
+    (
+        (
+            "train -m model.nodes=32,64 batch_size=1,2 "
+            "sweep.zip=[[model.nodes,batch_size],[batch_size,seed]]"
+        ),
+        "sweep.zip=batch_size: is named twice",
+    ),
+    (
+        "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=[model.nodes,8]",
+        "sweep.zip=['model.nodes', 8]: expects a list of keys, or several",
+    ),
+    (
+        "train -m model.nodes=32,64 batch_size=1,2 sweep.zip=model.nodes",
+        "sweep.zip=model.nodes: expects a list of keys, or several",
+    ),
+    ("train -m 'batch_size=interval(1,9)'", "batch_size=interval(1,9): is a continuous range"),
+    (
+        "train -m 'batch_size=range(1,20000000)'",
+        "batch_size=range(1,20000000): has too many values",
+    ),
+    (
+        "train -m 'batch_size=range(1,2000)' 'model.nodes=range(1,2000)'",
+        "sweep=3,996,001 points: is more than 1,000,000",
+    ),
+    ("train -m sweep.order=given,random", "sweep.order=given,random: is not an axis of a point"),
+    ("train -m experiment=paper_fc model=lstm", "model=lstm: is not a family of this experiment"),
+    ("train -m learning=zzz", "learning=zzz: "),
+    ("train -m sweep.plan=zzz", "sweep.plan=zzz: "),
+    ("plan -m learning=zzz", "learning=zzz: "),
+    ("plan -m sweep.plan=zzz", "sweep.plan=zzz: "),
+    ("ceilings learning=zzz", "learning=zzz: "),
+    ("ceilings sweep.plan=zzz", "sweep.plan=zzz: "),
+    ("compare compile=graph compile=xla -- learning=zzz", "learning=zzz: "),
+    ("compare compile=graph compile=xla -- sweep.plan=zzz", "sweep.plan=zzz: "),
 ]
-REFUSED += [
+REJECTED += [
     (f"plan plan.hosts={5000 * '9'}", "plan.hosts=99"),
     *(
         (f"{command} model.nodes={3000 * '['}{3000 * ']'}", f"model.nodes={100 * '['}")
@@ -34,16 +285,19 @@ REFUSED += [
     ),
 ]
 TPU = "platform=tpu: this machine has no TPU"
-REFUSED += [
+REJECTED += [
     ("train -m platform=tpu batch_size=4,8", TPU),
     ("ceilings platform=tpu", TPU),
 ] * WITHOUT_TPU
 
 
-@pytest.mark.parametrize(("words", "line"), REFUSED, ids=[f"{words[:60]}" for words, _ in REFUSED])
-def test_what_no_command_takes_is_one_line(words: str, line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "line"), [pytest.param(*case, id=case[0][:60]) for case in REJECTED]
+)
+def test_invalid_command_lines_give_one_line(words: str, line: str, tmp_path: Path) -> None:
+    command = words.replace("{point}", " ".join(TINY))
     done = run(
-        ["paradnn.__main__", *shlex.split(words)],
+        ["paradnn.__main__", *shlex.split(command)],
         Store(tmp_path),
         MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
     )
@@ -60,9 +314,56 @@ NOWHERE = Point(FullyConnected(), platform=Platform("tpu"))
 
 
 @pytest.mark.parametrize(
-    ("hosts", "key", "message"), yaml.safe_load(TABLE.with_name("hosts.yaml").read_text())
+    ("hosts", "key", "message"),
+    [
+        pytest.param(
+            "10.0.0.2:5000",
+            "",
+            "PARADNN_HOSTS_KEY='': PARADNN_HOSTS is set without it; give it the value",
+            id="no key",
+        ),
+        pytest.param(
+            "node2",
+            "x",
+            "PARADNN_HOSTS=node2: 'node2' is not HOST:PORT; write what each server says",
+            id="no port",
+        ),
+        pytest.param(
+            "node2:5000,",
+            "x",
+            "PARADNN_HOSTS=node2:5000,: '' is not HOST:PORT; write",
+            id="trailing comma",
+        ),
+        pytest.param(
+            "node2:70000",
+            "x",
+            "PARADNN_HOSTS=node2:70000: 'node2:70000' is not HOST:PORT; write",
+            id="port above 65535",
+        ),
+        pytest.param(
+            "node2:0", "x", "PARADNN_HOSTS=node2:0: 'node2:0' is not HOST:PORT; write", id="port 0"
+        ),
+        pytest.param(
+            "[fe80::2%eth0]:5000",
+            "x",
+            "PARADNN_HOSTS=[fe80::2%eth0]:5000: '[fe80::2%eth0]:5000' is not HOST:PORT; write",
+            id="IPv6 zone",
+        ),
+        pytest.param(
+            "::1:5000",
+            "x",
+            "PARADNN_HOSTS=::1:5000: '::1:5000' is not HOST:PORT; write",
+            id="IPv6 without brackets",
+        ),
+        pytest.param(
+            "node2:5000,[2001:db8::3]:65535",
+            "x",
+            "hosts=4: this session has 3; ",
+            id="too few hosts",
+        ),
+    ],
 )
-def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, message: str) -> None:
+def test_invalid_hosts_are_reported(hosts: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         require_hosts([4], {HOSTS: hosts, KEY: key})
 

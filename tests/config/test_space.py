@@ -17,10 +17,21 @@ from paradnn.config.identity import point_id
 from paradnn.config.reading import read_point
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
-from tests.config.test_points import TABLES
 from tests.conftest import ROOT
 
-PRESETS = [(name, *counts) for name, counts in TABLES["presets"].items()]
+#: Presets with their numbers of points and of families.
+PRESETS = [
+    ("paper_fc", 9720, 1),
+    ("paper_cnn", 2160, 2),
+    ("paper_rnn", 2160, 3),
+    ("quick", 16, 6),
+    ("modern_lm", 960, 1),
+    ("modern_vit", 512, 1),
+    ("real", 7, 6),
+    ("kernels", 289, 3),
+    ("extrapolation", 46, 14),
+    ("generation", 18, 1),
+]
 
 
 @pytest.fixture(autouse=True)

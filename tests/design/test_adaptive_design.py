@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from paradnn.config.identity import point_id
 from paradnn.config.point import Measure
@@ -132,9 +131,42 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("sizes", "ends", "said"), yaml.safe_load(Path(__file__).with_name("ends.yaml").read_text())
+    ("sizes", "ends", "said"),
+    [
+        pytest.param(
+            {"layers": [1], "nodes": [32], "sizes": [16]},
+            {},
+            "every point is measured before sweep.error=0.05",
+            id="one point",
+        ),
+        pytest.param(
+            {"layers": [1, 2], "nodes": [32], "sizes": [16, 64]},
+            {"error": 0.001},
+            "every point is measured before sweep.error=0.001",
+            id="target not reached",
+        ),
+        pytest.param(
+            {"layers": [1, 2], "nodes": [32], "sizes": [16]},
+            {"points": 9, "minutes": 9.0},
+            "before sweep.points=9 or sweep.minutes=9",
+            id="two limits",
+        ),
+        pytest.param(
+            {"layers": [1, 2], "nodes": [32], "sizes": [16], "measure": {"memory_limit": 1000}},
+            {"points": 9},
+            "every point is out of memory",
+            id="everything out of memory",
+        ),
+        pytest.param({}, {"minutes": 0.01}, "sweep.minutes=0.01", id="time limit"),
+        pytest.param(
+            {"layers": [1], "nodes": [32, 64, 128, 256], "sizes": [16]},
+            {"points": 2},
+            "sweep.points=2",
+            id="point limit",
+        ),
+    ],
 )
-def test_every_space_ends_with_a_word(tmp_path: Path, sizes: dict, ends: dict, said: str) -> None:
+def test_a_design_states_why_it_ended(tmp_path: Path, sizes: dict, ends: dict, said: str) -> None:
     points = space(
         **{key: Measure(**value) if key == "measure" else value for key, value in sizes.items()}
     )

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from analysis.store.frame import is_ok
 from analysis.store.load import load
@@ -51,7 +50,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload``"
 )  # a query of MLflow with SQLAlchemy 2.1
 
-TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text())
 GOOD = json.loads(owner_tag())
 POINT = Point(FullyConnected())
 RATES = PeakRates(
@@ -160,15 +158,80 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         assert index.running() == []
 
 
-@pytest.mark.parametrize(("own", "known", "held"), TABLES["held"])
+@pytest.mark.parametrize(
+    ("own", "known", "held"),
+    [
+        pytest.param({"outcome": "ok"}, {}, False, id="being measured"),
+        pytest.param({"outcome": "ok"}, {"outcome": "crash"}, False, id="first crashed"),
+        pytest.param(
+            {"outcome": "ok"},
+            {"outcome": "ok", "extras": "profile"},
+            True,
+            id="known has a profile",
+        ),
+        pytest.param(
+            {"outcome": "ok", "extras": "profile"},
+            {"outcome": "ok"},
+            False,
+            id="known lacks the profile",
+        ),
+        pytest.param(
+            {"outcome": "timeout", "limits_id": "a"},
+            {"outcome": "timeout", "limits_id": "a"},
+            True,
+            id="same limits",
+        ),
+        pytest.param(
+            {"outcome": "timeout", "limits_id": "a"},
+            {"outcome": "timeout", "limits_id": "b"},
+            False,
+            id="other limits",
+        ),
+    ],
+)
 def test_a_run_holds_another_that_adds_nothing(
     own: dict[str, str], known: dict[str, str], held: bool
 ) -> None:
     assert Record("", "ok", None, {}, {}, own, {}, 0, 0).is_held_by(known) is held
 
 
-@pytest.mark.parametrize(("code", "text", "kind", "remedy"), TABLES["answers"])
-def test_what_a_store_answers_is_told(code: str | None, text: str, kind: str, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "text", "kind", "remedy"),
+    [
+        pytest.param(
+            "UNAUTHENTICATED",
+            "who",
+            "StoreRefusalError",
+            "not logged in, or a wrong user or password",
+            id="not logged in",
+        ),
+        pytest.param(
+            "PERMISSION_DENIED",
+            "Invalid Host header",
+            "StoreRefusalError",
+            "start the server with --allowed-hosts",
+            id="host header",
+        ),
+        pytest.param(
+            "PERMISSION_DENIED",
+            "no",
+            "StoreRefusalError",
+            "MLFLOW_TRACKING_USERNAME",
+            id="permission",
+        ),
+        pytest.param(
+            "REQUEST_LIMIT_EXCEEDED", "slowly", "StoreAwayError", "slowly", id="rate limit"
+        ),
+        pytest.param("INVALID_PARAMETER_VALUE", "odd", "StoreError", "odd", id="invalid value"),
+        pytest.param(None, "database is locked", "StoreAwayError", "locked", id="locked"),
+        pytest.param(
+            None, "database or disk is full", "StoreError", "free some space", id="disk full"
+        ),
+    ],
+)
+def test_errors_of_a_store_name_the_remedy(
+    code: str | None, text: str, kind: str, remedy: str
+) -> None:
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import ErrorCode
 
@@ -237,8 +300,22 @@ def test_a_driver_that_ended_and_was_not_waited_for_is_gone(tag: str) -> None:
         assert entry.is_abandoned()
 
 
-@pytest.mark.parametrize(("changed", "seconds", "gone"), TABLES["owners"])
-def test_an_owner_is_gone_where_its_process_or_its_time_is(
+# {here} is this process namespace.
+@pytest.mark.parametrize(
+    ("changed", "seconds", "gone"),
+    [
+        pytest.param({}, -1, False, id="alive after the claim's end"),
+        pytest.param({"started": 0.0}, 60, True, id="process id reused"),
+        pytest.param({"boot": "before/{here}"}, 60, True, id="host restarted"),
+        pytest.param({"boot": "before/beside"}, 60, False, id="container on this host"),
+        pytest.param({"boot": "before/beside"}, -1, True, id="container, claim over"),
+        pytest.param({"host": "another", "boot": "its/{here}"}, 60, False, id="another host"),
+        pytest.param(
+            {"host": "another", "boot": "its/{here}"}, -1, True, id="another host, claim over"
+        ),
+    ],
+)
+def test_an_owner_is_gone_if_its_process_or_its_claim_ended(
     changed: dict[str, Any], seconds: float, gone: bool
 ) -> None:
     here = str(GOOD["boot"]).partition("/")[2]
@@ -265,8 +342,27 @@ def test_what_can_be_no_address_is_said_in_one_line(uri: str) -> None:
     assert re.fullmatch(r"no tracking store can be at .{1,200}: .{1,200}", str(said.value))
 
 
-@pytest.mark.parametrize(("text", "shown"), TABLES["shown"].items())
-def test_passwords_are_not_shown_whatever_they_hold(text: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("postgresql://me:a/b c@host/db", "postgresql://***@host/db", id="PostgreSQL"),
+        pytest.param("http://u:p@ss@h:80/x?token=1", "http://***@h:80/x?***", id="HTTP with query"),
+        pytest.param(
+            "of postgresql://u:p w@h1/db and mysql://a:b/c@h2/x",
+            "of postgresql://***@h1/db and mysql://***@h2/x",
+            id="two addresses in a text",
+        ),
+        pytest.param("https://TOKEN@h/a", "https://***@h/a", id="token"),
+        pytest.param(
+            "pkg @ git+https://github.com/a/b@v1.2",
+            "pkg @ git+https://github.com/a/b@v1.2",
+            id="pip requirement",
+        ),
+        pytest.param("sqlite:////tmp/a@b.db", "sqlite:////tmp/a@b.db", id="SQLite"),
+        pytest.param("http://h:5000 works", "http://h:5000 works", id="port"),
+    ],
+)
+def test_passwords_are_not_shown(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
 
 

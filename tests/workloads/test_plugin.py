@@ -4,14 +4,11 @@ are in; nothing outside its folder names a kind of work.
 
 import json
 import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from paradnn.config.reading import read_point
 from paradnn.core.workload import WORKLOADS
@@ -32,9 +29,30 @@ for pool in _pools.values():
 print(json.dumps(said))
 """
 SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
-_TYPED = yaml.safe_load(Path(__file__).with_name("plugin.yaml").read_text())
+#: The last four are rejected.
 COMMANDS = [
-    shlex.split(words.format(sweep=shlex.join(SWEEP), short=shlex.join(SHORT))) for words in _TYPED
+    ["paradnn.train", "--help"],
+    ["paradnn.listing", "models", "hidden layer between"],
+    ["paradnn.listing", "task", "tally"],
+    ["paradnn.completion", "paradnn train model=plane model.w"],
+    ["paradnn.completion", "paradnn train task=ta"],
+    ["paradnn.train", "-m", *SWEEP],
+    ["paradnn.plan", "-m", *SWEEP],
+    [
+        "paradnn.train",
+        "task=tally",
+        "mode=inference",
+        "tally.steps=7",
+        "model=plane",
+        "model.wings=2",
+        *SHORT,
+    ],
+    ["analysis.__main__", "parameters"],
+    ["analysis.__main__", "roofline", "--family", "plane"],
+    ["paradnn.train", "model=plane", "model.wings=0"],
+    ["paradnn.train", "tally.steps=3"],
+    ["paradnn.train", "task=tally", "mode=train"],
+    ["paradnn.train", "task=tally", "mode=inference", "devices=2"],
 ]
 
 
