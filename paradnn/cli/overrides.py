@@ -7,7 +7,6 @@ composer is the user's error. Every other exception is a fault of this program.
 
 import itertools
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from paradnn.cli.help import known_keys
+from paradnn.cli.parser import split_quoted
 from paradnn.config.groups import group_names, option_content, option_names
 from paradnn.config.paths import CONFIG
 from paradnn.config.tags import KEY as TAGS_KEY
@@ -70,12 +70,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
         if not argument.startswith("overrides="):
             overrides.append(argument)
             continue
-        try:
-            overrides += shlex.split(argument.removeprefix("overrides="))
-        except ValueError as error:
-            raise ConfigError(
-                "overrides", argument, f"cannot be split ({error})", "close the quotation"
-            ) from None
+        overrides += split_quoted("overrides", argument.removeprefix("overrides="))
     return overrides
 
 

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -134,6 +135,22 @@ def share(flag: str) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def split_quoted(key: str, text: str) -> list[str]:
+    """Split a text into words as a shell does.
+
+    Args:
+        key: Name of the text in an error.
+        text: The text.
+
+    Raises:
+        ConfigError: If a quotation is open.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(key, text, f"cannot be split ({error})", "close the quotation") from None
 
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -34,7 +34,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
-from paradnn.cli.parser import Parser, number, share
+from paradnn.cli.parser import Parser, number, share, split_quoted
 from paradnn.compare.metric import OutputMetric, is_higher_faster
 from paradnn.compare.processes import CommandProtocol
 from paradnn.config.settings import SETTINGS_KEYS
@@ -217,12 +217,7 @@ def _sides(options: argparse.Namespace) -> tuple[list[Side], list[str]]:
 
 def _side(word: str) -> dict[str, str]:
     """Key -> override of one side, whose keys have one value each."""
-    try:
-        overrides = shlex.split(word)
-    except ValueError as error:
-        raise ConfigError(
-            "side", word, f"cannot be split ({error})", "close the quotation"
-        ) from None
+    overrides = split_quoted("side", word)
     if not overrides:
         raise ConfigError("side", word, "is empty", "name a setting, such as compile=xla")
     found: dict[str, str] = {}

@@ -4,7 +4,6 @@ import functools
 import os
 import re
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from paradnn.cli.parser import split_quoted
 from paradnn.compare.metric import OutputMetric
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import Checkout
@@ -100,12 +100,7 @@ def command_line(text: str, folder: Path | None = None) -> list[str]:
     Raises:
         ConfigError: the text is empty or has an open quotation, or the program does not exist.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(
-            "command", text, f"cannot be split ({error})", "close the quotation"
-        ) from None
+    words = split_quoted("command", text)
     if not words:
         raise ConfigError("command", text, "is empty", "name a program")
     # Quoted characters are the program's own.
