@@ -25,7 +25,7 @@ _TINY = 1e-300
 
 
 def beta_share(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b) for a, b > 0.
+    """Return the regularized incomplete beta function I_x(a, b) for a, b > 0.
 
     The formula is DLMF 8.17.22, evaluated by Lentz's algorithm. For a binomial count K of n trials
     with probability p, P(K <= k) = I_(1-p)(n - k, k + 1).
