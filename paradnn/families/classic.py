@@ -1,15 +1,16 @@
-"""Convolutional networks before residual ones: AlexNet, VGG-16 and GoogLeNet.
+"""Convolutional networks before residual ones: AlexNet, VGG and GoogLeNet.
 
 - `alexnet` (Krizhevsky et al. 2012) in Caffe's form: convolutions 2, 4 and 5 have two groups,
   response normalization comes before pooling, and images have 227 pixels. It has 60,965,224
   parameters. Each group is a separate convolution, as on the two GPUs of the paper, because not
   every engine supports grouped convolutions.
-- `vgg16` (Simonyan and Zisserman 2014, configuration D) has 138,357,544 parameters.
+- `vgg16` and `vgg19` (Simonyan and Zisserman 2014, configurations D and E) have 138,357,544 and
+  143,667,240 parameters.
 - `googlenet` (Szegedy et al. 2014, table 1) without the two auxiliary classifiers has 6,998,552
   parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -107,24 +108,6 @@ class ClassicNetwork(ImageNetwork):
             scale = 1.0 + _RESPONSE_ALPHA / _RESPONSE_DEPTH * window
             self.x = self.x / ops.power(scale, _RESPONSE_BETA)
 
-    def add_branches(self, *branches: Callable[[], None]) -> None:
-        """Add branches that read the same input, and join their outputs along the channels."""
-        shape = self.shape
-        x = self.x
-        outputs = []
-        channels = 0
-        for add_branch in branches:
-            self.shape = shape
-            self.x = x
-            add_branch()
-            outputs.append(self.x)
-            channels += self.channels
-        self.channels = channels
-        if x is not None and len(branches) > 1:
-            from keras import layers
-
-            self.x = layers.Concatenate()(outputs)
-
     def add_dense(self) -> None:
         """Add a dense layer of 4096 units over all pixels, with rectifier and dropout of 0.5."""
         self.layers.append(dense(f"dense_{len(self.layers)}", self.elements, 4096))
@@ -147,7 +130,7 @@ class ClassicClassifier(Classifier):
 
     def network(self, builds: bool = False) -> ImageNetwork:
         network = ClassicNetwork(self.image_size, builds=builds)
-        add_body = {"alexnet": _alexnet, "vgg16": _vgg16, "googlenet": _googlenet}[self.name]
+        add_body = _BODIES[self.name]
         add_body(network)
         network.add_logits(self.output_size)
         return network
@@ -181,9 +164,15 @@ def _alexnet(network: ClassicNetwork) -> None:
     network.add_dense()
 
 
-def _vgg16(network: ClassicNetwork) -> None:
-    for convolutions, filters in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
-        for _ in range(convolutions):
+def _vgg(network: ClassicNetwork, convolutions: Sequence[int]) -> None:
+    """Add groups of 3x3 convolutions and two dense layers.
+
+    Args:
+        network: The network that they extend.
+        convolutions: Number of convolutions in each group.
+    """
+    for count, filters in zip(convolutions, (64, 128, 256, 512, 512), strict=True):
+        for _ in range(count):
             network.convolution(filters, 3)
         network.pool(2, 2, "valid")
     network.add_dense()
@@ -223,6 +212,13 @@ def _add_inception(network: ClassicNetwork, module: _Inception) -> None:
     network.add_branches(partial(network.convolution, module.ones, 1), threes, fives, pooled)
 
 
+#: Function that adds all layers before the logits, by name of the model.
+_BODIES: dict[str, Callable[[ClassicNetwork], None]] = {
+    "alexnet": _alexnet,
+    "vgg16": partial(_vgg, convolutions=(2, 2, 3, 3, 3)),
+    "vgg19": partial(_vgg, convolutions=(2, 2, 4, 4, 4)),
+    "googlenet": _googlenet,
+}
 #: Without batch normalization these networks diverge at the paper's rate of 0.1.
 _SLOW_LEARNING = {"learning": {"learning_rate": 0.001}}
 FAMILY = (
@@ -242,6 +238,15 @@ FAMILY = (
         is_real=True,
         order=23,
         summary="VGG-16 (Simonyan and Zisserman 2014): 3x3 convolutions, three dense layers.",
+        defaults=_SLOW_LEARNING,
+    ),
+    Family(
+        "vgg19",
+        ClassicClassifier,
+        "images",
+        is_real=True,
+        order=25,
+        summary="VGG-19 (Simonyan and Zisserman 2014): VGG-16 with three more convolutions.",
         defaults=_SLOW_LEARNING,
     ),
     Family(

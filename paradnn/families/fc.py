@@ -16,11 +16,13 @@ from paradnn.families.built import ArraySpec, BuiltModel, classifier, squared_er
 @dataclass(frozen=True)
 class FullyConnected(Model):
     """Fully connected: `layers` hidden layers of `nodes` rectified linear units. A list sets the
-    width of each layer: model.nodes=[1000,500,100,50].
+    width of each layer: model.nodes=[1000,500,100,50]. model.layers=0 is softmax regression.
     """
 
     name: str = "fc"
-    layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
+    layers: int = option(
+        4, "hidden layers (paper: 4..128); 0: softmax regression", low=0, high=10_000
+    )
     nodes: int | tuple[int, ...] = option(
         1024,
         "units of each hidden layer (paper: 32..8192), or a list of them: [1000,500,100,50]",
@@ -32,18 +34,21 @@ class FullyConnected(Model):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.nodes, int):
-            return
-        if len(self.nodes) != self.layers:
+        if isinstance(self.nodes, tuple) and len(self.nodes) != self.layers:
             reason = f"model.nodes lists {len(self.nodes)} layers: {list(self.nodes)}"
             raise ConfigError(
                 "model.layers", self.layers, reason, f"set model.layers={len(self.nodes)}"
             )
-        if len(set(self.nodes)) == 1:  # canonical form of the same network
+        # Canonical form: equal widths are one number, and without layers it is the default.
+        if self.layers == 0:
+            object.__setattr__(self, "nodes", FullyConnected.nodes)
+        elif isinstance(self.nodes, tuple) and len(set(self.nodes)) == 1:
             object.__setattr__(self, "nodes", self.nodes[0])
 
     @property
     def size(self) -> str:
+        if self.layers == 0:
+            return f"{self.input_size}-{self.output_size}"
         if isinstance(self.nodes, int):
             return f"{self.layers}x{self.nodes}"
         return "-".join(map(str, self.nodes))
@@ -61,7 +66,8 @@ class FullyConnected(Model):
             dense(f"dense_{index}", before, width, is_first=index == 0)
             for index, (before, width) in enumerate(itertools.pairwise(widths))
         ]
-        return [*layers, dense("logits", widths[-1], self.output_size, is_last=True)]
+        logits = dense("logits", widths[-1], self.output_size, is_first=not layers, is_last=True)
+        return [*layers, logits]
 
     def build(self) -> BuiltModel:
         """Inputs are (batch, input_size) float32.

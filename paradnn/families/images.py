@@ -10,14 +10,14 @@ Three groups select the form for small images (He et al., section 4.2). The stem
 convolution without pooling. Shortcuts have no parameters: they take every second pixel and fill new
 channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
 
-ResNet-50 (with the stride on a block's first convolution, and biases), DenseNet-121 and MobileNet
-are those of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola et al. 2016) is as
+ResNet-50 and ResNet-152 (with the stride on a block's first convolution, and biases), DenseNet-121
+and MobileNet are those of `keras.applications` with random weights. SqueezeNet 1.0 (Iandola et al. 2016) is as
 published, with one exception: the last convolution, whose mean is the logits, has no rectifier.
 With the rectifier its outputs become zero within a few steps, and training stops.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -31,6 +31,14 @@ from paradnn.families.built import BuiltModel, classifier, image_input
 _BATCH_NORMALIZATION = {"momentum": 0.9, "epsilon": 1e-5}
 #: Filters of the squeezing convolution of SqueezeNet's fire modules.
 _SQUEEZE_FILTERS = (16, 16, 32, 32, 48, 48, 64, 64)
+#: Blocks of each group of the ResNets of `keras.applications`.
+_RESNET_BLOCKS = {"resnet50": (3, 4, 6, 3), "resnet152": (3, 8, 36, 3)}
+#: Networks whose Keras model is the function of `keras.applications`.
+_APPLICATIONS = {
+    "resnet50": "ResNet50",
+    "resnet152": "ResNet152",
+    "densenet121": "DenseNet121",
+}
 #: Filters of MobileNet's depthwise separable convolutions.
 _SEPARABLE_FILTERS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
@@ -111,7 +119,7 @@ class ImageNetwork:
     def convolve(
         self,
         filters: int | None,
-        kernel: int,
+        kernel: int | tuple[int, int],
         stride: int = 1,
         *,
         padding: str = "same",
@@ -125,7 +133,7 @@ class ImageNetwork:
 
         Args:
             filters: Output channels. None: one per input channel, a depthwise convolution.
-            kernel: Height and width of the window.
+            kernel: Height and width of the window: two numbers, or one for both.
             stride: Distance between windows.
             padding: As of `conv_output_length`.
             bias: Whether it has a bias.
@@ -136,23 +144,26 @@ class ImageNetwork:
         """
         read = self.elements + added
         input_height, input_width, channels = self.shape
-        height = conv_output_length(input_height, kernel, stride, padding)
-        width = conv_output_length(input_width, kernel, stride, padding)
+        rows, columns = (kernel, kernel) if isinstance(kernel, int) else kernel
+        height = conv_output_length(input_height, rows, stride, padding)
+        width = conv_output_length(input_width, columns, stride, padding)
         is_depthwise = filters is None
         outputs = channels if filters is None else filters
         # The same number of zeros on both sides. With a stride the framework's own may be shifted
         # by one, which gives the same output size.
-        zeros = (kernel - 1) // 2 if padding == "same" else 0
+        zeros = (0, 0)
+        if padding == "same":
+            zeros = ((rows - 1) // 2, (columns - 1) // 2)
         product = Convolve(
             channels=channels,
             height=input_height,
             width=input_width,
             filters=outputs,
-            kernel=(kernel, kernel),
+            kernel=(rows, columns),
             stride=(stride, stride),
-            padding=(zeros, zeros),
+            padding=zeros,
         )
-        weights = kernel * kernel * outputs
+        weights = rows * columns * outputs
         if not is_depthwise:
             weights *= channels
         self.shape = (height, width, outputs)
@@ -172,7 +183,14 @@ class ImageNetwork:
         )
         self.add_layer("Conv2D", outputs, kernel, stride, padding=padding, use_bias=bias, **options)
 
-    def normalize(self, shortcut: int = 0, normalizations: int = 1, merged: Any = None) -> None:
+    def normalize(
+        self,
+        shortcut: int = 0,
+        normalizations: int = 1,
+        merged: Any = None,
+        *,
+        scales: bool = True,
+    ) -> None:
         """Add batch normalization with a rectifier.
 
         The output is not kept for the backward pass: a compiler may compute it again.
@@ -181,14 +199,16 @@ class ImageNetwork:
             shortcut: At the end of a block, elements per example of the shortcut that is added.
             normalizations: 2 if the projection of the shortcut is normalized too.
             merged: Keras' output of the shortcut.
+            scales: Whether channels have a trained scale in addition to the offset.
         """
-        parameters = normalizations * 2 * self.channels
+        channels = normalizations * self.channels
+        trained_scales = channels if scales else 0
         self.layers.append(
             Layer(
                 f"normalisation_{len(self.layers)}",
-                parameters=parameters,
-                fixed_parameters=parameters,
-                weights=parameters // 2,  # scales; the offsets are added
+                parameters=channels + trained_scales,
+                fixed_parameters=2 * channels,
+                weights=trained_scales,  # the offsets are added
                 read=self.elements + shortcut,
                 written=self.elements,
             )
@@ -231,6 +251,24 @@ class ImageNetwork:
             self.add_layer("ZeroPadding2D", tuple((0, zeros) for zeros in missing))
         keras_padding = "same" if padding == "same" else "valid"
         self.add_layer("MaxPooling2D", kernel, stride, padding=keras_padding)
+
+    def add_branches(self, *branches: Callable[[], None]) -> None:
+        """Add branches that read the same input, and join their outputs along the channels."""
+        shape = self.shape
+        x = self.x
+        outputs = []
+        channels = 0
+        for add_branch in branches:
+            self.shape = shape
+            self.x = x
+            add_branch()
+            outputs.append(self.x)
+            channels += self.channels
+        self.channels = channels
+        if x is not None and len(branches) > 1:
+            from keras import layers
+
+            self.x = layers.Concatenate()(outputs)
 
     def stem(
         self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True
@@ -406,17 +444,16 @@ class Classifier(ImageModel):
         if self.name == "squeezenet":
             _squeezenet(network, self.output_size)
         else:
-            if self.name == "resnet50":
-                resnet50(network)
+            if self.name in _RESNET_BLOCKS:
+                resnet(network, _RESNET_BLOCKS[self.name])
             else:
                 _densenet121(network)
             network.classify(self.output_size)
         return network
 
     def build(self) -> BuiltModel:
-        applications = {"resnet50": "ResNet50", "densenet121": "DenseNet121"}
-        if self.name in applications:
-            return _application(applications[self.name], self)
+        if self.name in _APPLICATIONS:
+            return keras_application(_APPLICATIONS[self.name], self)
         return super().build()
 
 
@@ -451,14 +488,24 @@ class MobileNet(ImageModel):
         return network
 
     def build(self) -> BuiltModel:
-        return _application("MobileNet", self, alpha=self.alpha)
+        return keras_application("MobileNet", self, alpha=self.alpha)
 
 
-def resnet50(network: ImageNetwork) -> list[tuple[int, int, int]]:
-    """Add a stem and four groups of blocks. Returns the output shape of each group."""
+def resnet(
+    network: ImageNetwork, blocks: Sequence[int] = _RESNET_BLOCKS["resnet50"]
+) -> list[tuple[int, int, int]]:
+    """Add the stem and the groups of blocks of a ResNet of `keras.applications`.
+
+    Args:
+        network: The network that they extend.
+        blocks: Number of blocks in each group.
+
+    Returns:
+        The output shape of each group.
+    """
     network.stem(64, 7, 2, bias=True)
     outputs = []
-    for width, stride in block_widths((3, 4, 6, 3), 64):
+    for width, stride in block_widths(blocks, 64):
         if stride == 2:  # a new group begins
             outputs.append(network.shape)
         residual_block(network, [(width, 1, stride), (width, 3, 1), (4 * width, 1, 1)], bias=True)
@@ -511,8 +558,14 @@ def _squeezenet(network: ImageNetwork, classes: int) -> None:
     network.pool(is_last=True)
 
 
-def _application(name: str, model: Classifier | MobileNet, **options: Any) -> BuiltModel:
-    """A network of `keras.applications` with random weights, and logits as outputs."""
+def keras_application(name: str, model: Any, **options: Any) -> BuiltModel:
+    """Build a network of `keras.applications` with random weights, and logits as outputs.
+
+    Args:
+        name: Function of `keras.applications`.
+        model: An image model with options `image_size` and `output_size`.
+        options: Further arguments of the function.
+    """
     from keras import applications
 
     inputs = image_input(model.image_size)
@@ -535,6 +588,14 @@ FAMILY = (
         is_real=True,
         order=8,
         summary="ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck.",
+    ),
+    Family(
+        "resnet152",
+        Classifier,
+        "images",
+        is_real=True,
+        order=26,
+        summary="ResNet-152 of keras.applications (He et al. 2016).",
     ),
     Family(
         "densenet121",

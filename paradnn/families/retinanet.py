@@ -16,7 +16,7 @@ from paradnn.core.layers import Layer
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
-from paradnn.families.images import ImageNetwork, resnet50
+from paradnn.families.images import ImageNetwork, resnet
 
 #: Anchors per position: three sizes in three shapes.
 ANCHORS = 9
@@ -82,7 +82,7 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     head reads its weights once for all levels.
     """
     network = ImageNetwork(height, width)
-    _, *features = resnet50(network)
+    _, *features = resnet(network)
     places = 0
     coarser = 0
     for shape in reversed(features):

@@ -517,6 +517,7 @@ def test_later_keys_do_not_change_stored_identities(words: str, identity: str) -
             "learn.schedule=constant learn.warmup_epochs=0",
             id="learn.schedule=constant learn.warmup_epochs=0",
         ),
+        pytest.param("model=fc model.layers=0", "model.nodes=64", id="softmax regression"),
         pytest.param(
             "model=residual model.blocks=3", "model.blocks=[3,3,3,3]", id="model.blocks=[3,3,3,3]"
         ),

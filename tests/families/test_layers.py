@@ -67,6 +67,24 @@ def test_traffic_of_a_dense_step_by_hand() -> None:
     assert inference.bytes_per_step == 4 * forward == 312
 
 
+def test_softmax_regression_by_hand() -> None:
+    """Batch 4: inputs 4 x 784, logits 4 x 10, weights 784 x 10 + 10 = 7,850 (MNIST)."""
+    model = make_model(fc(layers=0, nodes=64, input_size=784, output_size=10))
+    inference = model.costs(**{**STEP, "batch_size": 4, "mode": "inference"})
+    train = model.costs(**{**STEP, "batch_size": 4, "optimizer": "sgd"})
+
+    assert model == make_model(fc(layers=0, nodes=1, input_size=784, output_size=10))
+    assert inference.parameters == 7_850
+    assert inference.forward_flops == 2 * 4 * 7_840
+    assert inference.bytes_per_step == 4 * (7_850 + 3_136 + 40)
+    # The gradient of the weights costs as much as the forward pass; the inputs have none.
+    assert train.backward_flops == inference.forward_flops
+    loss = 40 + 4 + 40
+    backward = 40 + 3_136 + 7_850  # gradient of the logits, inputs; gradient of the weights
+    update = 3 * 7_850
+    assert train.bytes_per_step == inference.bytes_per_step + 4 * (loss + backward + update)
+
+
 def test_traffic_of_mixed_precision_by_hand() -> None:
     """The same step: inputs, logits with their gradient, and the update's weights and variables
     stay 4 bytes wide.

@@ -29,7 +29,8 @@ def workloads() -> Iterator[dict[str, BuiltModel]]:
 
 
 MEANS = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
-PRODUCTS = (layers.Conv2D, layers.DepthwiseConv2D, layers.Dense, layers.MaxPooling2D, *MEANS)
+CONVOLUTIONS = (layers.Conv2D, layers.DepthwiseConv2D, layers.SeparableConv2D)
+PRODUCTS = (*CONVOLUTIONS, layers.Dense, layers.MaxPooling2D, *MEANS)
 #: Layers whose outputs are their inputs, or a part or repetition of these.
 VIEWS = (layers.ZeroPadding2D, layers.Concatenate, layers.Dropout, layers.Reshape, layers.Flatten)
 VIEWS += (layers.UpSampling2D, layers.Cropping2D)
@@ -68,9 +69,21 @@ class Graph:
         Normalization and addition happen during that read, and channels of zeros are never stored.
         """
         operation, inputs, _ = self.calls[id(tensor)]
+        if self.is_stored_sum(tensor):
+            return [tensor]
         if isinstance(operation, (layers.BatchNormalization, layers.Add, Pad, *VIEWS)):
             return [maker for each in inputs for maker in self.makers(each)]
         return [tensor]
+
+    def is_stored_sum(self, tensor: Any) -> bool:
+        """Return whether a normalized tensor and a shortcut are added, and not only rectified."""
+        operation, inputs, _ = self.calls[id(tensor)]
+        if not isinstance(operation, layers.Add):
+            return False
+        is_normalized = any(
+            isinstance(self.calls[id(each)][0], layers.BatchNormalization) for each in inputs
+        )
+        return is_normalized and not all(map(rectifies, self.readers[id(tensor)]))
 
 
 def rectifies(operation: Any) -> bool:
@@ -103,8 +116,17 @@ def test_parameters_and_activations_are_those_of_keras_layers(
                 isinstance(each, MEANS) for each in graph.readers.get(id(output), [None])
             )
             kept += 0 if averaged else elements([output])
+            if isinstance(operation, layers.SeparableConv2D):
+                # The depthwise convolution writes a tensor that the pointwise one reads.
+                between = math.prod(output.shape[1:3]) * inputs[0].shape[-1]
+                read += between
+                written += between
+                kept += between
         elif rectifies(operation) and not isinstance(graph.calls[id(inputs[0])][0], PRODUCTS):
             read += elements(graph.makers(inputs[0]))
+            written += elements([output])
+        elif graph.is_stored_sum(output):
+            read += sum(elements(graph.makers(each)) for each in inputs)
             written += elements([output])
         elif isinstance(operation, TrueDivide):  # a response normalization
             read += elements(graph.sources(inputs[0]))
@@ -139,7 +161,7 @@ def test_flops_are_those_of_tensorflows_counter(
             loss = forward()
         return tape.gradient(loss, workload.model.trainable_variables)
 
-    if name in ("resnet50", "densenet121", "resnet56"):
+    if name in ("resnet50", "resnet152", "densenet121", "resnet56", "inception_v3", "xception"):
         body = forward
     else:
         body = backward
