@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,15 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
 from analysis.prices import PRICE, price_option, read_prices, with_costs
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result
+from analysis.result import Answer, Paragraph, Result
 from analysis.store.frame import families
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.estimate import LEVEL, Estimate
-from paradnn.statistics.sessions import ALLOWANCE, arrange
+from paradnn.statistics.decision import Decision, Verdict, decide
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.effects import Effect, side_effects
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.priors import VariancePrior
 from paradnn.store.metrics import COST_TO_TARGET
 
 _SETTING_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
@@ -43,8 +46,14 @@ _TARGET_METRICS = (
     "epochs_below_target",
 )
 _SERIES = ["family", "platform", "choice"]
-#: Normal values that the simulation of `_interval_factor` draws.
+#: Normal values that the simulation of `_trimmed_error` draws.
 _SIMULATED_VALUES = 1_000_000
+#: Scatter of the times of trainings that differ in the seed alone.
+SEED_PRIOR = VariancePrior(
+    scale=0.2,
+    freedom=2,
+    source="planted trainings with two modes a factor of 2 apart (docs/validation/calibration.md)",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +104,14 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
         _describe(series, rows)
         for series, rows in scores.groupby(["family", "platform"], sort=False)
     ]
-    sentences.extend(_compare_platforms(scores, runs))
+    answers = _compare_platforms(scores, runs)
+    answer = max(answers, key=lambda one: one.points or 0, default=None)
+    sentences.extend(f"{one.sentence}." for one in answers if one is not answer)
     sentences.append(
         "A score is the mean over seeds without the fastest and the slowest (of fewer than three: "
         "of all); a run that did not reach its target is the slowest. Intervals are 95%, over "
-        "seeds."
+        f"seeds, whose times are expected to scatter by {SEED_PRIOR.scale:.0%} unless they show "
+        "otherwise."
     )
     if scores["is_upper_bound"].any():
         sentences.append(
@@ -107,7 +119,8 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
             "runs reached it in the first epoch. Raise learn.target to tell such settings apart."
         )
     return Result(
-        numbers=scores.drop(columns="_platform"),
+        numbers=scores.drop(columns=["_platform", "_logs"]),
+        answer=answer,
         sentences=sentences,
         picture=(lambda: _draw(scores)) if drawable else None,
         sources=tuple(runs["run_id"]),
@@ -117,7 +130,8 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
 def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting and platform.
 
-    The further column `_platform` is a tuple that identifies the platform.
+    The further columns are `_platform`, a tuple that identifies the platform, and `_logs`, the
+    logarithms of the seconds of the runs that reached the target.
     """
     settings = [
         name
@@ -231,20 +245,19 @@ def _format_score(row: pd.Series) -> str:
 def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     """Compute the mean without the smallest and the largest value, with its 95% interval.
 
-    The mean of fewer than three values is that of all. The interval reaches as many sample standard
-    deviations to either side as are needed to hold the mean of 95% of normal samples
-    (`_interval_factor`), but not below 0.
+    The mean of fewer than three values is that of all. The variance of a value is the posterior of
+    `SEED_PRIOR` after the sample variance. A sample of two modes may have missed one of them in the
+    trimmed mean alone. So the interval is the union of Student's intervals of the trimmed mean and
+    of the mean of logarithms (Tukey and McLaughlin, Sankhya A 25, 1963, for the former).
 
     Args:
-        values: Times or epochs. An infinite value is a run that did not reach its target. It counts
-            as the slowest that did in the standard deviation.
+        values: Times or epochs, at least one, all positive. An infinite value is a run that did not
+            reach its target. It counts as the slowest that did in the standard deviation.
         grain: Unit of which the values are whole multiples, such as 1 for epochs. The variance of
             rounding, grain^2 / 12 (Sheppard), is added.
 
     Returns:
-        The mean with its interval. The ends are NaN for one or three values, if the mean is
-        infinite, and if all values are equal without a grain: then they do not show how they
-        scatter.
+        The mean with its interval. The ends are NaN if the mean is infinite.
     """
     ordered = np.sort(np.asarray(values, dtype="float64"))
     count = len(ordered)
@@ -252,29 +265,48 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     # Cuts one value at each end.
     cut = 1.5 / count if count > 2 else 0.0
     mean = float(stats.trim_mean(ordered, cut))
-    if count in (1, 3) or not math.isfinite(mean):
+    if not math.isfinite(mean):
         return Estimate(mean, math.nan, math.nan)
     ordered[count - unfinished :] = ordered[count - unfinished - 1]
-    deviation = math.hypot(float(ordered.std(ddof=1)), grain / math.sqrt(12))
-    if deviation == 0:
-        return Estimate(mean, math.nan, math.nan)
-    half = _interval_factor(count, unfinished, cut) * deviation
-    return Estimate(mean, max(0.0, mean - half), mean + half)
+    logs = np.log(ordered)
+    rounding = (grain / mean) ** 2 / 12
+    relative = _seed_variance([ordered / mean], rounding)
+    half = mean * _trimmed_error(count, unfinished, cut) * relative.half_width
+    center = float(logs.mean())
+    log_half = _seed_variance([logs], rounding).half_width / math.sqrt(count)
+    return Estimate(
+        value=mean,
+        low=max(0.0, min(mean - half, math.exp(center - log_half))),
+        high=max(mean + half, math.exp(center + log_half)),
+    )
+
+
+def _seed_variance(samples: Sequence[np.ndarray], rounding: float = 0.0) -> Component:
+    """Return the posterior variance of the logarithm of a run's time.
+
+    Args:
+        samples: Logarithms of times, or times relative to their mean, per setting and platform.
+        rounding: Variance of rounding to whole epochs.
+    """
+    squares = sum(float(((sample - sample.mean()) ** 2).sum()) for sample in samples)
+    freedom = sum(len(sample) - 1 for sample in samples)
+    if freedom == 0:
+        return SEED_PRIOR.update()
+    return SEED_PRIOR.update(squares / freedom + rounding, freedom)
 
 
 @functools.cache
-def _interval_factor(count: int, unfinished: int, cut: float) -> float:
-    """Return the half width of the interval of a trimmed mean, in sample standard deviations.
+def _trimmed_error(count: int, unfinished: int, cut: float) -> float:
+    """Return the standard error of a trimmed mean, in standard deviations of a value.
 
-    It is the 95% quantile of |trimmed mean| / standard deviation over samples of `count` standard
-    normal values, whose `unfinished` largest are replaced by the next. It is simulated, since
-    Student's t (Tukey and McLaughlin, Sankhya A 25, 1963) holds in 91% for four values.
+    It is simulated over samples of `count` standard normal values, whose `unfinished` largest are
+    replaced by the next.
     """
     random = np.random.default_rng(0)
     samples = np.sort(random.normal(size=(_SIMULATED_VALUES // count, count)), axis=1)
     samples[:, count - unfinished :] = samples[:, [count - unfinished - 1]]
     means = stats.trim_mean(samples, cut, axis=1)
-    return float(np.quantile(np.abs(means) / samples.std(axis=1, ddof=1), LEVEL))
+    return float(np.sqrt(np.mean(means**2)))
 
 
 def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
@@ -339,6 +371,7 @@ def _score(group: pd.DataFrame) -> dict[str, Any]:
         "examples_per_second": rates.median(),
         "best_accuracy": float(group["best_accuracy"].median()),
         "below": int((reached["epochs_below_target"] > 0).sum()),
+        "_logs": np.log(reached["seconds_to_target"].to_numpy(dtype="float64")),
     }
     if "energy_to_target_joules" in group and group["energy_to_target_joules"].notna().any():
         joules = group["energy_to_target_joules"].fillna(math.inf).tolist()
@@ -358,11 +391,12 @@ def _from_zero(score: Estimate, high: float) -> Estimate:
     return Estimate(score.value, 0.0, high)
 
 
-def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence per pair of platforms, over the settings that both have."""
+def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[Answer]:
+    """Return the answer about each pair of platforms, over the settings that both have."""
     sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_platform")))
     columns = [name for name in PLATFORM if name in runs]
     platforms = runs[columns].map(str).apply(tuple, axis=1)
+    answers = []
     for (platform_a, a), (platform_b, b) in itertools.combinations(sides.items(), 2):
         both = a.merge(b, on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
         if both.empty:
@@ -370,75 +404,93 @@ def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> Iterator[str
         names = (str(both["platform_a"].iloc[0]), str(both["platform_b"].iloc[0]))
         exact = both[~(both["is_upper_bound_a"] | both["is_upper_bound_b"])]
         if exact.empty:
-            yield (
-                f"{names[0]} and {names[1]}: no verdict, the target was reached in the first "
-                "epoch, so times are upper bounds; raise learn.target."
+            answers.append(
+                Answer(
+                    sentence=(
+                        f"{names[0]} and {names[1]}: undecided, the target was reached in the "
+                        "first epoch, so times are upper bounds; raise learn.target"
+                    ),
+                    verdict="undecided",
+                    points=len(both),
+                )
             )
             continue
-        design = arrange(runs[platforms == platform_a], runs[platforms == platform_b]).design
-        yield _compare_scores(exact, names, design.comparable)
+        effects = side_effects(runs[platforms == platform_a], runs[platforms == platform_b])
+        answers.append(_compare_scores(exact, names, effects))
+    return answers
 
 
-def _compare_scores(both: pd.DataFrame, names: tuple[str, str], comparable: bool) -> str:
+def _compare_scores(
+    both: pd.DataFrame, names: tuple[str, str], effects: Sequence[Effect]
+) -> Answer:
     """Compare two platforms over the settings that both have.
+
+    Times of a setting are compared by their geometric means over seeds, whose interval holds for
+    times with two modes, too. If a run missed the target, the scores are compared.
 
     Args:
         both: A row per setting, with the scores of both (`_a`, `_b`).
         names: The names of the platforms.
-        comparable: Whether their sessions can be told from the platforms. Otherwise the sessions
-            may have moved either platform by ALLOWANCE.
+        effects: What the sessions of the platforms add to the variance of their log ratio.
     """
-    logs = pd.Series(np.log(both["seconds_b"] / both["seconds_a"]))
+    means = {side: both[f"_logs_{side}"].map(np.mean).astype("float64") for side in "ab"}
+    has_all = both["runs_a"].eq(both["reached_a"]) & both["runs_b"].eq(both["reached_b"])
+    of_scores = np.log(both["seconds_b"] / both["seconds_a"]).to_numpy()
+    logs = np.where(has_all, (means["b"] - means["a"]).to_numpy(), of_scores)
     epoch_ratio = math.exp(np.log(both["epochs_b"] / both["epochs_a"]).mean())
+    samples = [*both["_logs_a"], *both["_logs_b"]]
+    variance = _seed_variance(samples)
+    weight = sum(1 / len(sample) for sample in samples) / len(both) ** 2
+    seeds = Component(weight * variance.variance, variance.freedom)
+    found = decide(float(logs.mean()), [seeds, *(effect.component for effect in effects)])
     settings = counted(len(both), "setting")
-    half = _half_width(both, logs)
-    if not np.isfinite(half):
-        return (
-            f"{names[0]} and {names[1]}: no verdict, a setting has too few seeds for an interval; "
-            "measure four."
-        )
-    reach = half
-    allowance = ""
-    if not comparable:
-        reach += math.log(ALLOWANCE)
-        allowance = f", {ALLOWANCE - 1:.0%} of it for their sessions"
-    mean = float(logs.mean())
-    ratio, low, high = math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
-    if low <= 1 <= high:
-        return (
-            f"Which of {names[0]} and {names[1]} reaches the target first is not shown: the first "
-            f"is {low:.3g}x to {high:.3g}x as fast (95% interval{allowance}, geometric mean over "
-            f"{settings})."
-        )
-    faster, slower = names
-    if high < 1:
-        faster, slower = slower, faster
-        epoch_ratio = 1 / epoch_ratio
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    return (
-        f"{faster} reaches the target {ratio:.3g}x as fast as {slower} (95% interval {low:.3g} to "
-        f"{high:.3g}{allowance}), which takes {epoch_ratio:.3g}x its epochs (geometric means over "
-        f"{settings})."
+    interval = f"95% CI {found.low:.3g}x to {found.high:.3g}x"
+    basis = ["seeds", *(effect.name for effect in effects)]
+    sentence = _verdict_sentence(found, names, interval, epoch_ratio)
+    return Answer(
+        sentence=f"{sentence}, geometric mean over {settings}",
+        verdict=found.verdict.value,
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        ahead=int((logs > 0).sum()),
+        points=len(both),
+        basis=f"{', '.join(basis)}, with priors of their scatter",
     )
 
 
-def _half_width(both: pd.DataFrame, logs: pd.Series) -> float:
-    """Return the half width of the interval of the mean log ratio; NaN if unknown.
+def _verdict_sentence(
+    found: Decision, names: tuple[str, str], interval: str, epoch_ratio: float
+) -> str:
+    """State which of two platforms reaches the target first.
 
-    It combines what the seeds of each setting show. For several settings it is at least the width
-    that their differences show.
+    Args:
+        found: The decision on the first relative to the second.
+        names: The names of the platforms.
+        interval: The interval of the ratio, as text.
+        epoch_ratio: Epochs of the second over those of the first.
     """
-    variances = pd.Series(0.0, both.index)
-    for side in "ab":
-        widths = np.log(both[f"seconds_high_{side}"] / both[f"seconds_low_{side}"])
-        variances += widths**2 / 4
-    if not np.isfinite(variances).all():
-        return math.nan
-    half = math.sqrt(float(variances.sum())) / len(both)
-    if len(both) > 1:
-        quantile = stats.t.ppf((1 + LEVEL) / 2, len(both) - 1)
-        half = max(half, float(quantile * stats.sem(logs)))
-    return half
+    first, second = names
+    if found.verdict is Verdict.EQUAL:
+        return (
+            f"{first} and {second} reach the target equally fast, {found.ratio:.3g}x ({interval})"
+        )
+    if found.verdict is Verdict.UNDECIDED:
+        return (
+            f"{first} reaches the target {found.ratio:.3g}x as fast as {second} ({interval}): "
+            "undecided, train more seeds on each"
+        )
+    if found.verdict is Verdict.SLOWER:
+        first, second = second, first
+        epoch_ratio = 1 / epoch_ratio
+        found_ratio = 1 / found.ratio
+        interval = f"95% CI {1 / found.high:.3g}x to {1 / found.low:.3g}x"
+    else:
+        found_ratio = found.ratio
+    return (
+        f"{first} reaches the target {found_ratio:.3g}x as fast as {second} ({interval}), which "
+        f"takes {epoch_ratio:.3g}x its epochs"
+    )
 
 
 def _draw(scores: pd.DataFrame) -> drawing.Figure:
