@@ -143,12 +143,20 @@ class CommandComparison(PairedResult):
             )
         return lines
 
-    def follow(self, *, shows_progress: bool = False, skips_same_code: bool = False) -> bool:
+    def follow(
+        self,
+        *,
+        shows_progress: bool = False,
+        skips_same_code: bool = False,
+        is_timed: bool = True,
+    ) -> bool:
         """Run round after round until the rule is satisfied or the time is over.
 
         Args:
             shows_progress: whether a terminal shows the state after each round.
             skips_same_code: whether sides that load the same code are not measured.
+            is_timed: whether rounds are run at all; else only the warm-up and the check of the code
+                that each side loads.
 
         Returns:
             Whether the comparison was interrupted.
@@ -164,7 +172,7 @@ class CommandComparison(PairedResult):
                 self._warm_up()
                 if not self.problem:
                     self._check_code()
-                if not (skips_same_code and self.runs_same_code):
+                if is_timed and not (skips_same_code and self.runs_same_code):
                     seconds_left = 60 * self.protocol.minutes - (time.monotonic() - begun)
                     self._run_rounds(seconds_left, shows_progress=shows_progress)
         except KeyboardInterrupt:

@@ -10,6 +10,10 @@ equal commit far more seldom.
 Each side must run the code of its own commit. If it loads files of the other side, or an installed
 copy of the project, the gate stops with exit code 2.
 
+--count adds what other processes cannot disturb: instructions, simulated cache misses, or heap use.
+Instructions say whether the code does more work, time says whether users notice. --fail-on chooses
+which of them decides.
+
 Exit code: 0 passed; 1 regressed; 2 wrong use, or the base fails; 3 undecided; 130 interrupted.
 """
 
@@ -21,7 +25,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -30,6 +34,8 @@ from paradnn.cli.parser import Parser, share
 from paradnn.cli.program import program
 from paradnn.compare.arguments import COMMAND_MINUTES, add_options, parse, protocol_of
 from paradnn.compare.commands import CommandComparison
+from paradnn.compare.counters import QUANTITIES
+from paradnn.compare.counts import CountComparison, CountReport, count_sides
 from paradnn.compare.functions import comparison_of
 from paradnn.compare.processes import Command
 from paradnn.compare.report import (
@@ -83,6 +89,14 @@ class Limit(Rule):
         return self.judge(found) is not Gate.UNDECIDED
 
 
+class FailOn(StrEnum):
+    """What decides the outcome of a gate."""
+
+    TIME = "time"
+    COUNT = "count"
+    EITHER = "either"
+
+
 @dataclass(frozen=True)
 class _Verdict:
     """The outcome of a gate with its sentence."""
@@ -102,28 +116,91 @@ def main() -> int:
             "one command is needed after --",
             "write paradnn gate --base main -- COMMAND",
         )
+    _check_count_options(options)
     rule = Limit(most=options.most, misses=options.false_alarms, slower=options.slower)
     protocol = protocol_of(options, base_first=True)
-    command = options.words[0]
-    with checkouts((options.head, options.base), options.setup) as sides:
-        comparison = comparison_of(
-            [Command(checkout.label, command, checkout) for checkout in sides], rule, protocol
+    references = (options.base if options.null else options.head, options.base)
+    counts = CountReport()
+    with checkouts(references, options.setup) as sides:
+        commands = [Command(checkout.label, options.words[0], checkout) for checkout in sides]
+        comparison = comparison_of(commands, rule, protocol)
+        interrupted = comparison.follow(
+            shows_progress=bool(options.detail),
+            skips_same_code=not options.null,
+            is_timed=options.fail_on != FailOn.COUNT,
         )
-        interrupted = comparison.follow(shows_progress=bool(options.detail), skips_same_code=True)
-    verdict = _judge(comparison, rule)
+        has_nothing_to_count = comparison.runs_same_code and not options.null
+        if options.count and not (interrupted or comparison.problem or has_nothing_to_count):
+            counts = count_sides(commands, options.count, protocol, options.flame_graph)
+    verdict = _overall_verdict(options, comparison, rule, counts)
     document = comparison.document(interrupted=interrupted) | {
         "gate": verdict.outcome.name.lower(),
         "slower": rule.slower,
         "base": options.base,
+        "counts": counts.document(),
     }
-    closing = [*comparison.notes(), *closing_lines(comparison)]
+    closing = [*counts.sentences(comparison.estimate), *comparison.notes()]
+    if options.fail_on != FailOn.COUNT:
+        closing += closing_lines(comparison)
     _write_files(options, verdict, document, comparison, closing)
     print_results([comparison], [verdict.sentence], closing, options.detail)
     return 130 if interrupted else verdict.outcome.value
 
 
+def _check_count_options(options: argparse.Namespace) -> None:
+    """Reject options that need --count without it, and unknown quantities."""
+    for name in options.count:
+        if name not in QUANTITIES:
+            raise ConfigError(
+                "--count", name, "unknown quantity", f"choose from {', '.join(QUANTITIES)}"
+            )
+    if options.fail_on != FailOn.TIME and not options.count:
+        raise ConfigError(
+            "--fail-on", options.fail_on, "nothing is counted", "add --count instructions"
+        )
+    if options.flame_graph and "instructions" not in options.count:
+        raise ConfigError(
+            "--flame-graph",
+            str(options.flame_graph),
+            "shows instructions, which are not counted",
+            "add --count instructions",
+        )
+
+
+def _overall_verdict(
+    options: argparse.Namespace, comparison: CommandComparison, rule: Limit, counts: CountReport
+) -> _Verdict:
+    """The worst outcome among those that decide; the first of equally bad ones."""
+    verdicts = []
+    if options.fail_on != FailOn.COUNT or comparison.problem or not counts.comparisons:
+        verdicts.append(_judge(comparison, rule))
+    if options.fail_on != FailOn.TIME:
+        verdicts += [_judge_count(each, options.more) for each in counts.comparisons]
+    severity = (Gate.PASSED, Gate.UNDECIDED, Gate.REGRESSED)
+    return max(verdicts, key=lambda verdict: severity.index(verdict.outcome))
+
+
+def _judge_count(count: CountComparison, most: float) -> _Verdict:
+    """The outcome of one count: regressed if its whole interval is above the allowed increase."""
+    limit = f"{100 * most:.3g}%"
+    if count.problem:
+        return _Verdict(Gate.REGRESSED, f"FAILED: {count.problem}")
+    increase = count.increase
+    if increase.low > most:
+        return _Verdict(
+            Gate.REGRESSED, f"REGRESSED: more than {limit} more {count.quantity} ({count.basis()})"
+        )
+    if increase.high < most:
+        return _Verdict(Gate.PASSED, f"passed: not {limit} more {count.quantity} ({count.basis()})")
+    return _Verdict(
+        Gate.UNDECIDED,
+        f"undecided: whether it takes {limit} more {count.quantity} is within the scatter of the "
+        f"counts ({count.basis()})",
+    )
+
+
 def _judge(comparison: CommandComparison, rule: Limit) -> _Verdict:
-    """The outcome and its reason."""
+    """The outcome of the comparison of times, and its reason."""
     limit = f"{100 * rule.slower:.3g}%"
     if comparison.problem:
         # A head that fails where the base runs is broken. A base that fails later says nothing.
@@ -247,8 +324,10 @@ def _markdown(
             f"(95% interval {format_interval(found)}, {found.rounds} rounds)",
             "",
         ]
-    lines += [_markdown_row(headings), f"|{' --- |' * len(headings)}", *map(_markdown_row, rows)]
-    lines += ["", *(_markdown_text(line) for line in closing)]
+    if comparison.problem or any(comparison.visits):
+        lines += [_markdown_row(headings), f"|{' --- |' * len(headings)}"]
+        lines += [*map(_markdown_row, rows), ""]
+    lines += [f"- {_markdown_text(line)}" for line in closing]
     return "\n".join(lines)
 
 
@@ -294,6 +373,40 @@ def make_parser() -> Parser:
         default="5%",
         metavar="SHARE",
         help="how often at most a slowdown of exactly that size is decided (default: 5%%)",
+    )
+    parser.add_argument(
+        "--count",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="WHAT,WHAT",
+        help="also count instructions, cache-misses (simulated) or memory (heap) of both sides, by "
+        "perf or valgrind",
+    )
+    parser.add_argument(
+        "--fail-on",
+        type=FailOn,
+        choices=list(FailOn),
+        default=FailOn.TIME,
+        metavar="WHAT",
+        help="what decides: time, count (time is then not measured), or either (default: time)",
+    )
+    parser.add_argument(
+        "--more",
+        type=share("--more"),
+        default="1%",
+        metavar="SHARE",
+        help="the increase of a count that is a regression (default: 1%%)",
+    )
+    parser.add_argument(
+        "--flame-graph",
+        type=Path,
+        metavar="FILE",
+        help="write an SVG that shows which functions execute more instructions (needs valgrind)",
+    )
+    parser.add_argument(
+        "--null",
+        action="store_true",
+        help="compare the base with itself, to check that the gate passes equal code",
     )
     add_options(parser)
     parser.set_defaults(minutes=COMMAND_MINUTES, most=COMMAND_ROUNDS)

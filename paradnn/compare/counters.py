@@ -1,0 +1,211 @@
+"""Count what a command executes or allocates, which other processes do not disturb.
+
+Instructions come from the processor's counters (`perf stat`) if the kernel gives them, else from a
+simulation (`valgrind --tool=callgrind`). Simulated cache misses and heap use always come from
+valgrind. Children and threads count too. Hash seeds are fixed, and so is the layout of the address
+space.
+
+What is not counted: work of a GPU, waiting, and the kernel's own instructions. A program that runs
+for a fixed time, or that compiles code in background threads, has no repeatable count.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paradnn.compare.processes import Command, CommandProtocol, command_line, failure_reason
+from paradnn.core.errors import ConfigError
+from paradnn.core.scratch import Scratch
+from paradnn.platform.process_guard import ProcessGuard, kill_group
+
+#: What can be counted -> what one of it is called.
+QUANTITIES = {
+    "instructions": "instructions",
+    "cache-misses": "simulated last-level cache misses",
+    "memory": "bytes of heap at the peak",
+}
+#: Callgrind's events whose sum is the number of misses of the last-level cache.
+_CACHE_MISSES = ("ILmr", "DLmr", "DLmw")
+#: Variables that make two runs of the same program execute the same instructions. Python's own
+#: allocator would hide allocations from DHAT.
+_FIXED = {"PYTHONHASHSEED": "0"}
+_FIXED_FOR_MEMORY = {**_FIXED, "PYTHONMALLOC": "malloc"}
+_PEAK = re.compile(r"At t-gmax: ([\d,]+) bytes")
+_ALLOCATIONS = re.compile(r"Total: +[\d,]+ bytes in ([\d,]+) blocks")
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one run of a command counted.
+
+    Attributes:
+        value: The number of the quantity.
+        allocations: Number of heap allocations, if memory was counted.
+        failure: Why the run failed; None if it succeeded.
+    """
+
+    value: float = 0.0
+    allocations: int | None = None
+    failure: str | None = None
+
+
+class Counter:
+    """Counts one quantity of a command's runs.
+
+    Args:
+        quantity: A key of `QUANTITIES`.
+        program: perf, callgrind or dhat; None for the one that suits the quantity here.
+
+    Raises:
+        ConfigError: Nothing on this machine can count the quantity.
+    """
+
+    def __init__(self, quantity: str, program: str | None = None) -> None:
+        self.quantity = quantity
+        self.program = program or _find_program(quantity)
+
+    def count(
+        self,
+        command: Command,
+        protocol: CommandProtocol,
+        guard: ProcessGuard,
+        profile: Path | None = None,
+    ) -> Count:
+        """Run a command once and count.
+
+        Args:
+            command: The command.
+            protocol: Time limit and exit codes that are no failure.
+            guard: Starts the process.
+            profile: Folder that keeps callgrind's output; None to discard it.
+
+        Returns:
+            The count.
+        """
+        with Scratch() as scratch, tempfile.TemporaryFile() as errors:
+            folder = profile or scratch
+            words = [*self._prefix(folder), *command_line(command.text, command.folder)]
+            fixed = _FIXED_FOR_MEMORY if self.quantity == "memory" else _FIXED
+            with guard.running(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd=command.folder,
+                env={**os.environ, **fixed},
+            ) as process:
+                try:
+                    code = process.wait(protocol.timeout)
+                except subprocess.TimeoutExpired:
+                    kill_group(process.pid)
+                    failure = f"took longer than {protocol.timeout:g} s under {self.program}"
+                    return Count(failure=failure)
+            failure_text = failure_reason(code, protocol.exit_codes, errors)
+            if failure_text:
+                return Count(failure=f"{failure_text}, under {self.program}")
+            return self._read(folder)
+
+    def _prefix(self, folder: Path) -> list[str]:
+        """Return the words before the command."""
+        if self.program == "perf":
+            output = str(folder / "perf.csv")
+            fixed_layout = ["setarch", "-R"] if shutil.which("setarch") else []
+            return [*fixed_layout, *_perf_words(output)]
+        valgrind = ["valgrind", "--trace-children=yes", f"--log-file={folder}/log.%p"]
+        if self.program == "dhat":
+            return [*valgrind, "--tool=dhat", f"--dhat-out-file={folder}/dhat.%p"]
+        simulates_caches = "yes" if self.quantity == "cache-misses" else "no"
+        return [
+            *valgrind,
+            "--tool=callgrind",
+            f"--callgrind-out-file={folder}/callgrind.%p",
+            f"--cache-sim={simulates_caches}",
+        ]
+
+    def _read(self, folder: Path) -> Count:
+        """Read the files that the program wrote."""
+        if self.program == "perf":
+            value = _perf_value((folder / "perf.csv").read_text())
+            if value is None:
+                return Count(failure="perf counted no instructions")
+            return Count(value)
+        if self.program == "dhat":
+            logs = [path.read_text(errors="replace") for path in sorted(folder.glob("log.*"))]
+            peaks = _numbers(_PEAK, logs)
+            if not peaks:
+                return Count(failure="valgrind wrote no summary of the heap")
+            # Processes may reach their peaks at different times: the largest one counts.
+            return Count(float(max(peaks)), allocations=sum(_numbers(_ALLOCATIONS, logs)))
+        totals = [_totals(path) for path in sorted(folder.glob("callgrind.*"))]
+        if not totals:
+            return Count(failure="valgrind wrote no counts")
+        events = _CACHE_MISSES if self.quantity == "cache-misses" else ("Ir",)
+        return Count(float(sum(total.get(event, 0) for total in totals for event in events)))
+
+
+def _find_program(quantity: str) -> str:
+    """Return the program that counts a quantity: perf, callgrind or dhat."""
+    if quantity == "instructions" and _has_instruction_counter():
+        return "perf"
+    if shutil.which("valgrind"):
+        return "dhat" if quantity == "memory" else "callgrind"
+    if quantity == "instructions":
+        reason = "the kernel gives no instruction counter to perf, and valgrind is not installed"
+    else:
+        reason = "valgrind is not installed"
+    raise ConfigError(
+        "--count", quantity, reason, "install valgrind (apt-get install valgrind), or omit --count"
+    )
+
+
+@functools.cache
+def _has_instruction_counter() -> bool:
+    """Return whether `perf stat` counts retired instructions of user code here."""
+    if not shutil.which("perf"):
+        return False
+    with tempfile.NamedTemporaryFile("r") as file:
+        words = [*_perf_words(file.name), "true"]
+        done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        return done.returncode == 0 and _perf_value(file.read()) is not None
+
+
+def _perf_words(output: str) -> list[str]:
+    return ["perf", "stat", "--event=instructions:u", "--field-separator=,", f"--output={output}"]
+
+
+def _perf_value(text: str) -> float | None:
+    """Return the number of instructions in the output of `perf stat`; None if it has none.
+
+    A counter that shared the processor's registers for part of the time is an estimate, so it does
+    not count. The share of the time is the fifth field.
+    """
+    for line in text.splitlines():
+        fields = line.split(",")
+        if len(fields) > 4 and fields[2].startswith("instructions") and fields[0].isdigit():
+            return float(fields[0]) if float(fields[4]) > 99.9 else None
+    return None
+
+
+def _numbers(pattern: "re.Pattern[str]", texts: Sequence[str]) -> list[int]:
+    """Return the number that a pattern finds in each text that has one."""
+    found = [pattern.search(text) for text in texts]
+    return [int(match[1].replace(",", "")) for match in found if match]
+
+
+def _totals(path: Path) -> dict[str, int]:
+    """Return event -> total of a file of callgrind."""
+    events: list[str] = []
+    totals: list[int] = []
+    with path.open(errors="replace") as lines:
+        for line in lines:
+            if line.startswith("events:"):
+                events = line.split()[1:]
+            elif line.startswith("totals:"):
+                totals = [int(word) for word in line.split()[1:]]
+    return dict(zip(events, totals, strict=False))

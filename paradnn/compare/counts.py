@@ -1,0 +1,264 @@
+"""Compare two commands by what they execute or allocate (`paradnn.compare.counters`)."""
+
+import math
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paradnn.compare.counters import QUANTITIES, Count, Counter
+from paradnn.compare.flame_graph import FunctionChange, changed_functions, draw_flame_graph
+from paradnn.compare.processes import Command, CommandProtocol
+from paradnn.compare.profiles import profile_command
+from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted
+from paradnn.platform.process_guard import ProcessGuard
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.paired_rounds import SpeedEstimate
+from paradnn.statistics.welch import welch_difference
+from paradnn.store.files import whole_file
+
+#: Runs of each side.
+RUNS = 5
+#: Runs after which the comparison ends if all runs of each side counted the same.
+_RUNS_IF_EXACT = 3
+#: Relative difference that is never taken for one of the code. Paths of different length, the size
+#: of the environment and the dates of files change the number of instructions by less.
+RESOLUTION = 0.001
+
+
+@dataclass
+class CountComparison:
+    """Counts of both sides; the first is the head, the second the base.
+
+    Attributes:
+        quantity: What was counted.
+        program: What counted it: perf, callgrind or dhat.
+        labels: Names of the sides.
+        counts: Successful counts of each side.
+        problem: Why a side has no count.
+        failed_side: The side (0 or 1) that failed.
+    """
+
+    quantity: str
+    program: str
+    labels: tuple[str, str]
+    counts: tuple[list[Count], list[Count]] = field(default_factory=lambda: ([], []))
+    problem: str | None = None
+    failed_side: int | None = None
+
+    def values(self, side: int) -> list[float]:
+        """Return what the runs of a side counted."""
+        return [count.value for count in self.counts[side]]
+
+    @property
+    def increase(self) -> Estimate:
+        """The relative increase of the head's mean count over the base's; 0.01 is 1% more.
+
+        The 95% interval is Welch's, on logarithms, and at least `RESOLUTION` wide to either side.
+        """
+        logs = [[math.log(value) for value in self.values(side)] for side in (0, 1)]
+        found = welch_difference(*logs)
+        half = max(found.high - found.value, math.log1p(RESOLUTION))
+        ends = (found.value, found.value - half, found.value + half)
+        return Estimate(*map(math.expm1, ends))
+
+    @property
+    def differs(self) -> bool:
+        """Whether the counts of the sides differ."""
+        increase = self.increase
+        return increase.low > 0 or increase.high < 0
+
+    def basis(self) -> str:
+        """Return what the comparison rests on: the increase, its interval, runs and program."""
+        increase = self.increase
+        percents = [f"{100 * value:+.3g}%" for value in increase]
+        return (
+            f"{percents[0]}, 95% CI {percents[1]} to {percents[2]}, "
+            f"{counted(len(self.counts[0]), 'run')} each by {self.program}"
+        )
+
+    def sentence(self) -> str:
+        """Return the result as a sentence."""
+        first, second = self.labels
+        if self.problem:
+            return f"{self.quantity}: not counted: {self.problem}"
+        increase = self.increase
+        base = statistics.fmean(self.values(1))
+        basis = f"{counted(len(self.counts[0]), 'run')} each, by {self.program}"
+        amount = f"{base:,.0f} {QUANTITIES[self.quantity]} at {second}"
+        if not self.differs:
+            resolution = max(abs(increase.low), abs(increase.high))
+            return (
+                f"{self.quantity}: {first} and {second} are equal within "
+                f"{100 * resolution:.2g}% ({amount}; {basis})"
+            )
+        direction = "more" if increase.value > 0 else "less"
+        ends = sorted(abs(end) for end in (increase.low, increase.high))
+        return (
+            f"{self.quantity}: {first} takes {_percent(abs(increase.value))} {direction} than "
+            f"{second} "
+            f"(95% CI {_percent(ends[0])} to {_percent(ends[1])}; {amount}; {basis})"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of --json."""
+        result: dict[str, Any] = {
+            "program": self.program,
+            "head": self.values(0),
+            "base": self.values(1),
+            "problem": self.problem,
+        }
+        if not self.problem:
+            value, low, high = self.increase
+            result |= {"increase": value, "low": low, "high": high}
+        if self.quantity == "memory":
+            result["allocations"] = {
+                name: [count.allocations for count in self.counts[side]]
+                for side, name in enumerate(("head", "base"))
+            }
+        return result
+
+
+@dataclass
+class CountReport:
+    """What was counted of both sides.
+
+    Attributes:
+        comparisons: One for each quantity.
+        functions: Functions whose own work changed most.
+        unit: The unit of their work, such as "lines of Python".
+    """
+
+    comparisons: list[CountComparison] = field(default_factory=list)
+    functions: list[FunctionChange] = field(default_factory=list)
+    unit: str = ""
+
+    def sentences(self, speed: SpeedEstimate | None) -> list[str]:
+        """Return the counts as sentences, next to what the times say.
+
+        Args:
+            speed: The head's speed over the base's; None if it was not measured.
+        """
+        lines = [each.sentence() for each in self.comparisons]
+        instructions = next(
+            (each for each in self.comparisons if each.quantity == "instructions"), None
+        )
+        if speed and instructions and not instructions.problem:
+            is_time_equal = speed.low <= 1 <= speed.high
+            if instructions.differs and is_time_equal:
+                lines.append("The number of instructions changed; no difference in time is shown.")
+            elif not instructions.differs and not is_time_equal:
+                lines.append(
+                    "The time differs although the instructions do not: look at caches, waiting, "
+                    "and work that is not counted (GPU, kernel)."
+                )
+        if self.functions:
+            changes = ", ".join(
+                f"{function.name} {function.change:+,d}" for function in self.functions
+            )
+            lines.append(f"Functions that changed most, in {self.unit}: {changes}.")
+        return lines
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of --json: quantity -> counts and increase."""
+        result = {each.quantity: each.document() for each in self.comparisons}
+        if self.functions and "instructions" in result:
+            functions = [function._asdict() for function in self.functions]
+            result["instructions"] |= {"unit_of_functions": self.unit, "functions": functions}
+        return result
+
+
+def count_sides(
+    sides: Sequence[Command],
+    quantities: Sequence[str],
+    protocol: CommandProtocol,
+    flame_graph: Path | None = None,
+) -> CountReport:
+    """Count runs of both sides, and find the functions that changed.
+
+    Args:
+        sides: The head and the base.
+        quantities: Keys of `paradnn.compare.counters.QUANTITIES`.
+        protocol: Time limit and exit codes.
+        flame_graph: File for a flame graph of the head against the base; None for none.
+
+    Raises:
+        ConfigError: Nothing can count a quantity here, or the base fails.
+    """
+    report = CountReport([compare_counts(sides, name, protocol) for name in quantities])
+    instructions = [each for each in report.comparisons if each.quantity == "instructions"]
+    is_changed = any(not each.problem and each.differs for each in instructions)
+    if not flame_graph and not is_changed:
+        return report
+    if any(each.problem for each in instructions) or not shutil.which("valgrind"):
+        if flame_graph:
+            reason = "valgrind is not installed, or the head failed"
+            raise ConfigError(
+                "--flame-graph", str(flame_graph), reason, "omit it, or fix that first"
+            )
+        return report
+    with ProcessGuard() as guard:
+        profiles = [profile_command(side, protocol, guard) for side in sides]
+    head, base = profiles
+    if head is None or base is None or head.unit != base.unit:
+        return report
+    report.unit = head.unit
+    report.functions = changed_functions(head, base)
+    if flame_graph:
+        drawing = draw_flame_graph(head, base, [side.label for side in sides])
+        with whole_file(flame_graph, "--flame-graph") as path:
+            path.write_text(drawing, encoding="utf-8")
+    return report
+
+
+def compare_counts(
+    sides: Sequence[Command], quantity: str, protocol: CommandProtocol
+) -> CountComparison:
+    """Count runs of both sides in turn.
+
+    Args:
+        sides: The head and the base.
+        quantity: A key of `paradnn.compare.counters.QUANTITIES`.
+        protocol: Time limit and exit codes.
+
+    Raises:
+        ConfigError: Nothing can count the quantity here, or the base fails.
+    """
+    counter = Counter(quantity)
+    comparison = CountComparison(quantity, counter.program, (sides[0].label, sides[1].label))
+    with ProcessGuard() as guard:
+        for run in range(RUNS):
+            # The base first: if it fails, there is nothing to compare with.
+            for side in (1, 0):
+                count = counter.count(sides[side], protocol, guard)
+                if count.failure is None and count.value <= 0:
+                    count = Count(failure=f"counted no {quantity}")
+                if count.failure:
+                    _report_failure(comparison, sides, side, count.failure)
+                    return comparison
+                comparison.counts[side].append(count)
+            is_exact = all(len(set(comparison.values(side))) == 1 for side in (0, 1))
+            if is_exact and run + 1 >= _RUNS_IF_EXACT:
+                break
+    return comparison
+
+
+def _report_failure(
+    comparison: CountComparison, sides: Sequence[Command], side: int, failure: str
+) -> None:
+    if side == 1:
+        raise ConfigError(
+            "command",
+            sides[1].text,
+            f"fails at the base {sides[1].label}: {failure}",
+            "give a command that succeeds there, or omit --count",
+        )
+    comparison.failed_side = side
+    comparison.problem = f"{sides[side].label} failed: {failure}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

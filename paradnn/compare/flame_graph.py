@@ -1,0 +1,149 @@
+"""A differential flame graph: where one side spends its work, and what is new against the other.
+
+The width of a frame is the first side's share of the work. Its color is the change against the
+second side (B. Gregg, "Differential Flame Graphs", 2014): red for more, blue for less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import NamedTuple
+
+from paradnn.compare.profiles import Profile
+
+_WIDTH = 1200
+_ROW = 17
+_MARGIN = 10
+_HEADER = 46
+#: Share of all instructions below which a frame is not drawn.
+_LEAST_SHARE = 0.0015
+#: Width of a character in pixels at the size of the labels.
+_CHARACTER = 6.6
+#: Change in share of all instructions at which a frame has the full color.
+_FULL_COLOR = 0.01
+
+
+class FunctionChange(NamedTuple):
+    """A function whose own instructions changed.
+
+    Attributes:
+        name: The function.
+        base: Its own instructions at the base.
+        head: Its own instructions at the head.
+    """
+
+    name: str
+    base: int
+    head: int
+
+    @property
+    def change(self) -> int:
+        """Additional instructions of the head; negative if it has fewer."""
+        return self.head - self.base
+
+
+def changed_functions(head: Profile, base: Profile, most: int = 5) -> list[FunctionChange]:
+    """Return the functions whose own work changed most, the largest change first."""
+    names = {*head.own, *base.own}
+    changes = [FunctionChange(name, base.own.get(name, 0), head.own.get(name, 0)) for name in names]
+    changes = [change for change in changes if change.change]
+    return sorted(changes, key=lambda change: (-abs(change.change), change.name))[:most]
+
+
+@dataclass
+class _Frame:
+    """A function in a stack, with all work done in it and in what it called."""
+
+    name: str
+    weight: float = 0.0
+    children: dict[str, _Frame] = field(default_factory=dict)
+
+
+def _tree(profile: Profile) -> _Frame:
+    """Return the stacks of a profile below a root frame."""
+    root = _Frame("all")
+    for stack, weight in profile.stacks.items():
+        frame = root
+        frame.weight += weight
+        for name in stack:
+            frame = frame.children.setdefault(name, _Frame(name))
+            frame.weight += weight
+    return root
+
+
+def draw_flame_graph(head: Profile, base: Profile, labels: Sequence[str]) -> str:
+    """Return a self-contained SVG.
+
+    Args:
+        head: Profile of the first side.
+        base: Profile of the second side, in the same unit.
+        labels: Names of both sides.
+    """
+    first = _tree(head)
+    second = _tree(base)
+    boxes = list(
+        _boxes(
+            first, second, x=float(_MARGIN), row=0, width=_WIDTH - 2 * _MARGIN, total=first.weight
+        )
+    )
+    depth = max(row for row, _ in boxes)
+    height = _HEADER + (depth + 1) * _ROW + _MARGIN
+    change = 100 * (head.total / max(base.total, 1) - 1)
+    title = f"{labels[0]} against {labels[1]}: {change:+.2f}% {head.unit}"
+    legend = f"Width: share of {head.unit}. Red: more than {labels[1]}, blue: fewer."
+    if head.is_reconstructed:
+        legend += " Stacks are reconstructed from a call graph."
+    drawn = "\n".join(box for _, box in boxes)
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" \
+viewBox="0 0 {_WIDTH} {height}" font-family="monospace" font-size="11">
+<rect width="100%" height="100%" fill="#ffffff"/>
+<g font-family="sans-serif">
+<text x="{_MARGIN}" y="18" font-size="14">{escape(title)}</text>
+<text x="{_MARGIN}" y="36" fill="#555555">{escape(legend)}</text>
+</g>
+{drawn}
+</svg>
+"""
+
+
+def _boxes(
+    frame: _Frame, base: _Frame | None, x: float, row: int, width: float, total: float
+) -> Iterator[tuple[int, str]]:
+    """Yield row and SVG of a frame and of those above it in the stack."""
+    base_weight = base.weight if base else 0.0
+    change = frame.weight - base_weight
+    label = frame.name
+    characters = int((width - 4) / _CHARACTER)
+    if len(label) > characters:
+        label = label[: max(characters - 1, 0)] + "…" if characters > 3 else ""
+    tip = (
+        f"{frame.name}: {frame.weight:,.0f} "
+        f"({100 * frame.weight / total:.2f}%), {change:+,.0f} against the base"
+    )
+    y = _HEADER + row * _ROW
+    yield (
+        row,
+        f'<g><title>{escape(tip)}</title><rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" '
+        f'height="{_ROW - 1}" fill="{_color(change / total)}" stroke="#ffffff" '
+        f'stroke-width="0.4"/><text x="{x + 2:.1f}" y="{y + 12}">{escape(label)}</text></g>',
+    )
+    for child in sorted(frame.children.values(), key=lambda each: -each.weight):
+        if child.weight < _LEAST_SHARE * total:
+            continue
+        child_width = width * child.weight / frame.weight
+        counterpart = base.children.get(child.name) if base else None
+        yield from _boxes(child, counterpart, x, row + 1, child_width, total)
+        x += child_width
+
+
+def _color(change: float) -> str:
+    """Return a color from blue (fewer) over grey (equal) to red (more)."""
+    strength = min(abs(change) / _FULL_COLOR, 1.0)
+    faded = round(225 - 130 * strength)
+    if change > 0:
+        return f"rgb(240,{faded},{faded})"
+    if change < 0:
+        return f"rgb({faded},{faded},245)"
+    return "rgb(225,225,225)"

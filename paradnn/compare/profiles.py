@@ -1,0 +1,209 @@
+"""Where a command spends its work: instructions or lines of Python, by call stack."""
+
+import json
+import os
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paradnn.compare.counters import Counter
+from paradnn.compare.processes import Command, CommandProtocol, command_line
+from paradnn.core.scratch import Scratch
+from paradnn.platform.process_guard import ProcessGuard, kill_group
+
+#: Folder whose sitecustomize.py counts the lines of a Python program.
+_INJECTED = Path(__file__).with_name("injected")
+#: Share of all instructions below which a reconstructed stack is not followed further.
+_LEAST_SHARE = 0.001
+_MOST_DEPTH = 60
+
+#: Names of functions, the outermost first.
+Stack = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The work of one run.
+
+    Attributes:
+        unit: What is counted, such as "instructions".
+        own: Function -> work that it does itself, without that of the functions that it calls.
+        stacks: Call stack -> work of its innermost function there.
+        is_reconstructed: Whether the stacks are an estimate from a call graph.
+    """
+
+    unit: str
+    own: Mapping[str, int]
+    stacks: Mapping[Stack, float]
+    is_reconstructed: bool = False
+
+    @property
+    def total(self) -> int:
+        """All work of the run."""
+        return sum(self.own.values())
+
+
+@dataclass
+class CallGraph:
+    """Instructions by function, from callgrind's output of all processes of a run.
+
+    Attributes:
+        own: Function -> instructions without those of the functions that it calls.
+        calls: Caller -> callee -> instructions of the callee and all that it calls, on behalf of
+            this caller.
+    """
+
+    own: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    calls: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add_file(self, lines: Iterator[str]) -> None:
+        """Add a file of callgrind (Valgrind's documentation, "Callgrind Format Specification")."""
+        names: dict[str, str] = {}
+        objects: dict[str, str] = {}
+        own_object = ""
+        callee_object = ""
+        caller = ""
+        callee = ""
+        for line in lines:
+            if line.startswith("ob="):
+                own_object = _full_name(line[3:], objects)
+            elif line.startswith("fn="):
+                caller = _function_name(line[3:], names, own_object)
+                callee_object = own_object
+            elif line.startswith("cob="):
+                callee_object = _full_name(line[4:], objects)
+            elif line.startswith("cfn="):
+                callee = _function_name(line[4:], names, callee_object)
+            elif line.startswith("calls="):
+                # The next line holds the inclusive cost of these calls.
+                cost = int(next(lines).split()[1])
+                self.calls[caller][callee] = self.calls[caller].get(callee, 0) + cost
+                callee_object = own_object
+            elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
+                fields = line.split()
+                if len(fields) > 1:
+                    self.own[caller] += int(fields[1])
+
+    def stacks(self) -> dict[Stack, float]:
+        """Reconstruct the call stacks.
+
+        Callgrind counts calls between pairs of functions, not whole stacks. So a function is taken
+        to spend its instructions in the same proportions whoever called it, and a recursive call is
+        counted where its function was entered first.
+        """
+        called = {callee for caller in self.calls for callee in self.calls[caller]}
+        # A function without callers is where a process or a thread began.
+        starts = {
+            name: self.own[name] + sum(self.calls.get(name, {}).values())
+            for name in list(self.own)
+            if name not in called
+        }
+        total = sum(self.own.values())
+        scale = total / max(sum(starts.values()), 1)
+        stacks: dict[Stack, float] = defaultdict(float)
+        for name, weight in starts.items():
+            self._add_stacks(stacks, (name,), weight * scale, total)
+        return stacks
+
+    def _add_stacks(
+        self, stacks: dict[Stack, float], stack: Stack, weight: float, total: int
+    ) -> None:
+        """Distribute instructions among a function and those that it calls."""
+        name = stack[-1]
+        calls = {
+            callee: cost for callee, cost in self.calls.get(name, {}).items() if callee not in stack
+        }
+        inclusive = self.own.get(name, 0) + sum(calls.values())
+        is_small = weight < _LEAST_SHARE * total
+        if is_small or len(stack) > _MOST_DEPTH or not calls or not inclusive:
+            stacks[stack] += weight
+            return
+        stacks[stack] += weight * self.own.get(name, 0) / inclusive
+        for callee, cost in calls.items():
+            self._add_stacks(stacks, (*stack, callee), weight * cost / inclusive, total)
+
+
+def _full_name(text: str, names: dict[str, str]) -> str:
+    """Return the name that `(12) name`, or `(12)` after its first use, stands for."""
+    number, _, name = text.strip().partition(" ")
+    if name:
+        names[number] = name
+    return names.get(number, number)
+
+
+def _function_name(text: str, names: dict[str, str], file: str) -> str:
+    """Return the name of a function. An address gets the name of its library or program."""
+    name = _full_name(text, names)
+    if name.startswith("0x"):
+        return f"{name} in {Path(file).name}"
+    return name
+
+
+def profile_command(
+    command: Command, protocol: CommandProtocol, guard: ProcessGuard
+) -> Profile | None:
+    """Profile one run of a command.
+
+    Of a Python program this is the number of executed lines, whose stacks are exact. Of another
+    program it is the number of instructions, whose stacks are reconstructed.
+
+    Args:
+        command: The command.
+        protocol: Time limit and exit codes that are no failure.
+        guard: Starts the process.
+
+    Returns:
+        The profile; None if the command failed under the profiler.
+    """
+    return _python_profile(command, protocol, guard) or _native_profile(command, protocol, guard)
+
+
+def _python_profile(
+    command: Command, protocol: CommandProtocol, guard: ProcessGuard
+) -> Profile | None:
+    """Return the executed lines of a Python program; None for another program."""
+    with Scratch() as folder:
+        paths = [str(_INJECTED), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PARADNN_LINE_COUNTS": str(folder),
+        }
+        with guard.running(
+            command_line(command.text, command.folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=command.folder,
+            env=environment,
+        ) as process:
+            try:
+                process.wait(protocol.timeout)
+            except subprocess.TimeoutExpired:
+                kill_group(process.pid)
+                return None
+        own: dict[str, int] = defaultdict(int)
+        stacks: dict[Stack, float] = defaultdict(float)
+        for path in sorted(folder.glob("lines.*.json")):
+            for names, lines in json.loads(path.read_text(encoding="utf-8")):
+                own[names[-1]] += lines
+                stacks[tuple(names)] += lines
+    return Profile("lines of Python", own, stacks) if own else None
+
+
+def _native_profile(
+    command: Command, protocol: CommandProtocol, guard: ProcessGuard
+) -> Profile | None:
+    """Return the instructions of a program by callgrind; None if it failed."""
+    counter = Counter("instructions", program="callgrind")
+    graph = CallGraph()
+    with Scratch() as folder:
+        if counter.count(command, protocol, guard, profile=folder).failure:
+            return None
+        for path in sorted(folder.glob("callgrind.*")):
+            with path.open(errors="replace") as lines:
+                graph.add_file(iter(lines))
+    return Profile("instructions", graph.own, graph.stacks(), is_reconstructed=True)

@@ -1,0 +1,219 @@
+"""`paradnn gate --count`: instructions, cache misses and heap use of planted commits."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from scipy import stats
+
+from paradnn.compare import gate
+from paradnn.compare.counters import Counter, _perf_value
+from paradnn.compare.flame_graph import draw_flame_graph
+from paradnn.compare.processes import Command, CommandProtocol
+from paradnn.compare.profiles import CallGraph, Profile, profile_command
+from paradnn.core.errors import ConfigError
+from paradnn.platform.process_guard import ProcessGuard
+from paradnn.statistics.welch import welch_difference
+from tests.compare.conftest import Call, commit
+
+needs_valgrind = pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
+COUNT = ["--count", "instructions", "--fail-on", "count"]
+PROGRAM = ["--", "sh", "program.sh"]
+
+PYTHON_PROGRAM = """
+class Work:
+    def square(self, count):
+        total = 0
+        for number in range(count):
+            total += number * number
+        return total
+
+def main():
+    for _ in range(3):
+        Work().square(50)
+
+main()
+"""
+
+
+def plant(repository: Path, base: str, head: str) -> None:
+    """Commit a program as main and leave another one in the working tree."""
+    (repository / "program.sh").write_text(base)
+    commit("base")
+    (repository / "program.sh").write_text(head)
+
+
+@needs_valgrind
+@pytest.mark.parametrize(
+    ("head", "code", "word"),
+    [
+        pytest.param("seq 1 30600 >&2\n", 1, "REGRESSED: more than 1% more", id="2% more"),
+        pytest.param("seq 1 30000 >&2 # same\n", 0, "equal within", id="equal"),
+        pytest.param("seq 1 29000 >&2\n", 0, "less than main", id="fewer"),
+    ],
+)
+def test_the_gate_decides_by_instructions(
+    repository: Path, call: Call, head: str, code: int, word: str
+) -> None:
+    plant(repository, "seq 1 30000 >&2\n", head)
+    outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+    assert outcome.code == code
+    assert word in outcome.output
+
+
+@needs_valgrind
+def test_a_difference_in_instructions_alone_does_not_fail_by_default(
+    repository: Path, call: Call
+) -> None:
+    plant(repository, "seq 1 3000; echo speed: 5\n", "seq 1 3600; echo speed: 5\n")
+    metric = ["--metric", "speed: ([0-9.]+)"]
+    outcome = call(gate.main, ["--base", "main", *metric, "--count", "instructions", *PROGRAM])
+    assert outcome.code == 0
+    assert "The number of instructions changed; no difference in time is shown." in outcome.output
+
+
+@needs_valgrind
+def test_null_compares_the_base_with_itself(repository: Path, call: Call) -> None:
+    plant(repository, "seq 1 3000\n", "seq 1 9000\n")
+    outcome = call(gate.main, ["--base", "main", "--null", *COUNT, *PROGRAM])
+    assert outcome.code == 0
+    assert "main and main are equal within" in outcome.output
+
+
+@needs_valgrind
+def test_memory_counts_the_peak_of_the_heap_and_allocations(repository: Path, call: Call) -> None:
+    # dd allocates one buffer of a block.
+    copy = "dd if=/dev/zero of=/dev/null count=1 bs={size} status=none\n"
+    plant(repository, copy.format(size=3_000_000), copy.format(size=5_000_000))
+    words = ["--count", "memory", "--fail-on", "count", "--json", "g.json"]
+    outcome = call(gate.main, ["--base", "main", *words, *PROGRAM])
+    assert outcome.code == 1
+    memory = json.loads((repository / "g.json").read_text())["counts"]["memory"]
+    assert memory["head"][0] - memory["base"][0] == pytest.approx(2_000_000, abs=5_000)
+    assert memory["allocations"]["head"] == pytest.approx(memory["allocations"]["base"], abs=20)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        pytest.param(["--fail-on", "count"], "--fail-on=count: nothing is counted", id="no count"),
+        pytest.param(["--count", "joules"], "--count=joules: unknown quantity", id="unknown"),
+        pytest.param(["--flame-graph", "f.svg"], "--flame-graph=f.svg: shows", id="no profile"),
+    ],
+)
+def test_options_that_contradict_each_other_are_rejected(
+    repository: Path, call: Call, words: list[str], problem: str
+) -> None:
+    outcome = call(gate.main, ["--base", "main", *words, *PROGRAM])
+    assert outcome.code == 2
+    assert problem in outcome.errors
+
+
+def test_a_machine_that_cannot_count_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="valgrind is not installed; install valgrind"):
+        Counter("memory")
+
+
+@needs_valgrind
+def test_a_head_that_fails_is_a_regression(repository: Path, call: Call) -> None:
+    plant(repository, "seq 1 30\n", 'test -z "$LD_PRELOAD" && seq 1 30\n')
+    outcome = call(gate.main, ["--base", "main", *COUNT, *PROGRAM])
+    assert outcome.code == 1
+    assert "FAILED: the working tree failed: exit code 1, under callgrind" in outcome.output
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        pytest.param("\n1234,,instructions:u,5678,100.00,,\n", 1234.0, id="counted"),
+        pytest.param("<not supported>,,instructions:u,0,100.00,,", None, id="not supported"),
+        pytest.param("1234,,instructions:u,5678,61.00,,", None, id="extrapolated"),
+    ],
+)
+def test_output_of_perf_is_read(text: str, value: float | None) -> None:
+    assert _perf_value(text) == value
+
+
+@needs_valgrind
+def test_own_instructions_equal_those_of_callgrind_annotate(tmp_path: Path) -> None:
+    output = tmp_path / "callgrind.1"
+    words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", "seq", "1", "500"]
+    subprocess.run(words, check=True, capture_output=True)
+    graph = CallGraph()
+    with output.open() as lines:
+        graph.add_file(iter(lines))
+    annotated = subprocess.run(
+        ["callgrind_annotate", "--threshold=100", "--auto=no", str(output)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    expected: dict[str, int] = defaultdict(int)
+    for count, name in re.findall(r"^\s*([\d,]+) .*?:(\S+)(?: \[.*\])?$", annotated, re.MULTILINE):
+        expected[name] += int(count.replace(",", ""))
+    own: dict[str, int] = defaultdict(int)
+    for name, count in graph.own.items():
+        own[name.partition(" in ")[0]] += count
+    named = {name for name in expected if expected[name] > 100 and name in own}
+    assert len(named) > 30
+    assert {name: own[name] for name in named} == {name: expected[name] for name in named}
+    assert sum(graph.stacks().values()) == pytest.approx(sum(graph.own.values()))
+
+
+def test_lines_of_python_equal_those_of_the_trace_module(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PYTHON_PROGRAM)
+    command = Command("head", f"{sys.executable} {program}")
+    with ProcessGuard() as guard:
+        profile = profile_command(command, CommandProtocol(), guard)
+    assert profile is not None
+    subprocess.run(
+        [sys.executable, "-m", "trace", "--count", f"--coverdir={tmp_path}", str(program)],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    covered = re.findall(r"^ *(\d+): (.*)", (tmp_path / "program.cover").read_text(), re.MULTILINE)
+    lines_of_square = ("total = 0", "for number", "total +=", "return total")
+    expected = sum(
+        int(count) for count, line in covered if line.strip().startswith(lines_of_square)
+    )
+    (name,) = [name for name in profile.own if name.endswith("program.py:Work.square")]
+    assert profile.own[name] == expected
+    (stack,) = [stack for stack in profile.stacks if stack[-1] == name]
+    assert [frame.partition(":")[2] for frame in stack] == ["<module>", "main", "Work.square"]
+
+
+def test_a_flame_graph_shows_shares_and_changes() -> None:
+    base = Profile("lines", {"a": 60, "b": 40}, {("a",): 60, ("a", "b"): 40})
+    head = Profile("lines", {"a": 60, "b": 140}, {("a",): 60, ("a", "b"): 140})
+    root = ElementTree.fromstring(draw_flame_graph(head, base, ("new <1>", "old")))
+    boxes = {}
+    for group in root.iter("{http://www.w3.org/2000/svg}g"):
+        title = group.findtext("{http://www.w3.org/2000/svg}title")
+        if title:
+            rectangle = group.find("{http://www.w3.org/2000/svg}rect")
+            assert rectangle is not None
+            boxes[title.partition(":")[0]] = rectangle
+    widths = {name: float(box.get("width", "nan")) for name, box in boxes.items()}
+    assert widths["b"] / widths["a"] == pytest.approx(140 / 200, abs=0.001)
+    assert boxes["b"].get("fill") == "rgb(240,95,95)"
+    assert "new <1> against old: +100.00% lines" in "".join(root.itertext())
+
+
+def test_welchs_interval_equals_scipys() -> None:
+    first = [math.log(value) for value in (101.0, 103.0, 99.0, 104.0)]
+    second = [math.log(value) for value in (90.0, 90.5, 91.0)]
+    found = welch_difference(first, second)
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
