@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import NamedTuple
 
-from paradnn.compare.profiles import Profile
+from paradnn.compare.profiles import WorkProfile
 
 _WIDTH = 1200
 _ROW = 17
@@ -44,7 +44,7 @@ class FunctionChange(NamedTuple):
         return self.head - self.base
 
 
-def changed_functions(head: Profile, base: Profile, most: int = 5) -> list[FunctionChange]:
+def changed_functions(head: WorkProfile, base: WorkProfile, most: int = 5) -> list[FunctionChange]:
     """Return the functions whose own work changed most, the largest change first."""
     names = {*head.own, *base.own}
     changes = [FunctionChange(name, base.own.get(name, 0), head.own.get(name, 0)) for name in names]
@@ -61,7 +61,7 @@ class _Frame:
     children: dict[str, _Frame] = field(default_factory=dict)
 
 
-def _tree(profile: Profile) -> _Frame:
+def _tree(profile: WorkProfile) -> _Frame:
     """Return the stacks of a profile below a root frame."""
     root = _Frame("all")
     for stack, weight in profile.stacks.items():
@@ -73,7 +73,7 @@ def _tree(profile: Profile) -> _Frame:
     return root
 
 
-def draw_flame_graph(head: Profile, base: Profile, labels: Sequence[str]) -> str:
+def draw_flame_graph(head: WorkProfile, base: WorkProfile, labels: Sequence[str]) -> str:
     """Return a self-contained SVG.
 
     Args:

@@ -24,7 +24,7 @@ Stack = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Profile:
+class WorkProfile:
     """The work of one run.
 
     Attributes:
@@ -143,7 +143,7 @@ def _function_name(text: str, names: dict[str, str], file: str) -> str:
 
 def profile_command(
     command: Command, protocol: CommandProtocol, guard: ProcessGuard
-) -> Profile | None:
+) -> WorkProfile | None:
     """Profile one run of a command.
 
     Of a Python program this is the number of executed lines, whose stacks are exact. Of another
@@ -162,7 +162,7 @@ def profile_command(
 
 def _python_profile(
     command: Command, protocol: CommandProtocol, guard: ProcessGuard
-) -> Profile | None:
+) -> WorkProfile | None:
     """Return the executed lines of a Python program; None for another program."""
     with Scratch() as folder:
         paths = [str(_INJECTED), os.environ.get("PYTHONPATH", "")]
@@ -191,12 +191,12 @@ def _python_profile(
             for names, lines in json.loads(path.read_text(encoding="utf-8")):
                 own[names[-1]] += lines
                 stacks[tuple(names)] += lines
-    return Profile("lines of Python", own, stacks) if own else None
+    return WorkProfile("lines of Python", own, stacks) if own else None
 
 
 def _native_profile(
     command: Command, protocol: CommandProtocol, guard: ProcessGuard
-) -> Profile | None:
+) -> WorkProfile | None:
     """Return the instructions of a program by callgrind; None if it failed."""
     counter = Counter("instructions", program="callgrind")
     graph = CallGraph()
@@ -206,4 +206,4 @@ def _native_profile(
         for path in sorted(folder.glob("callgrind.*")):
             with path.open(errors="replace") as lines:
                 graph.add_file(iter(lines))
-    return Profile("instructions", graph.own, graph.stacks(), is_reconstructed=True)
+    return WorkProfile("instructions", graph.own, graph.stacks(), is_reconstructed=True)

@@ -17,7 +17,7 @@ from paradnn.compare import gate
 from paradnn.compare.counters import Counter, _perf_value
 from paradnn.compare.flame_graph import draw_flame_graph
 from paradnn.compare.processes import Command, CommandProtocol
-from paradnn.compare.profiles import CallGraph, Profile, profile_command
+from paradnn.compare.profiles import CallGraph, WorkProfile, profile_command
 from paradnn.core.errors import ConfigError
 from paradnn.platform.process_guard import ProcessGuard
 from paradnn.statistics.welch import welch_difference
@@ -195,8 +195,8 @@ def test_lines_of_python_equal_those_of_the_trace_module(tmp_path: Path) -> None
 
 
 def test_a_flame_graph_shows_shares_and_changes() -> None:
-    base = Profile("lines", {"a": 60, "b": 40}, {("a",): 60, ("a", "b"): 40})
-    head = Profile("lines", {"a": 60, "b": 140}, {("a",): 60, ("a", "b"): 140})
+    base = WorkProfile("lines", {"a": 60, "b": 40}, {("a",): 60, ("a", "b"): 40})
+    head = WorkProfile("lines", {"a": 60, "b": 140}, {("a",): 60, ("a", "b"): 140})
     root = ElementTree.fromstring(draw_flame_graph(head, base, ("new <1>", "old")))
     boxes = {}
     for group in root.iter("{http://www.w3.org/2000/svg}g"):

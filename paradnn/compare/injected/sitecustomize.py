@@ -100,8 +100,8 @@ def _import_hidden() -> None:
         sys.modules["sitecustomize"] = this
 
 
-_import_hidden()
 if "PARADNN_LINE_COUNTS" in os.environ:
+    _import_hidden()
     atexit.register(_write, os.environ["PARADNN_LINE_COUNTS"])
     threading.settrace(_trace_call)
     sys.settrace(_trace_call)
