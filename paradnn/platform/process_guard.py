@@ -10,8 +10,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, Self
+
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ProcessGuard:
@@ -37,9 +40,10 @@ class ProcessGuard:
         self._helper.wait()
 
     def start(self, words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """Start a command in a new process group, which `end_group` or the guard kills."""
-        process = subprocess.Popen(words, start_new_session=True, **options)
-        self._send(f"+{process.pid}")
+        """Start a command in a new process group, which `kill_group` or the guard kills."""
+        with _deferred_signals():
+            process = subprocess.Popen(words, start_new_session=True, **options)
+            self._send(f"+{process.pid}")
         return process
 
     def release(self, process: "subprocess.Popen[bytes]") -> None:
@@ -88,6 +92,31 @@ class ProcessGuard:
             os.write(self._helper.stdin.fileno(), f"{line}\n".encode())
 
 
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Deliver signals that would end this process at the end of the block.
+
+    Without this, an exception of a signal handler could leave a command that nobody knows. The
+    signals are not blocked, because the command would inherit that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signal handlers run in the main thread alone
+        return
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda received_number, _: received.append(received_number))
+        for number in _ENDING_SIGNALS
+        if signal.getsignal(number) not in (signal.SIG_IGN, None)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
+
+
 def kill_group(group: int) -> None:
     """Kill every process of a group, if there is one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -96,7 +125,7 @@ def kill_group(group: int) -> None:
 
 def _main() -> None:
     """Read numbers of groups until the driver is gone, then kill those that are left."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
     for line in sys.stdin:

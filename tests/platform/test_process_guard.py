@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from paradnn.platform.process_guard import ProcessGuard
-from tests.processes import wait_for
+from tests.processes import PATIENCE, wait_for
 
 DRIVER = """
 import sys, time
@@ -22,6 +22,24 @@ with ProcessGuard() as guard:
     time.sleep(1000)
 """
 
+#: A driver that receives SIGTERM as soon as the command exists, and writes the command's number.
+INTERRUPTED_DRIVER = """
+import pathlib, signal, subprocess, sys, time
+from paradnn.platform.process_guard import ProcessGuard
+
+class InterruptedPopen(subprocess.Popen):
+    def __init__(self, words, **options):
+        super().__init__(words, **options)
+        if words[0] == "sleep":
+            pathlib.Path(sys.argv[1]).write_text(str(self.pid))
+            signal.raise_signal(signal.SIGTERM)
+
+subprocess.Popen = InterruptedPopen
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+with ProcessGuard() as guard, guard.running(["sleep", "1000"]):
+    time.sleep(1000)
+"""
+
 
 def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
@@ -31,6 +49,18 @@ def test_commands_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
         helpers = psutil.Process(driver.pid).children()
         driver.send_signal(signal.SIGKILL)
     assert wait_for(lambda: not any(map(_is_alive, [*started, *helpers])))
+
+
+def test_a_signal_while_a_command_starts_ends_the_command(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_DRIVER, str(pid)], timeout=PATIENCE, check=False
+    )
+
+    assert done.returncode == 130
+    number = int(pid.read_text())
+    assert wait_for(lambda: not psutil.pid_exists(number))
 
 
 def _is_alive(process: psutil.Process) -> bool:
