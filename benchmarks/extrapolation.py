@@ -238,7 +238,7 @@ def operations(
 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
-    """Print how well steps of labelled models are predicted, from a limited number of operations
+    """Print how well steps of labeled models are predicted, from a limited number of operations
     per kind.
     """
     timed = timed_operations(folder, gpu)

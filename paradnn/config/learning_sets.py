@@ -1,4 +1,4 @@
-"""Sets of labelled pictures: the inputs of task=learn and task=judge.
+"""Sets of labeled pictures: the inputs of task=learn and task=judge.
 
 The driver writes a set as an .npz file, since the interpreter under test needs no more than NumPy.
 The file holds `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (examples,
@@ -33,7 +33,7 @@ class SetSizes(NamedTuple):
 
 
 class Pictures(Input, ABC):
-    """A set of labelled, square pictures.
+    """A set of labeled, square pictures.
 
     Attributes:
         pixels: Height and width.

@@ -1,6 +1,6 @@
 """Kernels: a step that is a single operation, as in DeepBench.
 
-See github.com/baidu-research/DeepBench. A kernel trains nothing. It is an operation of the
+See github.com/baidu-research/DeepBench. A kernel is not trained. It is an operation of the
 framework, without Keras' layers around it. Operands are drawn in float32, placed on the device, and
 converted there to the types and layouts of the operation. Every step takes them as arguments and
 returns its whole result, so that no compiler can compute either once for all steps.

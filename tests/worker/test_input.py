@@ -91,7 +91,7 @@ def color_class(pictures: np.ndarray) -> np.ndarray:
 
 
 def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
-    """Write two TFRecord files of pictures, labelled by color; the damaged ones are cut off."""
+    """Write two TFRecord files of pictures, labeled by color; the damaged ones are cut off."""
     path.mkdir()
     for file in range(2):
         with tf.io.TFRecordWriter(str(path / f"train-{file}")) as writer:

@@ -87,7 +87,7 @@ def onnx_workload(path: Path, input_shape: tuple[int, ...]) -> BuiltModel:
 
 
 def graph_inputs(model: Any) -> list[Any]:
-    """The inputs of the graph that no initializer gives a value."""
+    """The inputs of the graph that have no initializer."""
     graph = model.graph
     weights = {entry.name for entry in graph.initializer}
     weights |= {entry.values.name for entry in graph.sparse_initializer}

@@ -70,7 +70,7 @@ def _class_folder(path: Path, root: Path) -> str:
 
 
 class ImagePipeline:
-    """Labelled pictures in batches.
+    """Labeled pictures in batches.
 
     Args:
         data: The options of the input.
