@@ -18,7 +18,7 @@ from tests.gpu.commands import Session
 from tests.gpu.environment import make_environment
 
 
-def test_a_board_tells_what_its_driver_knows_and_its_power_while_something_runs(
+def test_a_board_reports_its_properties_and_its_power_under_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

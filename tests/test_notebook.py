@@ -96,7 +96,7 @@ def execute(store: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return shown
 
 
-def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_finds_the_planted_effect(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(store)
     shown = execute(store, monkeypatch)
     assert shown["frame"].startswith("24 runs")
@@ -119,7 +119,7 @@ def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.Monk
     assert "25% (25% to 25%) is the stack's own overhead" in shown["phases"]
 
 
-def test_a_store_without_runs_says_what_to_do(
+def test_a_store_without_runs_names_the_remedy(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = execute(store, monkeypatch)

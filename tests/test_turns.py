@@ -25,7 +25,7 @@ TURNING = {name: ["tests.turning"] for name in ("one", "other")}
 SHORT = ["--block", "0.01", "--settle", "0"]
 
 
-def test_programs_take_turns_model_after_model_and_what_goes_wrong_in_one_is_said() -> None:
+def test_programs_alternate_per_model_and_failures_are_reported() -> None:
     with Stage(TURNING, os.environ, ROOT) as stage:
         for model in ("first", "second"):
             programs = stage.open(model)
@@ -70,7 +70,7 @@ def test_bare_loops_run_in_processes_that_end_with_them() -> None:
         assert wait_for(lambda: in_group(group) == {group})
 
 
-def test_ratios_are_of_what_is_done_in_a_second_and_intervals_of_starts_and_rounds() -> None:
+def test_ratios_compare_rates_with_intervals_over_starts_and_rounds() -> None:
     """Use the median round of each start and the geometric mean over starts.
 
     The interval is Student's, compared with SciPy.
@@ -105,7 +105,7 @@ def test_ratios_are_of_what_is_done_in_a_second_and_intervals_of_starts_and_roun
     assert (few.low, few.high, few.sound) == (0.0, math.inf, False)
 
 
-def test_a_message_is_what_ours_records() -> None:
+def test_a_message_matches_the_recorded_one() -> None:
     """One message is half a round trip, a 64th of a window, or an all-reduce."""
     cases = {
         "grpc": 500,
@@ -125,7 +125,7 @@ def test_plain_models_have_the_weights_of_ours_in_their_order(name: str) -> None
     assert shapes(MODELS[name][0]()[0]) == shapes(build(point_request(point(name))["model"]).model)
 
 
-def test_programs_that_compute_something_else_are_told_apart() -> None:
+def test_programs_with_different_results_are_detected() -> None:
     def ready(rate: float, shape: tuple[int, ...] = (2, 3)) -> Ready:
         return Ready((shape,), tuple(6.0 * math.exp(-rate * step) for step in range(COMPARED)))
 

@@ -188,7 +188,7 @@ def test_which_sweep_is_meant(store: Store) -> None:
     assert (done.returncode, "did you mean 20260102-1" in done.stderr) == (2, True)
 
 
-def test_a_sweep_whose_driver_is_gone_says_so(store: Store) -> None:
+def test_a_sweep_without_its_driver_is_reported(store: Store) -> None:
     half(store)
     process = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"],

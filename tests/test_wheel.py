@@ -154,7 +154,7 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
 
 @pytest.mark.pages
 @pytest.mark.framework
-def test_ones_own_model_is_swept_as_its_page_says(installed: Path, tmp_path: Path) -> None:
+def test_a_user_model_is_swept_as_documented(installed: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs/how-to/own-models.md").read_text()
     [source] = re.findall(r"```python\n(.*?)```", page, re.S)
     (tmp_path / "my_models.py").write_text(source)

@@ -156,7 +156,7 @@ def test_a_published_step_lies_in_the_interval_of_its_prediction() -> None:
     assert any("Emma926/paradnn" in source for source in estimate.sources)
 
 
-def test_a_step_that_was_not_published_has_no_published_time() -> None:
+def test_an_unpublished_step_has_no_published_time() -> None:
     row = fc_row(precision="bfloat16")
 
     assert published_seconds({**row, "model.nodes": 513}, "TPU v2") is None
@@ -219,7 +219,7 @@ def test_a_timed_product_is_predicted_closely() -> None:
 
 
 @pytest.mark.parametrize(("engine", "precision"), [("vLLM", "fp8_block"), ("TensorRT-LLM", "fp8")])
-def test_the_call_that_was_timed_with_a_product_is_subtracted(engine: str, precision: str) -> None:
+def test_the_call_timed_with_a_product_is_subtracted(engine: str, precision: str) -> None:
     tiny = [make_operation("gemm", product(8, 256, 256, 2))]
     group = load().find_group("H200", "gemm", precision, engine)
 

@@ -472,7 +472,7 @@ def test_encodings_of_windows_are_read(tmp_path: Path, harness: str, encoding: s
         ),
     ],
 )
-def test_every_run_that_was_appended_is_a_session(tmp_path: Path, text: str) -> None:
+def test_every_appended_run_is_a_session(tmp_path: Path, text: str) -> None:
     sessions = read_results(write_file(tmp_path, "file", text))
 
     assert [session.file for session in sessions] == [

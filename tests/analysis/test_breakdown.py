@@ -44,7 +44,7 @@ def test_sentences_state_points_models_and_the_rest_of_the_step() -> None:
     assert "Leading types: MatMul 28% (middle half 19% to 36%), everything else 72%." in text
 
 
-def test_the_legend_says_which_interval_the_bars_are() -> None:
+def test_the_legend_names_the_interval_of_the_bars() -> None:
     by_point = BreakdownOptions(unit="point")
     by_model = BreakdownOptions(unit="crossed")
     assert legend_labels(profiled(SHARES), by_point) == ["fc: 8 points of 2 models, 95% interval"]

@@ -177,7 +177,7 @@ def test_what_is_damaged_is_not_logged(
         load(blank)
 
 
-def test_what_cannot_be_written_to_its_end_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "figure.png"
     path.write_text("old")
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_written_to_its_end_leaves_what_was_there(tmp_path: Path)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("figure.png", "new")]
 
 
-def test_links_and_devices_that_are_written_to_stay_what_they_are(tmp_path: Path) -> None:
+def test_links_and_devices_stay_links_and_devices_when_written(tmp_path: Path) -> None:
     path = tmp_path / "real.csv"
     link = tmp_path / "link.csv"
     link.symlink_to(path)
@@ -232,7 +232,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_stays_inside_its_folder_or_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_outside_its_folder_is_rejected(tmp_path: Path, name: str) -> None:
     bundle = crafted(
         tmp_path / "b.zip", {f"artifacts/r1/{name}": b"x"} if name else {"artifacts/r1/": b""}
     )
@@ -342,7 +342,7 @@ def test_a_bundle_that_unpacks_to_much_more_is_not_unpacked(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("swap", ["link", "other"])
-def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
+def test_artifacts_outside_the_store_need_the_permission_of_the_user(
     store: str,
     tmp_path: Path,
     swap: str,
@@ -369,9 +369,7 @@ def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
     assert main(command) == 0
 
 
-def test_an_import_that_was_killed_is_ended_and_done_again(
-    bundle: Path, tmp_path: Path, blank: str
-) -> None:
+def test_a_killed_import_is_ended_and_repeated(bundle: Path, tmp_path: Path, blank: str) -> None:
     assert main(["import", str(bundle), "--store", blank]) == 0
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         [[run_id, owner]] = database.execute(

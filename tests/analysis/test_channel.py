@@ -26,7 +26,7 @@ def planted(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
 
 
 @depth(80, 300)
-def test_intervals_cover_what_was_planted_and_no_break_is_made_up(draws: int) -> None:
+def test_intervals_cover_the_planted_values_without_false_breaks(draws: int) -> None:
     """Null case: one line with 5% noise.
 
     Spurious breaks should occur in one of a hundred fits.

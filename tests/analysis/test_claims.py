@@ -236,9 +236,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("check", "frame", "expected"), CASES)
-def test_a_check_is_answered_by_what_was_planted(
-    check: str, frame: pd.DataFrame, expected: str
-) -> None:
+def test_a_check_finds_the_planted_effect(check: str, frame: pd.DataFrame, expected: str) -> None:
     assert answer(f"{{{check}}}", frame, pool=True)[0] == expected
 
 
@@ -263,7 +261,7 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
 @pytest.mark.parametrize(
     ("speeds", "expected"), [((1, 1.5, 3), YES), ((1, 0.7, 3), NO), ((1, 1.5, 1.5), UNSURE)]
 )
-def test_every_version_is_held_against_the_one_before(
+def test_every_version_is_compared_with_the_one_before(
     speeds: tuple[float, ...], expected: str
 ) -> None:
     parts = []
@@ -399,12 +397,12 @@ def test_a_finding_names_the_missing_data(check: str, missing: str) -> None:
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
 
 
-def test_sides_without_a_point_in_common_are_said() -> None:
+def test_sides_without_a_common_point_are_reported() -> None:
     missing = answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", without_common_points())[1]
     assert missing == "no point was measured on both sides, of 64 and 64 runs"
 
 
-def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
+def test_a_claim_is_supported_by_checks_with_data_and_refuted_by_one() -> None:
     start = "{kind: threshold, metric: examples_per_second, at_least: "
     good, bad, unsure, absent = (
         start + end for end in ("50}", "500}", "100}", "50, where: {family: rnn}}")

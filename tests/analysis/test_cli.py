@@ -16,9 +16,7 @@ from tests.analysis.conftest import copy_of
 from tests.conftest import ROOT
 
 
-def test_runs_counts_what_the_store_holds_and_says_so(
-    store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_counts_the_runs_of_the_store(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "--store", store, "--unfinished", "--csv", "-"]) == 0
     table = pd.read_csv(StringIO(capsys.readouterr().out)).set_index(["family", "device"])
     assert list(table) == ["runs", "ok", "oom_device", "unfinished", "first", "last"]

@@ -32,7 +32,7 @@ def planted(
     return side(np.reshape(ratio, (-1, 1)) * base * scatter[0]), side(base * scatter[1], "B")
 
 
-def test_false_discoveries_are_held_as_by_hand_and_false_terms_as_statsmodels_has_it() -> None:
+def test_adjusted_p_values_equal_hand_computation_and_statsmodels() -> None:
     p = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
     # Sorted: 0.005 0.010 0.020 0.039 0.600. Multiply by 5/1 5/2 5/3 5/4 5/5, then take the running
     # minimum from the right (Benjamini and Hochberg 1995).
@@ -113,7 +113,7 @@ def test_the_command_gives_one_sentence_a_family() -> None:
     assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
 
 
-def test_the_command_says_what_else_differs_and_what_failed() -> None:
+def test_the_command_reports_other_differences_and_failures() -> None:
     a, b = planted(1.5, 8, 1, seed=13)
     b.loc[0, "outcome"] = "oom_device"
     text = ask(

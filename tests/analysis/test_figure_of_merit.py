@@ -126,7 +126,7 @@ def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:
 
 @depth(20, 60)
 @pytest.mark.parametrize(("processes", "replicates"), [(3, 1), (1, 2)])
-def test_equal_platforms_are_seldom_told_apart(processes: int, replicates: int, draws: int) -> None:
+def test_equal_platforms_rarely_differ(processes: int, replicates: int, draws: int) -> None:
     """Few processes or replicates estimate their own scatter poorly.
 
     A nominal error rate of 5% may still not reach 12%.
@@ -211,7 +211,7 @@ def test_no_common_point_is_reported() -> None:
     )
 
 
-def test_platforms_that_were_measured_apart_are_told() -> None:
+def test_platforms_measured_at_different_times_are_reported() -> None:
     frame = in_turn(0, 3, 1)
     assert "No interval" not in figure_of_merit(frame).text()
     later = frame.assign(sweep_id=frame["device"].map({"A": "one", "B": "two"}))

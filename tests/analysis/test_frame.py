@@ -96,7 +96,7 @@ def test_a_param_wins_over_a_tag_run_by_run() -> None:
     assert list(build_frame(records)["replicate"]) == [3, 1]
 
 
-def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
+def test_runs_from_before_a_key_have_its_default() -> None:
     """Two measured runs, one of them older than `devices`, a published run, and a parent run."""
     sources = ["measured", "measured", "published", "measured"]
     params = {"devices": ["2", None, None, None]}
@@ -115,7 +115,7 @@ def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> Non
     assert require_homogeneous(frame) is frame
 
 
-def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
+def test_heterogeneous_runs_are_rejected_with_the_reason(store: str) -> None:
     frame = load(store)
     with pytest.raises(SchemaError) as caught:
         require_homogeneous(frame)

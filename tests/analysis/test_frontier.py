@@ -152,7 +152,7 @@ def test_which_to_choose_for_a_limit() -> None:
     assert "Not surely worse: B." in unsure.text()
 
 
-def test_a_session_of_its_own_may_be_what_sets_a_choice_apart() -> None:
+def test_a_separate_session_may_explain_a_difference_of_choices() -> None:
     """Exact runs differ by 6% or by 20%.
 
     A difference of 6% is decisive in one sweep in random order, but not between sessions. A

@@ -51,7 +51,7 @@ def grid(seed: int = 0) -> pd.DataFrame:
     return points(rows)
 
 
-def test_cells_are_the_medians_and_quartiles_of_plain_pandas_and_count_what_failed() -> None:
+def test_cells_equal_medians_and_quartiles_of_pandas_and_count_failures() -> None:
     frame = grid()
     found = make_heat_maps(frame, "batch_size", "nodes")
     ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])[
@@ -89,7 +89,7 @@ def test_a_cell_of_one_point_has_its_interval_and_a_cell_of_several_has_none() -
     assert table.loc["2", ["low", "high"]].isna().all()
 
 
-def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> None:
+def test_outcomes_keep_their_names_and_unmeasured_points_are_omitted() -> None:
     endings = ["ok", "oom_predicted", "oom_host", "timeout", "nan"]
     frame = points(
         [

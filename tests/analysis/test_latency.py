@@ -32,7 +32,7 @@ def queue(
     return {**ROW, "run_id": f"{batch}-{rate}", **asked, **bound, **rates, **times, **more}
 
 
-def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
+def test_the_knee_of_a_queue_is_at_half_of_its_capacity() -> None:
     rates = np.arange(100.0, 1000, 100)
     (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in rates]))
     # Power is rate x (1000 - rate): 0.24 at 400 and 600, 0.25 at 500. An interval of 1% separates
@@ -68,7 +68,7 @@ def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None
     assert_rejected("latency", frame, message)
 
 
-def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
+def test_policies_have_separate_curves() -> None:
     rows = [
         queue(rate, most, batch=batch)
         for batch, most in ((1, 1000.0), (8, 4000.0))

@@ -23,7 +23,7 @@ def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
     return runs(points, outcome=np.where(failed, "oom_device", "ok"), **columns)
 
 
-def test_the_others_say_what_follows_from_monotony_and_nothing_else() -> None:
+def test_conclusions_follow_from_monotonicity_alone() -> None:
     points = np.random.default_rng(0).integers(0, 6, (60, 3))
     failed = points @ [1, 2, 1] > 10
     side, edge = sides(points, failed)
@@ -45,7 +45,7 @@ def test_the_others_say_what_follows_from_monotony_and_nothing_else() -> None:
     assert sides([[1, 1]], [True])[0].tolist() == ["open"]
 
 
-def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_out() -> None:
+def test_contradicting_points_are_named_and_irrelevant_ones_omitted() -> None:
     frame = planted()
     worst = frame[["model.nodes", "model.layers", "batch_size"]].eq([4096, 32, 4096]).all(axis=1)
     frame.loc[worst, "outcome"] = "ok"

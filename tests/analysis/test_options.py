@@ -61,7 +61,7 @@ def _required(argument: Argument) -> bool:
     return argument.default is dataclasses.MISSING
 
 
-def test_a_selection_is_given_again_beside_the_options() -> None:
+def test_a_selection_is_repeated_with_the_options() -> None:
     selection = filled(Selection)
     assert isinstance(selection, Selection)
     (boxplot,) = (command for command in COMMANDS if command.name == "boxplot")

@@ -70,7 +70,7 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     assert (stack.low, stack.high) == pytest.approx((1 - measuring.high, 1 - measuring.low))
 
 
-def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
+def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> None:
     frame = points().assign(device="D", environment_id="e")
     result = overhead(frame)
     assert "is the stack's own overhead (schedule + start + record), " in result.text()

@@ -98,7 +98,7 @@ def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     assert moderate_variances(few, few).variance is few
 
 
-def test_how_often_runs_take_the_rarer_of_two_levels_is_found_whatever_points_scatter_by() -> None:
+def test_the_frequency_of_the_rarer_level_is_found_for_any_scatter() -> None:
     random = np.random.default_rng(0)
     normal = random.normal(0, random.lognormal(0, 1, (500, 1)), (500, 4))
     levels = random.normal(0, 0.01, (500, 3)) + (random.random((500, 3)) < 0.2)
@@ -112,7 +112,7 @@ def test_how_often_runs_take_the_rarer_of_two_levels_is_found_whatever_points_sc
 
 
 @pytest.mark.parametrize("noise", [[1.0] * 27, [10.0, 3, 1] * 9, [10.0, 10, 10] + [1.0] * 24])
-def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(
+def test_points_with_unequal_scatter_differ_no_more_than_by_chance(
     noise: list[float],
 ) -> None:
     """At most about 5% of 400 draws call any of 27 equal points different.
@@ -250,7 +250,7 @@ JOINED: dict[str, tuple[pd.DataFrame, pd.DataFrame, list[float], dict[str, Any]]
 
 
 @pytest.mark.parametrize(("a", "b", "ratios", "told"), JOINED.values(), ids=JOINED)
-def test_points_are_paired_by_what_both_sides_have(
+def test_points_are_paired_by_common_columns(
     a: pd.DataFrame, b: pd.DataFrame, ratios: list[float], told: dict[str, Any]
 ) -> None:
     for pairs, names, power in ((pair(a, b), "ab", 1), (pair(b, a), "ba", -1)):
@@ -285,7 +285,7 @@ def test_values_of_both_sides_are_paired_with_their_own(
     }
 
 
-def test_runs_that_are_no_replicates_are_refused() -> None:
+def test_runs_that_are_not_replicates_are_rejected() -> None:
     swept = side([[3.0, 4.0]], **{"optimizer.learning_rate": [0.1, 0.2]})
     published = side([[2.0]], "B", **{"optimizer.learning_rate": None})
     with pytest.raises(
@@ -294,7 +294,7 @@ def test_runs_that_are_no_replicates_are_refused() -> None:
         pair(swept, published)
 
 
-def test_columns_to_join_on_can_be_given_and_what_shares_no_value_is_told() -> None:
+def test_join_columns_can_be_given_and_disjoint_ones_are_reported() -> None:
     a = side([[3.0]], precision="float16")
     b = side([[2.0]], "B")
     assert pair(a, b, on=["batch_size", "model.layers"])["speedup"].tolist() == [1.5]

@@ -44,7 +44,7 @@ def models() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
+def test_the_command_reports_and_draws_the_ranges(tmp_path: Path) -> None:
     result = parameters(models())
     assert result.text().splitlines() == [
         "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
@@ -60,7 +60,7 @@ def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
     assert unknown.text().endswith("29 runs do not report parameters.")
 
 
-def test_how_quiet_the_machine_was_says_nothing_of_sizes() -> None:
+def test_the_noise_of_the_machine_does_not_affect_sizes() -> None:
     runs = models().assign(outcome="ok", contended="false", steady="false: drifts")
     runs.loc[:9, "contended"] = "true: 1.0 of 2 cores"
     assert "shared the machine" not in parameters(runs).text()

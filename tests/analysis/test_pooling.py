@@ -104,7 +104,7 @@ def test_every_command_that_analyses_is_here() -> None:
 
 
 @pytest.mark.parametrize("words", POOLING)
-def test_unlike_runs_are_pooled_only_where_that_is_asked_for_and_said(words: str) -> None:
+def test_heterogeneous_runs_are_pooled_only_on_request(words: str) -> None:
     result = answer(f"{words} --pool")
     assert "environment_id = " in result.pooled
     assert "Test tpunew2.9" in result.pooled
@@ -118,7 +118,7 @@ def test_unlike_runs_are_pooled_only_where_that_is_asked_for_and_said(words: str
         answer(words)
 
 
-def test_log_keeps_what_was_pooled(tmp_path: Path, store: str) -> None:
+def test_the_log_names_the_pooled_groups(tmp_path: Path, store: str) -> None:
     uri = copy_of(store, tmp_path)
     for options in (["--pool"], ["--family", "fc"]):
         command = ["boxplot", "--by", "outcome", "--metric", "examples_per_second", *options]

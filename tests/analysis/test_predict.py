@@ -113,7 +113,7 @@ def test_what_memory_excludes_is_not_predicted() -> None:
     )
 
 
-def test_a_predicted_map_counts_what_was_measured() -> None:
+def test_a_predicted_map_counts_measured_points() -> None:
     sample = part(whole(), 20)
     cells = predicted_maps(complete(sample, "step_time_ms"), "batch_size", "nodes").cells
     assert len(cells) == 16

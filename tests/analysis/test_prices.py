@@ -15,7 +15,7 @@ def run(**more: Any) -> pd.DataFrame:
     return pd.DataFrame([row | more])
 
 
-def test_a_table_gives_way_to_a_price_and_both_to_what_comes_last(tmp_path: Path) -> None:
+def test_prices_override_tables_and_later_ones_override_earlier(tmp_path: Path) -> None:
     page = tmp_path / "page.yaml"
     page.write_text(
         "{currency: USD, date: '2031', source: a page, per_hour: {V100: 2.5, TPU v2: 4}}"
@@ -95,7 +95,7 @@ def test_several_chips_cost_several_times_as_much_and_cores_do_not() -> None:
     ]
 
 
-def test_a_given_currency_replaces_the_recorded_one_and_stands_beside_no_other() -> None:
+def test_a_given_currency_replaces_the_recorded_one() -> None:
     recorded = {"platform.price_per_hour": 1.0, "price_currency": "EUR"}
     frame = pd.concat([run(**recorded), run(**recorded, device="other")], ignore_index=True)
     assert currency_of(with_costs(frame, PriceList())) == "EUR"

@@ -80,7 +80,7 @@ def test_a_protocol_is_called_as_its_file_is() -> None:
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_the_largest_group_is_taken_and_the_command_for_the_others_told(
+def test_the_largest_group_is_analyzed_and_the_command_for_others_printed(
     name: str, mixed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [name, *ANALYSES[name]]
@@ -115,7 +115,7 @@ def test_pooling_and_choosing_leave_nothing_aside(
         assert "were used" not in capsys.readouterr().out
 
 
-def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requested_groups_stay(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
     metric = ["--metric", "examples_per_second"]
     assert (
         main(
@@ -128,14 +128,14 @@ def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixtur
     assert "were used" not in out.out + out.err
 
 
-def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:
+def test_the_log_names_the_excluded_groups(mixed: str, tmp_path: Path) -> None:
     uri = copy_of(mixed, tmp_path)
     assert main(["overhead", "--log", "--store", uri]) == 0
     [said] = load(uri, kind="analysis")["set_aside"]
     assert TAKEN.match(said)
 
 
-def test_where_no_group_answers_it_is_said_what_they_lack(
+def test_missing_data_of_all_groups_are_reported(
     mixed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sensitivity", "--where", "batch_size=256", "--store", mixed]) == 2
@@ -161,7 +161,7 @@ def test_where_no_group_answers_it_is_said_what_they_lack(
     assert apart.rstrip().endswith("or pool them with --pool")
 
 
-def test_a_smaller_group_answers_what_the_largest_cannot(
+def test_a_smaller_group_answers_if_the_largest_cannot(
     writer: Writer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for batch in (16, 32, 64, 128):
@@ -175,7 +175,7 @@ def test_a_smaller_group_answers_what_the_largest_cannot(
     assert re.search(said, capsys.readouterr().out)
 
 
-def test_an_unknown_protocol_is_told_what_there_is(
+def test_an_unknown_protocol_gives_the_known_ones(
     mixed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", "--protocol", "quikc", "--store", mixed]) == 2

@@ -69,7 +69,7 @@ def select_runs(
     return ImportedFolder([publication for publication in publications if publication.runs])
 
 
-def test_shipped_files_equal_what_their_readers_read() -> None:
+def test_shipped_files_equal_the_output_of_their_readers() -> None:
     raw("gpu_fc")  # skips the test if the published files are absent
     for name, read in (
         ("archive", archive.read_archive(ARCHIVE)),

@@ -154,7 +154,9 @@ def test_figure_3b_has_853_operations_and_compute_bound_fusions(
     operations.figure().savefig(tmp_path / "figure3b.png")
 
 
-def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult) -> None:
+def test_sums_over_cores_are_separate_from_memory_bound_operations(
+    operations: OperationsResult,
+) -> None:
     rows = plain()
     sums = rows[rows["type"] == "cross-replica-sum"]
     assert sums["intensity"].between(0.12, 0.126).all()

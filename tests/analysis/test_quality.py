@@ -32,7 +32,7 @@ def measured(
     )
 
 
-def test_what_is_right_passes_untouched_and_nothing_is_said() -> None:
+def test_good_runs_pass_unchanged_without_a_note() -> None:
     frame = measured()
     kept, quality = usable_runs(frame)
     pd.testing.assert_frame_equal(kept, frame)
@@ -63,7 +63,7 @@ def test_an_interval_that_cannot_be_is_none() -> None:
     assert "4 runs without an interval, which would reach far beyond every block" in quality.text()
 
 
-def test_copies_are_found_whatever_their_rounding() -> None:
+def test_copies_are_found_despite_rounding() -> None:
     frame = measured(replicates=1)
     for digits in (5, 6, 9, 17):
         copied = frame.assign(run_id=frame["run_id"] + "copy")
@@ -123,7 +123,7 @@ def test_steady_only_excludes_runs_that_do_not_record_other_work() -> None:
     assert quality.text() == "Excluded: 2 runs that do not record other work on the machine."
 
 
-def test_replicates_that_failed_are_told_but_not_what_was_repeated_with_success() -> None:
+def test_failed_replicates_are_reported_unless_repeated_with_success() -> None:
     frame = measured()
     frame.loc[frame["replicate"] > 0, "outcome"] = "timeout"
     quality = usable_runs(frame)[1]
@@ -144,7 +144,7 @@ def test_impossible_values_are_missing() -> None:
     assert kept["step_time_ms"].isna().tolist() == [False, True] + [False] * 25
 
 
-def test_an_analysis_says_what_it_left_out_in_text_and_json() -> None:
+def test_an_analysis_reports_excluded_runs_as_text_and_json() -> None:
     a = measured(seed=1)
     b = measured(seed=1, device="B")
     b.loc[0, "checks"] = "failed: x"

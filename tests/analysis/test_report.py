@@ -134,7 +134,7 @@ def checked(text: str) -> Page:
     return found
 
 
-def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(page: str) -> None:
+def test_populations_are_separate_and_every_figure_has_a_caption(page: str) -> None:
     found = checked(page)
     # The same points, twice as fast in each later set.
     assert (
@@ -155,7 +155,7 @@ def test_populations_are_apart_and_compared_and_every_figure_says_what_it_shows(
     assert "1 point did not fit its memory" in found.text
 
 
-def test_what_is_missing_is_named_with_what_it_needs(page: str) -> None:
+def test_missing_sections_name_their_requirements(page: str) -> None:
     missing = Page(
         page[page.index('<section id="missing">') :].partition("</section>")[0] + "</section>"
     ).text
@@ -170,7 +170,7 @@ def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
     assert ui_address("sqlite:////home/me/mlflow.db") == ui_address("javascript:alert(1)") == ""
 
 
-def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
+def test_a_table_reports_omitted_rows_and_sorts_by_exact_values() -> None:
     frame = pd.DataFrame(
         {
             "family": HOSTILE,

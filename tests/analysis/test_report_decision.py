@@ -106,7 +106,7 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(
         pytest.param(STANDARD | {"measure.processes": 5}, [], id="standard protocol"),
     ],
 )
-def test_a_command_says_what_its_runs_have_in_common(
+def test_a_command_has_the_common_overrides_of_its_runs(
     columns: dict[str, object], words: list[str]
 ) -> None:
     """Omit limits, such as measure.timeout, from a protocol.
@@ -168,7 +168,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     assert "cost" not in words(results([one], "")[0])
 
 
-def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
+def test_systems_show_the_properties_of_their_runs(tmp_path: Path) -> None:
     cards = [{"name": "Card", "memory": "80 GB", "driver": "1.2"}] * 2
     hardware = {
         "processor": "Test 9000",
@@ -229,7 +229,7 @@ def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
     return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
 
 
-def test_the_verdict_names_devices_and_what_else_sets_them_apart(two_devices: pd.DataFrame) -> None:
+def test_the_verdict_names_devices_and_other_differences(two_devices: pd.DataFrame) -> None:
     precise = two_devices.assign(
         precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"})
     )
@@ -268,7 +268,7 @@ def test_the_first_screen_of_one_machine_answers() -> None:
     assert "none can be preferred" not in said
 
 
-def test_the_highest_of_equals_is_said_to_be_one_of_several() -> None:
+def test_the_highest_of_equals_is_reported_as_one_of_several() -> None:
     rows = measured(**QUICK)
     rows = rows.assign(
         examples_per_second=100.0, examples_per_second_low=90.0, examples_per_second_high=110.0
@@ -280,7 +280,7 @@ def test_the_highest_of_equals_is_said_to_be_one_of_several() -> None:
     )
 
 
-def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
+def test_the_cost_comes_first(two_devices: pd.DataFrame) -> None:
     """X1 is twice as fast as Y2.
 
     At three times the price Y2 is cheaper by a factor of 1.5. At the same price X1 is cheaper by a

@@ -173,9 +173,7 @@ def operations() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_could_be_saved() -> (
-    None
-):
+def test_operation_times_add_up_per_verdict_with_the_possible_savings() -> None:
     roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
     table = operations().assign(run_id="r", device="Made", precision="float32")
     found, models = place_operations(table, [roof])
@@ -207,7 +205,7 @@ def said(frame: pd.DataFrame, **options: Any) -> Result:
     return analyse(frame, RooflineOptions(**options))
 
 
-def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> None:
+def test_the_command_reports_and_draws_the_limit_of_each_family(tmp_path: Path) -> None:
     frame = pd.concat(
         [
             planted(),
@@ -237,7 +235,7 @@ def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> N
         said(many.assign(point_id=many["run_id"])).figure()
 
 
-def test_nothing_to_place_is_said() -> None:
+def test_an_empty_roofline_is_reported() -> None:
     frame = planted().drop(columns="arithmetic_intensity").assign(point_id=range(31))
     result = said(frame)
     assert result.text().startswith("No run has a place under a roof")

@@ -116,7 +116,7 @@ def test_unsuitable_runs_are_reported(frame: pd.DataFrame, message: str) -> None
     assert_rejected("scaling", frame, message)
 
 
-def test_counts_that_follow_each_other_are_told() -> None:
+def test_device_counts_in_time_order_are_reported() -> None:
     """The machine slows down, and every point runs on one device before it runs on more.
 
     The fitted fraction then reflects the drift.

@@ -41,14 +41,14 @@ def with_servers(device: str = "Test CPU") -> pd.DataFrame:
 @pytest.mark.parametrize(
     "word", ["scenario", "server.rate", "latency_p99_ms", "peak_queries_per_second"]
 )
-def test_they_stay_apart_where_queries_are_asked_for(word: str) -> None:
+def test_scenarios_stay_apart_if_queries_are_requested(word: str) -> None:
     frame = with_servers()
     same, count = scenario_runs_as_steps(frame, ["batch_size", word])
     assert count == 0
     pd.testing.assert_frame_equal(same, frame)
 
 
-def test_analyses_of_throughput_say_what_they_say_without_them() -> None:
+def test_scenarios_do_not_change_analyses_of_throughput() -> None:
     rates = {"metric": "examples_per_second"}
     for one, options in (
         (analysis.sensitivity, analysis.SensitivityOptions(**rates)),

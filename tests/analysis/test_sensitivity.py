@@ -95,7 +95,7 @@ def test_collinear_columns_are_named_and_nearly_collinear_ones_have_a_large_vif(
     assert weights_of(frame).loc[["model.nodes", "model.output_size"], "vif"].min() > 100
 
 
-def test_logarithms_recover_what_was_planted() -> None:
+def test_logarithms_recover_the_planted_effect() -> None:
     frame = sweep(np.random.default_rng(9))
     layers = frame["model.layers"].astype(float)
     nodes = frame["model.nodes"].astype(float)
@@ -187,7 +187,7 @@ def apart(**columns: Any) -> pd.DataFrame:
     )
 
 
-def test_the_last_axis_of_a_given_order_is_told_from_a_machine_that_slows_each_time_anew() -> None:
+def test_the_last_axis_of_a_given_order_is_distinguished_from_drift() -> None:
     draw = np.random.default_rng(0)
     speed = 100 * np.exp(-0.02 * np.tile(np.arange(6), 6) + draw.normal(0, 0.005, 36))
     axes = {
@@ -223,7 +223,7 @@ def test_what_went_along_with_a_session_has_no_verdict_and_other_slopes_are_thos
     assert row["slope"] == pytest.approx(0.2, abs=0.02)
 
 
-def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
+def test_the_strongest_is_named_only_if_the_next_is_weaker() -> None:
     frame = apart()
     for power, words in ((0.2, "depends on"), (0.02, "depends most on layers")):
         steps = np.sqrt(35 / 15) * power  # six values and four: equal powers give equal weights

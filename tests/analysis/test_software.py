@@ -84,7 +84,7 @@ def test_compile_modes_and_lower_is_better() -> None:
         assert compared(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
 
 
-def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
+def test_families_with_one_mode_are_reported_and_not_an_error() -> None:
     alone = version("2.9", family="lstm").rename(columns={"model.nodes": "model.embedding_size"})
     found = compared(both(version("2.9"), version("2.9", 1.25, compile="xla"), alone))
     assert found.table["family"].tolist() == ["fc"]
@@ -99,7 +99,7 @@ def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
     )
 
 
-def test_a_name_of_the_software_stands_for_its_versions() -> None:
+def test_a_software_name_means_its_versions() -> None:
     frame = both(
         version("2.9", **{"software.name": "old"}),
         version("2.16", 2.0, **{"software.name": "current"}),

@@ -49,7 +49,7 @@ def ask(frame: pd.DataFrame, **options: Any) -> Result:
     return command(frame, SpeedupOptions(**({"a": ("device=A",), "b": ("device=B",)} | options)))
 
 
-def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
+def test_the_command_reports_share_mean_and_the_effect_of_doubling() -> None:
     a, b = grid((0.5, 0.0), 0.0)
     exact = {"examples_per_second_low": 0.999, "examples_per_second_high": 1.001}
     frame = pd.concat([a, b], ignore_index=True)
@@ -67,7 +67,7 @@ def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
     assert "precision" not in result.table, "says the same in every row"
 
 
-def test_no_pair_is_said_and_nothing_is_drawn() -> None:
+def test_missing_pairs_are_reported_and_nothing_is_drawn() -> None:
     a, b = grid((0.5, 0.0), 0.0)
     result = ask(pd.concat([a, b.assign(outcome="oom_device")], ignore_index=True))
     assert not result.drawable
@@ -180,7 +180,7 @@ def test_the_gain_covers_at_its_rate(draws: int) -> None:
     assert covered >= int(0.84 * draws)  # 95%, less three standard deviations
 
 
-def test_without_a_ridge_nothing_is_said_to_be_bound() -> None:
+def test_without_a_ridge_no_bound_is_stated() -> None:
     (a, types_a), (b, types_b) = profiled("A"), profiled("B")
     found = operation_speedup(a, b, pd.concat([types_a, types_b]))
     assert set(found.levels["level"]) == {"ridge unknown", "between devices"}
@@ -209,7 +209,7 @@ def test_invalid_options_give_one_line(options: str, message: str) -> None:
     assert_rejected(f"speedup {options}", frame, message)
 
 
-def test_what_lacks_is_told() -> None:
+def test_missing_data_are_reported() -> None:
     (a, types_a), (b, types_b) = profiled("A"), profiled("B")
     with pytest.raises(NotEnoughData, match="no profile in 40 runs of B"):
         operation_speedup(a, b, types_a)

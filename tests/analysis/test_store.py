@@ -43,7 +43,7 @@ from tests.analysis.conftest import copy_of
         pytest.param({"family": "gru"}, 0, id="none"),
     ],
 )
-def test_both_readers_give_the_same_frame_of_what_was_logged(
+def test_both_readers_give_the_same_frame(
     store: str, query: dict[str, object], count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All read strategies return the same frame.
@@ -61,7 +61,7 @@ def test_both_readers_give_the_same_frame_of_what_was_logged(
         assert count in (None, len(tables))
 
 
-def test_since_counts_and_until_does_not(store: str) -> None:
+def test_since_is_inclusive_and_until_exclusive(store: str) -> None:
     # Runs start one minute apart from 08:53:20, the sweep's parent run first.
     frame = load(store, since="2025-10-09T08:55:20", until=pd.Timestamp("2025-10-09T08:58:20"))
     assert list(frame["run_name"]) == ["run 3", "run 4", "run 5"]
@@ -93,7 +93,7 @@ def test_every_value_arrives_typed(store: str) -> None:
     np.testing.assert_array_equal(odd, [np.nan, np.inf, -np.inf])
 
 
-def test_a_missing_store_or_experiment_is_one_line(
+def test_a_missing_store_or_experiment_gives_one_line(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'none.db'}")
@@ -147,7 +147,7 @@ def test_tables_of_another_kind_are_read_through_the_api(
     pd.testing.assert_frame_equal(frame, expected)
 
 
-def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
+def test_runs_of_another_schema_are_rejected(store: str, tmp_path: Path) -> None:
     uri = copy_of(store, tmp_path)
     with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
         connection.execute(
@@ -209,7 +209,7 @@ def test_who_writes_a_run_waits_for_no_reader(
     assert not list(later)
 
 
-def test_why_a_reader_ended_is_one_line(
+def test_the_failure_of_a_reader_gives_one_line(
     large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -228,7 +228,7 @@ def test_why_a_reader_ended_is_one_line(
             load(large)
 
 
-def test_a_run_whose_times_are_none_is_there(store: str, tmp_path: Path) -> None:
+def test_a_run_without_times_is_read(store: str, tmp_path: Path) -> None:
     """SQLite accepts any value in a numeric column."""
     uri = copy_of(store, tmp_path)
     for odd in ("soon", 1e400, 2**62, -1, b"x"):
@@ -280,7 +280,7 @@ class _Refusing(BaseHTTPRequestHandler):
         self.send_error(404)
 
 
-def test_files_of_several_stores_are_asked_for_with_the_password_of_each() -> None:
+def test_files_of_several_stores_are_requested_with_each_password() -> None:
     """The frame may be shown, so it names stores without their passwords."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

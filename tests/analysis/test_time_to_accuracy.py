@@ -119,7 +119,7 @@ def test_a_setting_is_all_but_the_seed() -> None:
     assert found["runs"].tolist() == [3, 3]
 
 
-def test_a_training_that_was_cut_short_and_went_on_is_one_run() -> None:
+def test_a_resumed_training_is_one_run() -> None:
     def point(seed: int, seconds: float, **more: Any) -> dict[str, Any]:
         known = {"point_id": str(seed), "replicate": 0, "learn.epochs": 40, "epochs": 10.0}
         return trained(seconds, seed, **known | more)
@@ -149,7 +149,7 @@ def test_a_processor_and_a_gpu_are_compared() -> None:
     assert "reaches the target 2x as fast as A" in summarise(frame(rows)).text()
 
 
-def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
+def test_settings_implied_by_an_optimizer_are_omitted() -> None:
     kinds = {"adam": (0.999, 0.001), "sgd": (0.9, 0.1), "slow": (0.9, 0.01)}
     rows = [
         trained(
@@ -161,7 +161,7 @@ def test_what_an_optimizer_implies_is_not_said_beside_it() -> None:
     assert scored(rows)["choice"].tolist() == [f"optimizer={name}" for name in sorted(kinds)]
 
 
-def test_it_is_said_in_words_and_drawn() -> None:
+def test_the_answer_is_text_and_a_figure() -> None:
     rows = [trained(10.0 + seed, seed, batch) for seed in range(4) for batch in (32, 64)]
     rows += [trained(math.inf, seed, 128) for seed in range(4)]
     result = summarise(frame(rows), TimeToAccuracyOptions(price=("A=36",)))

@@ -30,7 +30,7 @@ def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tensorflow-2.18" in listed(capsys, "software")
 
 
-def test_a_word_chooses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_filters_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys, "models", "GPT-2").split()[0] == "gpt2"
     assert "model.nodes=" in listed(capsys, "models", "fully connected")
     keys = listed(capsys, "keys", "threads")
@@ -74,7 +74,7 @@ PROPOSED = {
 
 
 @pytest.mark.parametrize(("line", "proposed"), PROPOSED.items())
-def test_words_that_may_follow(line: str, proposed: list[str]) -> None:
+def test_completions(line: str, proposed: list[str]) -> None:
     assert completion.proposals(line) == proposed
 
 
@@ -90,7 +90,7 @@ def test_every_key_is_proposed_for_its_model() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_what_stands_after_the_sign(tmp_path: Path) -> None:
+def test_bash_completes_the_value_after_the_sign(tmp_path: Path) -> None:
     """Run the script in a real bash, with the variables that readline sets."""
     (tmp_path / "paradnn").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paradnn "$@"\n')
     (tmp_path / "paradnn").chmod(0o755)

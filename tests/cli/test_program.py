@@ -36,7 +36,7 @@ _EARLY = "import os, signal, sys; sys.argv[0] = '-m'; import {}; os.kill(os.getp
 
 
 @pytest.mark.parametrize("package", ["paradnn", "analysis"])
-def test_ctrl_c_while_a_command_imports_is_one_line(package: str) -> None:
+def test_ctrl_c_while_a_command_imports_gives_one_line(package: str) -> None:
     command = hearing_ctrl_c([sys.executable, "-c", _EARLY.format(package)])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
@@ -69,7 +69,7 @@ def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_a_fault_is_one_line(
+def test_an_internal_error_gives_one_line(
     fault: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def main() -> int:
@@ -100,7 +100,7 @@ def test_no_word_of_a_store_commands_the_terminal(capsys: pytest.CaptureFixture[
     assert "\x1b[31m" in out.getvalue()  # an escape code that the console writes itself
 
 
-def test_every_command_has_a_page_of_its_own_and_a_version() -> None:
+def test_every_command_has_its_help_page_and_a_version() -> None:
     for command in COMMANDS:
         page = run(["paradnn.__main__", "help", command])
         assert (page.returncode, len(page.stdout.splitlines()) > 4) == (0, True), command
@@ -108,7 +108,7 @@ def test_every_command_has_a_page_of_its_own_and_a_version() -> None:
     assert (done.returncode, done.stdout) == (0, "paradnn 0.1.0\n")
 
 
-def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_work_reports_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     tell = Ticker("runs", clock=lambda: now[0])
     for done in range(1, 101):
@@ -131,7 +131,7 @@ def test_help_explains_every_key_and_group() -> None:
     assert [name for name in options if name not in text] == []
 
 
-def test_every_configuration_says_how_to_run_it() -> None:
+def test_every_configuration_states_its_command() -> None:
     for path in (ROOT / "conf").rglob("*.yaml"):
         first = [line for line in path.read_text().splitlines()[:2] if "python -m paradnn." in line]
         assert first, path
@@ -185,7 +185,7 @@ def test_findings_as_data_and_strict(
     assert check.main(["--strict"]) == 0
 
 
-def test_a_taken_port_is_told_with_another(store: Store) -> None:
+def test_a_taken_port_is_reported_with_an_alternative(store: Store) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

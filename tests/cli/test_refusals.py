@@ -368,7 +368,7 @@ def test_invalid_hosts_are_reported(hosts: str, key: str, message: str) -> None:
         require_hosts([4], {HOSTS: hosts, KEY: key})
 
 
-def test_where_some_points_have_their_hosts_the_others_are_outcomes(
+def test_points_without_hosts_are_outcomes_if_others_have_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(HOSTS, raising=False)
@@ -379,7 +379,7 @@ def test_where_some_points_have_their_hosts_the_others_are_outcomes(
 
 
 @NO_TPU
-def test_where_some_points_can_be_measured_the_others_are_outcomes(tmp_path: Path) -> None:
+def test_points_without_a_device_are_outcomes_if_others_can_be_measured(tmp_path: Path) -> None:
     require_possible([HERE, NOWHERE])
     with pytest.raises(ConfigError):
         require_possible([NOWHERE])
@@ -387,7 +387,7 @@ def test_where_some_points_can_be_measured_the_others_are_outcomes(tmp_path: Pat
 
 
 @NO_TPU
-def test_a_framework_that_was_imported_makes_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_imported_framework_does_not_imply_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_ML_PLATFORM", "Tensorflow")  # as importing TensorFlow does
     with pytest.raises(ConfigError, match="this machine has no TPU"):
         require_possible([NOWHERE])

@@ -214,9 +214,7 @@ def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
-def test_a_sweep_with_credentials_and_none_of_them_anywhere(
-    guarded: Guarded, tmp_path: Path
-) -> None:
+def test_a_sweep_with_credentials_stores_none_of_them(guarded: Guarded, tmp_path: Path) -> None:
     password = guarded.passwords["bench"]
     folder = tmp_path / "results"
     sweep = [
@@ -264,7 +262,7 @@ def test_wrong_credentials_are_one_line_and_exit_code_2(guarded: Guarded) -> Non
         assert done.stdout == ""
 
 
-def test_a_user_who_may_only_read_is_told_so(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_read_only_user_gets_an_error(guarded: Guarded, tmp_path: Path) -> None:
     made = guarded.train("bench", guarded.passwords["bench"], *TINY)
     assert made.returncode == 0, made.stderr
     for arguments in (["-m", "model.nodes=20,21", *AXES], ["model.nodes=20", *AXES]):

@@ -151,7 +151,7 @@ COMPARE_ERRORS = {
 
 
 @pytest.mark.parametrize(("line", "message"), GATE_ERRORS.items())
-def test_wrong_input_of_a_gate_is_one_line(call: Call, line: str, message: str) -> None:
+def test_invalid_input_of_a_gate_gives_one_line(call: Call, line: str, message: str) -> None:
     outcome = call(gate.main, shlex.split(line))
     assert outcome.code == 2
     assert outcome.errors.count("\n") == 1
@@ -159,7 +159,7 @@ def test_wrong_input_of_a_gate_is_one_line(call: Call, line: str, message: str) 
 
 
 @pytest.mark.parametrize(("line", "message"), COMPARE_ERRORS.items())
-def test_wrong_input_of_a_comparison_is_one_line(call: Call, line: str, message: str) -> None:
+def test_invalid_input_of_a_comparison_gives_one_line(call: Call, line: str, message: str) -> None:
     outcome = call(command.main, shlex.split(line))
     assert outcome.code == 2
     assert outcome.errors.count("\n") == 1

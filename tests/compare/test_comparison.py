@@ -248,7 +248,7 @@ def test_all_points_together_are_the_geometric_mean_of_their_ratios() -> None:
     assert overall.estimate.ratio == pytest.approx(1 / stats.gmean([*ratios.values()]), rel=2e-3)
 
 
-def test_sides_that_do_not_pair_are_refused() -> None:
+def test_sides_that_do_not_pair_are_rejected() -> None:
     xla = replace(GRAPH, compile="xla")
     with pytest.raises(ConfigError, match="is the same point on both"):
         pairs_of([GRAPH], [GRAPH], null=False)

@@ -108,7 +108,7 @@ def test_a_python_path_is_rejected(project: Path, call: Call, line: str) -> None
     assert_rejected(outcome, "HEAD~1 loads files of the working tree: ")
 
 
-def test_byte_code_stands_for_its_source(
+def test_byte_code_counts_as_its_source(
     project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit_regression(project, "src/package/__init__.py")

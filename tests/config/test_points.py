@@ -445,7 +445,7 @@ def test_an_invalid_point_gives_one_line(base: str, words: str, message: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="speed=3: no such key"):
         read_settings({"speed": 3})
     for price in ("0", "-1", "nan", "inf", "cheap"):

@@ -95,7 +95,7 @@ def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
     assert len(of_all) == len(read) == 64
 
 
-def test_a_model_without_normalisation_has_a_rate_of_its_own() -> None:
+def test_a_model_without_normalization_has_a_separate_learning_rate() -> None:
     """Chosen with the model, in sweeps and presets; the command line counts more."""
     plan = plan_of("model=fc,squeezenet", "optimizer=rmsprop,sgd", "sweep.order=given")
     rates = [config["optimizer"]["learning_rate"] for config in plan.configs()]

@@ -127,7 +127,7 @@ def test_the_command_is_kept_as_typed(
 
 
 @pytest.mark.framework
-def test_a_single_point_says_what_it_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_point_prints_its_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """And before that, once, that the machine is busy."""
     busy = HostLoad(2, 3.2, 0.7, 0.0, (ForeignProcess(17, "spin", 1.4),))
     monkeypatch.setattr(LoadMonitor, "look", lambda _: busy)
@@ -188,7 +188,7 @@ ADAPTIVE = [
 
 
 @pytest.mark.framework
-def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -> None:
+def test_chosen_points_are_measured_and_the_same_command_continues(store: Store) -> None:
     done = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
     points, [parent] = store.runs(), store.runs("sweep")
     assert len(points) == 6

@@ -19,7 +19,7 @@ from tests.design.world import World, space
 from tests.forecast.planted import QUICK
 
 
-def test_a_few_points_teach_the_others_and_the_sweep_ends_by_itself(tmp_path: Path) -> None:
+def test_a_few_points_predict_the_others_and_the_sweep_ends(tmp_path: Path) -> None:
     world = World(tmp_path)
     points = space()
     design = world.design(points, error=0.15)
@@ -70,7 +70,7 @@ def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
     assert again.conclusion().text == design.conclusion().text
 
 
-def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_path: Path) -> None:
+def test_concurrent_drivers_do_not_exceed_the_number_of_points(tmp_path: Path) -> None:
     """The first chose its points before the others were there, and has not looked since."""
     world = World(tmp_path)
     points = space(layers=(1, 4), nodes=(32, 512, 2048))
@@ -89,7 +89,7 @@ def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_pat
     assert not designs[0].wants(fourth, False), "now it knows"
 
 
-def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: Path) -> None:
+def test_parallel_drivers_measure_the_requested_number_of_points(tmp_path: Path) -> None:
     worlds = [World(tmp_path) for _ in range(4)]
     points = space(layers=(1, 4), nodes=(32, 512, 2048))
     with ThreadPoolExecutor(len(worlds)) as drivers:
@@ -98,7 +98,7 @@ def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: 
     assert len(measured) == len(set(measured)) == 9
 
 
-def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:
+def test_memory_excludes_larger_points_and_names_the_proving_run(tmp_path: Path) -> None:
     limit = 3 * 2**28
     measure = Measure(**{**vars(QUICK), "memory_limit": limit})
     world = World(tmp_path)

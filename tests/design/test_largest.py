@@ -28,7 +28,7 @@ def answer(search: Search, largest: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 63, 64, 65, 1000, 4097, 100_000])
 @pytest.mark.parametrize("begin", [1, 64, 4096])
-def test_what_is_found_fits_and_what_is_a_little_larger_does_not(largest: int, begin: int) -> None:
+def test_the_found_size_fits_and_a_slightly_larger_one_does_not(largest: int, begin: int) -> None:
     found, tried = answer(Search(1, begin, within=0.05), largest)
     assert found <= largest <= max(1.05 * found, found)
     assert tried <= 24

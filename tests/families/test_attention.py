@@ -176,7 +176,7 @@ def test_memory_holds_weights_cache_and_the_widest_layer_of_the_prompt() -> None
     )
 
 
-def test_sixteen_bits_halve_what_is_stored_and_moved() -> None:
+def test_sixteen_bits_halve_memory_and_traffic() -> None:
     """Weights too, which nothing trains; logits and tokens have 4 bytes in every precision."""
     full = step()
     half = step(precision="bfloat16")
@@ -194,7 +194,7 @@ def test_only_a_language_model_generates() -> None:
         make_model(NINE).product_list(batch_size=1, precision="float32", mode="generate")
 
 
-def test_stored_runs_cost_what_their_points_do() -> None:
+def test_stored_runs_have_the_costs_of_their_points() -> None:
     """Prediction and planning from a store count a run's work again, from its keys."""
     keys = {f"model.{name}": value for name, value in NINE.items() if name != "name"}
     keys |= {f"generate.{name}": value for name, value in LENGTHS.items()}

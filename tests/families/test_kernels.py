@@ -206,7 +206,7 @@ def test_bytes_of_a_recurrent_kernel(
     assert kernel.flops_per_step == 2 * 4 * 2 * 3 * {"vanilla": 3, "lstm": 12, "gru": 9}[cell]
 
 
-def test_a_sparse_product_costs_what_is_stored() -> None:
+def test_a_sparse_product_counts_stored_elements() -> None:
     found = costs("sparse_gemm", m=10, n=3, k=8, density=0.05)
     assert found.flops_per_step == 2 * 4 * 3
     # 4 values with their columns, where the 10 rows begin and the last ends, 4 of 8 rows of the

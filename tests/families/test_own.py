@@ -256,7 +256,7 @@ def test_invalid_functions_end_in_an_outcome_with_a_reason(file: Path, store: St
 
 
 @pytest.mark.framework
-def test_a_keras_file_runs_no_code_of_its_own(tmp_path: Path, store: Store) -> None:
+def test_a_keras_file_cannot_run_code(tmp_path: Path, store: Store) -> None:
     subprocess.run([sys.executable, "-c", SAVE], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "no.keras").write_text("nothing")
     names = ("net.keras", "code.keras", "code.h5", "no.keras")

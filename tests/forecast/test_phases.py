@@ -86,7 +86,7 @@ def really(machine: Clockwork, settings: dict[str, float]) -> Timing:
     )
 
 
-def test_constant_steps_take_what_the_protocol_takes() -> None:
+def test_constant_steps_take_the_time_of_the_protocol() -> None:
     settings = protocols(200)
     steps = 10 ** np.random.default_rng(3).uniform(-5, 1, (200, 1))
     columns = columns_of(settings)
@@ -169,7 +169,7 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
     assert inside == pytest.approx(5.0)
 
 
-def test_torch_compile_takes_as_long_as_its_compiler_and_a_plan_says_whom_that_ends() -> None:
+def test_a_plan_predicts_which_points_torch_compile_makes_time_out() -> None:
     """Compile times depend on the engine.
 
     A forward pass of fc 4x1024 took 11 s (docs/how-to/engines.md), and 0.1 s with TensorFlow.

@@ -51,7 +51,7 @@ def statuses(points: list[dict[str, str]]) -> Counter[str]:
     return Counter(point["status"] for point in points)
 
 
-def test_a_plan_says_what_is_done_and_changes_nothing(swept: Store, tmp_path: Path) -> None:
+def test_a_plan_reports_the_progress_and_changes_nothing(swept: Store, tmp_path: Path) -> None:
     before = hashlib.sha256((swept.folder / "mlflow.db").read_bytes()).hexdigest()
     text, points = planned(swept, tmp_path, BATCHES, "plan.hosts=1,3")
     assert statuses(points) == {"done": 2, "missing": 1}

@@ -71,7 +71,7 @@ def test_what_nothing_is_known_of_stays_uncertain() -> None:
     assert np.median(nothing.step) == pytest.approx(machine.law(fc(2, 128, 256)), rel=4.0)
 
 
-def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
+def test_a_measured_step_is_predicted_better_than_similar_ones() -> None:
     """One step deviates from the law.
 
     Its further replicates are predicted to deviate too, but not its neighbors.
@@ -92,7 +92,7 @@ def test_a_step_that_was_measured_is_known_better_than_its_like() -> None:
     assert ratio[1] == pytest.approx(1.0, abs=0.1)
 
 
-def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
+def test_joint_statements_agree_with_the_draws() -> None:
     """A measured point is most informative about its own replicates.
 
     It is less informative about its family, and least about another family.

@@ -74,7 +74,7 @@ def test_predictions_are_the_textbooks() -> None:
     assert found.spread**2 - found.noise**2 == pytest.approx(variance, rel=0.02, abs=20 * JITTER)
 
 
-def test_errors_left_out_are_those_of_leaving_each_out() -> None:
+def test_fast_leave_one_out_errors_equal_refitting() -> None:
     process = fitted(np.random.default_rng(1), 25)
     for place in (0, 7, 24):
         others = np.delete(np.arange(25), place)
@@ -93,7 +93,7 @@ def test_errors_left_out_are_those_of_leaving_each_out() -> None:
 
 
 @pytest.mark.parametrize("count", [25, 60])
-def test_a_surface_is_learnt_and_intervals_hold_what_they_say(count: int) -> None:
+def test_a_surface_is_learned_and_intervals_have_their_coverage(count: int) -> None:
     errors = []
     inside = []
     left_out = []

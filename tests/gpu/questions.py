@@ -323,7 +323,7 @@ def test_two_processes_on_one_board(machine: Session, tell: Tell) -> None:
 
 @pytest.mark.seconds(40)
 @pytest.mark.parametrize(("framework", "families"), [("jax", ["fc", "lstm"]), ("torch", ["fc"])])
-def test_the_step_beside_a_loop_by_hand(
+def test_the_step_compared_with_a_hand_written_loop(
     machine: Session, tell: Tell, framework: str, families: list[str]
 ) -> None:
     """Reports the ratio; so short a run cannot decide whether it is 1."""

@@ -128,7 +128,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
             assert process.returncode == 0
 
 
-def test_what_cannot_be_made_says_why_and_leaves_nothing(
+def test_a_failed_installation_reports_the_reason_and_leaves_nothing(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:

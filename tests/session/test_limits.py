@@ -162,7 +162,7 @@ def exceeded(store: Store, command: list[str]) -> None:
     assert len(store.runs("ceilings")) == 2, "the remedy measures again"
 
 
-def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
+def test_the_remedy_names_the_keys_that_ceilings_depend_on() -> None:
     platform = Platform("gpu", threads=2, index=1)
     framework = FrameworkOptions("jax", {"XLA_FLAGS": "--a=b c"})
     point = Point(
@@ -313,7 +313,7 @@ def test_ceilings_are_measured_once_for_all_experiments_of_a_store(
     assert planned.metrics(first.run_id)["peak_flops_per_second.float32"] == 4e11
 
 
-def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
+def test_a_profile_that_is_requested_later_is_measured(store: Store) -> None:
     assert "ok" in run(["paradnn.train", *TINY], store).stdout
     assert run(["paradnn.train", *TINY, "measure.keep_trace=true"], store).returncode == 0
     bare, kept = sorted(store.runs(), key=lambda point: "extras" in point)
@@ -338,7 +338,7 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> None:
+def test_special_cases_of_points(store: Store, tmp_path: Path) -> None:
     for number in range(8):
         folder = tmp_path / "set" / str(number % 2)
         folder.mkdir(parents=True, exist_ok=True)
@@ -380,7 +380,7 @@ def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> No
     assert store.values("params", found["b8"]["run_id"])["data.path"] == str(folder.parent)
 
 
-def test_ceilings_that_no_driver_finishes_are_missed_aloud(
+def test_unfinished_ceilings_of_another_driver_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A living process, here this one, holds the claim."""
@@ -415,7 +415,7 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
 
 
-def test_devices_are_held_against_what_they_can_do_together() -> None:
+def test_utilization_of_several_devices_uses_their_joint_peak() -> None:
     """The costs of a point with several devices are the costs of all its replicas."""
     model = {"name": "fc", "layers": 1, "nodes": 8}
 

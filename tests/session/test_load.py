@@ -100,7 +100,7 @@ def test_metrics_are_those_of_the_queries() -> None:
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [(30.0, "held"), (11.0, "missed")])
-def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
+def test_a_limit_is_met_or_missed(limit: float, verdict: str) -> None:
     made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
     assert (made.tags["limit"], made.tags["valid"]) == (verdict, str(verdict == "held").lower())
     assert made.description.index("Load: ") < made.description.index("examples/s"), (
@@ -132,7 +132,7 @@ PEAKS = [
 
 
 @pytest.mark.parametrize(("processes", "expected"), PEAKS)
-def test_the_peak_lies_between_what_held_and_what_failed(
+def test_the_peak_lies_between_passed_and_failed_rates(
     processes: list[Any], expected: tuple[Any, ...]
 ) -> None:
     loads = [
@@ -177,7 +177,7 @@ def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie
 @pytest.mark.parametrize(
     ("load", "share"), [(0.5, 0.5), (0.5, 0.9), (0.8, 0.9), (0.95, 0.9), (0.95, 0.99)]
 )
-def test_a_queue_of_known_quantiles_is_not_said_to_be_shorter(load: float, share: float) -> None:
+def test_quantiles_of_a_known_queue_are_not_underestimated(load: float, share: float) -> None:
     """In an M/M/1 queue, sojourn times are exponential with mean 1 / (1 - load).
 
     Each of five processes has 500 queries and starts with an empty queue.
@@ -262,7 +262,7 @@ def test_the_other_scenarios_are_too(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_a_limit_that_no_query_can_hold_is_told(store: Store) -> None:
+def test_a_limit_below_every_query_is_reported(store: Store) -> None:
     done = run([*ASK, "scenario=server", "server.latency_ms=0.001"], store)
     assert "overload (server.latency_ms=0.001: a single query takes longer, " in done.stdout
     [point] = store.runs()

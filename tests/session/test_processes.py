@@ -90,7 +90,7 @@ def test_the_processes_of_points_take_turns(measured: Store) -> None:
     )
 
 
-def test_nothing_is_left_of_what_was_kept_meanwhile(measured: Store) -> None:
+def test_partial_results_are_deleted_in_the_end(measured: Store) -> None:
     """Not even if a driver was killed between recording a point and removing partial results."""
     assert not list(measured.folder.glob("partial-*"))
     tags = measured.runs()[0]
@@ -149,7 +149,7 @@ def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none
     assert not list(folder.glob("partial-*"))
 
 
-def test_a_process_that_dies_ends_its_point_and_no_other(
+def test_a_process_that_dies_ends_only_its_point(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = store.folder / "kept"

@@ -142,7 +142,7 @@ ALL = ["± 95%", "FLOP/s", "memory", "steady"]
     ("width", "left"),
     [(40, []), (59, ALL[:1]), (69, [ALL[0], ALL[3]]), (80, ALL), (100, ALL), (200, ALL)],
 )
-def test_in_narrow_windows_columns_are_left_out(
+def test_narrow_windows_omit_columns(
     width: int, left: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(terminal := Terminal(), width, monkeypatch)
@@ -166,7 +166,7 @@ def test_in_narrow_windows_columns_are_left_out(
         )
 
 
-def test_what_has_no_outcome_is_missing() -> None:
+def test_points_without_outcome_are_missing() -> None:
     found = Summary(6, [point("a"), point("b", "crash")], Counter(ok=1), repeated=1)
     assert (found.missing, found.exit_code, replace(found, total=4).exit_code) == (2, 1, 0)
 
@@ -195,7 +195,7 @@ def test_only_a_command_that_measures_nothing_fails(
     assert summary.exit_code == exit_code
 
 
-def test_a_compilation_that_took_long_is_told() -> None:
+def test_a_long_compilation_is_reported() -> None:
     measured = MEASURED | {"step_time_ms": 1.0, "blocks": 6.0, "steps_per_block": 50.0}
     for seconds, said in ((35.24, True), (0.2, False)):
         row = replace(

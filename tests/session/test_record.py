@@ -108,7 +108,7 @@ def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
     )
 
 
-def test_the_processor_time_of_a_step_stands_beside_its_time() -> None:
+def test_a_step_has_a_processor_time() -> None:
     """The processes use 75% of two cores during a step of 500 ms.
 
     A process that is stopped for half of that time uses half as much.
@@ -314,7 +314,7 @@ FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
         pytest.param([3.0, 0.2], [1, 0], True, 2.95, 1, 1, id="ordinary steps wait for input"),
     ],
 )
-def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
+def test_compile_time_is_the_excess_of_compiling_steps(
     seconds: list[float],
     programs: list[int],
     is_fed: bool,
@@ -345,7 +345,7 @@ def holds(found: Summarised, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
-def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
+def test_an_interval_ends_at_the_extremes_or_has_a_reason_for_its_absence() -> None:
     """No interval extends to values that no block is close to.
 
     Such values would follow from a drift, or from two processes that lie apart.
@@ -372,7 +372,7 @@ def test_an_interval_ends_at_the_extremes_or_is_none_and_says_why() -> None:
 
 @pytest.mark.parametrize("first", [2, 5])
 @pytest.mark.parametrize("goal", [0.02, 0.01])
-def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(
+def test_an_interval_that_decides_the_number_of_processes_keeps_its_coverage(
     first: int, goal: float
 ) -> None:
     """At most 30 processes differ by 1%; the coverage over 600 trials is 95%.
@@ -447,7 +447,7 @@ def test_when_a_point_has_enough_processes(
     assert planted(*seconds, **settings).is_complete is is_complete
 
 
-def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> None:
+def test_only_the_first_process_profiles_and_a_failure_ends_all() -> None:
     settings = {"profile": True, "keep_trace": True, "relative_interval": 0.02}
     first = planted(processes=2, **settings).request()
     second = planted(1.0, processes=2, **settings).request()
@@ -457,7 +457,7 @@ def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> 
     assert planted(**settings).request()["measure"]["relative_interval"] == 0.02
 
 
-def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
+def test_every_process_and_replicate_has_a_separate_schedule() -> None:
     """Processes with the same arrivals would share the chance effects of those arrivals.
 
     The first process has LoadGen's schedule.

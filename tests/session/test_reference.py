@@ -109,7 +109,7 @@ def test_the_interval_is_no_wider_and_holds(
     assert 0.91 <= holds / POINTS <= 0.985
 
 
-def test_a_session_on_a_machine_that_is_slow_as_a_whole_is_told_apart() -> None:
+def test_a_session_on_a_slow_machine_is_detected() -> None:
     """On a machine that is 15% slower, at least 93% of the intervals contain the truth.
 
     Only intervals count whose slope is known precisely enough for such a correction.
@@ -175,9 +175,7 @@ def test_devices_are_never_adjusted_to_each_other() -> None:
 @pytest.mark.parametrize(
     ("before", "beside", "slow"), [(2, 2, True), (1, 2, False), (1.2, 1.2, False)]
 )
-def test_a_machine_that_is_slow_as_a_whole_is_said(
-    before: float, beside: float, slow: bool
-) -> None:
+def test_a_slow_machine_is_reported(before: float, beside: float, slow: bool) -> None:
     seen = [
         References(at, dict.fromkeys(KERNELS, 1e-3 * taken))
         for at, taken in ((-1, before), (0, beside), (6, beside))

@@ -291,7 +291,7 @@ def test_a_profile_that_a_limit_ended_is_tried_again_under_another_limit() -> No
         assert [policy.accepts(point, tags) for point in (POINT, asked, more)] == counts
 
 
-def test_frameworks_are_told_their_device_and_threads_before_they_are_imported() -> None:
+def test_devices_and_threads_are_set_before_a_framework_is_imported() -> None:
     cpu = WorkerKey(sys.executable, "jax", 3, "cpu", (("NPROC", "2"),)).environ()
     assert (cpu["JAX_PLATFORMS"], cpu["KERAS_TORCH_DEVICE"], cpu["CUDA_VISIBLE_DEVICES"]) == (
         "cpu",

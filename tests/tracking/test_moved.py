@@ -35,9 +35,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*.json"))}
 
 
-def test_a_copy_reads_its_own_artifacts_and_keeps_what_it_records(
-    store: Store, tmp_path: Path
-) -> None:
+def test_a_copy_reads_and_writes_its_own_artifacts(store: Store, tmp_path: Path) -> None:
     run_id = record(store.uri, 1)
     copy = Store(tmp_path / "a copy of 100%" / "mlruns")
     shutil.copytree(store.folder, copy.folder)
@@ -65,7 +63,7 @@ def test_a_copy_reads_its_own_artifacts_and_keeps_what_it_records(
     )
 
 
-def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(
+def test_a_database_copied_alone_finds_artifacts_at_the_old_place(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = record(store.uri, 1)

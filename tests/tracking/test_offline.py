@@ -95,7 +95,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(
     assert "3 skipped" in online.stdout
 
 
-def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
+def test_a_run_recorded_without_its_end_is_ended(store: Store, tmp_path: Path) -> None:
     """The server became unavailable before it ended the run, so the result was kept as a file.
 
     The upload of the file finds that the run is known, and ends it.
@@ -172,9 +172,7 @@ def everything_in(folder: Path) -> Iterator[str]:
             yield path.read_bytes().decode(errors="replace")
 
 
-def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(
-    store: Store, tmp_path: Path
-) -> None:
+def test_claims_survive_an_outage_of_the_store(store: Store, tmp_path: Path) -> None:
     """Of several open points, only the claim whose answer was lost is removed."""
     settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
     tracker = open_tracker(settings, lambda _: None)
@@ -189,7 +187,7 @@ def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(
     assert lost.run_id not in left
 
 
-def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured(
+def test_drivers_without_their_store_do_not_wait_for_each_other(
     store: Store, tmp_path: Path
 ) -> None:
     """Each driver has recorded a point that the other driver requests, and both are alive.
@@ -237,7 +235,7 @@ CHANGES["a huge time"] = "record.start_time", 10**400
 CHANGES["a huge replicate"] = "record.tags.replicate", "9" * 5000
 
 
-def test_one_crafted_record_is_refused_and_the_others_are_logged(
+def test_a_crafted_record_is_rejected_and_the_others_are_logged(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, good = records(tmp_path, store)
@@ -283,7 +281,7 @@ def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_p
     assert said == ["1 result uploaded: left by drivers that ended early"]
 
 
-def test_a_full_disk_is_said_in_one_line_and_nothing_is_lost(
+def test_a_full_disk_gives_one_line_and_nothing_is_lost(
     tmp_path: Path, empty_database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mounted = subprocess.run(

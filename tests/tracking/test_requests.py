@@ -105,7 +105,7 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
     assert held == {f"metric_{index}": 2.0 for index in range(40)} | {"phase_record_seconds": 0.5}
 
 
-def test_pictures_tables_and_last_words_stay_files_of_their_own(remote: Remote) -> None:
+def test_pictures_tables_and_standard_error_stay_separate_files(remote: Remote) -> None:
     table = {"columns": ["type"], "data": [["MatMul"]]}
     opened = {"picture.png": {"base64": "aGk="}, "operations.json": table, "stderr.txt": "the end"}
     run_id = keep(remote.driver("pictures"), 1, artifacts={**FILES, **opened})
@@ -127,7 +127,7 @@ def test_who_met_another_driver_looks_before_it_makes_a_run(remote: Remote) -> N
     assert remote.query(f"SELECT count(*) {kept}") == [(3,)]
 
 
-def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Remote) -> None:
+def test_epochs_are_written_with_the_outcome_unless_they_are_too_many(remote: Remote) -> None:
     tracker = remote.driver("learning")
 
     def epochs(count: int) -> list[MetricSnapshot]:

@@ -336,7 +336,7 @@ def test_an_owner_is_gone_if_its_process_or_its_claim_ended(
         "postgresql://h:p/d",
     ],
 )
-def test_what_can_be_no_address_is_said_in_one_line(uri: str) -> None:
+def test_an_invalid_address_gives_one_line(uri: str) -> None:
     with pytest.raises(StoreError) as said:
         address_of(uri)
     assert re.fullmatch(r"no tracking store can be at .{1,200}: .{1,200}", str(said.value))

@@ -101,7 +101,7 @@ def test_a_server_that_never_answers_is_a_timeout() -> None:
     thread.join(PATIENCE)
 
 
-def test_a_truncated_message_says_how_much_came() -> None:
+def test_a_truncated_message_reports_the_received_bytes() -> None:
     def half(connected: socket.socket) -> None:
         connected.recv(1000, socket.MSG_WAITALL)
         connected.sendall(bytes(400))
@@ -214,7 +214,7 @@ def test_who_does_not_show_the_key_gets_no_process_however_many_there_are(server
     assert wait_for(lambda: not server.children())
 
 
-def test_a_server_wants_a_key_and_a_port_of_its_own(server: Server) -> None:
+def test_a_server_requires_a_key_and_a_free_port(server: Server) -> None:
     without = {name: value for name, value in os.environ.items() if name != KEY}
     done = subprocess.run(COMMAND, cwd=ROOT, env=without, capture_output=True, text=True)
     assert (done.returncode, done.stderr.split(":")[:2]) == (2, ["error", f" {KEY} is not set"])

@@ -150,7 +150,7 @@ COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
 #: small point, which has little other memory. With XLA it is the large point, which has the
 #: compiler's memory.
 @pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), COMPILED])
-def test_a_point_takes_what_a_plain_process_takes(
+def test_a_point_takes_the_memory_of_a_plain_process(
     pool: WorkerPool, compile_mode: str, beside: Sized
 ) -> None:
     check_memory(pool, "tensorflow", compile_mode, [beside])

@@ -363,6 +363,6 @@ def test_pytorch_gets_no_member_that_it_would_unpickle(tmp_path: Path) -> None:
         plain_archive(path)
 
 
-def test_a_program_computes_what_its_module_does(tmp_path: Path) -> None:
+def test_a_program_computes_the_same_as_its_module(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     run_module("exported_program", "torch", [], tmp_path)

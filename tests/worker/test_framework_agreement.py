@@ -164,7 +164,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     ("framework", "compile_mode"),
     [("tensorflow", "graph"), ("tensorflow", "eager"), ("jax", "graph"), ("jax", "eager")],
 )
-def test_two_devices_compute_what_one_does(
+def test_two_devices_compute_the_same_as_one(
     one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path
 ) -> None:
     results = on_devices(framework, compile_mode, "2", tmp_path)

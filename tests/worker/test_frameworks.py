@@ -56,7 +56,7 @@ def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_references_run_beside_the_blocks_of_each_framework(
+def test_reference_kernels_run_between_the_blocks_of_each_framework(
     pool: WorkerPool, framework: str
 ) -> None:
     beside = {"reference": True, "min_blocks": 6, "block_seconds": 0.05, "profile": False}
@@ -231,7 +231,7 @@ def test_what_a_point_compiles_is_its_model_and_no_probe_of_the_processor(tmp_pa
     ("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")]
 )
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_programs_say_what_profiles_see(
+def test_programs_state_the_products_that_profiles_show(
     pool: WorkerPool, framework: str, compile_mode: str, precision: str
 ) -> None:
     answer = measure(pool, framework, "fc", compile=compile_mode, precision=precision).answer

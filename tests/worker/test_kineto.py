@@ -77,7 +77,7 @@ def rows(folder: Path, on_device: bool = False) -> dict[str, dict[str, Any]]:
     return {entry["operation"]: entry for entry in table.operations.rows()}
 
 
-def test_a_product_counts_with_what_it_calls(tmp_path: Path) -> None:
+def test_a_product_includes_its_callees(tmp_path: Path) -> None:
     table = rows(write(tmp_path, [WINDOW, *CALLS]))
     assert set(table) == {
         "aten::matmul",

@@ -285,7 +285,7 @@ def point(model: dict[str, Any], batch: int, compile_mode: str) -> dict[str, Any
     }
 
 
-def test_a_rate_rises_and_falls_as_its_course_says() -> None:
+def test_a_learning_rate_follows_its_schedule() -> None:
     def rates(shape: str) -> list[float]:
         return [
             float(RateSchedule(0.1, shape, rise=4, steps=12)(step)) for step in (0, 3, 4, 8, 12, 20)

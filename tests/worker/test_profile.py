@@ -120,7 +120,7 @@ def test_fields_are_those_of_the_public_formats() -> None:
             )
 
 
-def test_time_is_divided_among_what_runs() -> None:
+def test_time_is_divided_among_concurrent_operations() -> None:
     """Return ten seconds of two threads.
 
     One runs a loop around two operations, the other runs operations.

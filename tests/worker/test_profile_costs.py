@@ -130,7 +130,7 @@ def _products(module: Any) -> float:
     return sum(costs.cost(name, module.name).product_flops for name in found)
 
 
-def test_a_fusion_moves_its_inputs_and_outputs_and_computes_what_is_within() -> None:
+def test_a_fusion_moves_its_inputs_and_outputs_and_computes_its_contents() -> None:
     """Four elementwise operations fused into one: 4 FLOPs, one read and one write per element."""
 
     @tf.function(jit_compile=True)
@@ -241,7 +241,7 @@ def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> Non
         pytest.param([2, 8, 5], [5, 3], [2, 8, 3], id="one-matrix-for-all"),
     ],
 )
-def test_a_library_call_multiplies_whatever_is_transposed(
+def test_a_library_call_multiplies_regardless_of_transposition(
     left: list[int], right: list[int], output: list[int]
 ) -> None:
     module = protos.HloProto().hlo_module

@@ -66,7 +66,9 @@ MS = 1_000_000
         pytest.param({"request_ms": 59.9}, False, id="request-late"),
     ],
 )
-def test_limits_decide_what_is_in_time(limits: dict[str, float], is_in_time: bool) -> None:
+def test_limits_decide_which_requests_are_in_time(
+    limits: dict[str, float], is_in_time: bool
+) -> None:
     request = EndpointRequest(due=0, sent=MS, first=20 * MS, last=60 * MS, prompt=3, tokens=5)
 
     assert Endpoint(**limits).in_time(request) is is_in_time
@@ -114,7 +116,7 @@ def test_an_address_without_host_or_port_is_rejected(url: str, store: Store) -> 
     assert "has no valid host and port" in done.stderr
 
 
-def test_the_forecast_of_a_search_is_refused() -> None:
+def test_the_forecast_of_a_search_is_rejected() -> None:
     with pytest.raises(ConfigError, match="no forecast"):
         Endpoint(rate="peak", request_ms=1.0).require_predictable()
 
