@@ -22,12 +22,14 @@ from analysis.lazy import np, pd, stats
 from analysis.options import Options, column_option, option
 from analysis.pairing import direction
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.result import Answer, Paragraph, Result, pooled_within, require_runs
 from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
+from paradnn.statistics.decision import Decision, Verdict, decide
 from paradnn.statistics.dependence import Component, sum_components
-from paradnn.statistics.sessions import arrange
+from paradnn.statistics.effects import Effect, side_effects
+from paradnn.statistics.priors import classify_devices, scatter_priors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
 
     The rate of a point is the median over its runs. Intervals include the error of each
     measurement: Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
-    freedom. If each side has several sessions, they also include the scatter of sessions. They
-    exclude the choice of the suite.
+    freedom. Intervals of `merit` also include what the sessions and hosts of the sides may differ
+    by. They exclude the choice of the suite.
 
     Raises:
         ConfigError: If the metric is not a rate, or the column or the baseline does not exist.
@@ -93,13 +95,14 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         if (count := int(each["single"].sum()))
     )
     used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
-    apart: dict[str, str] = {}
-    rows = [_row(first, suite, points[first], points[first], ())]
+    rows = [_row(first, suite, points[first], points[first])]
+    answers = []
     for name in others:
-        two = [runs[runs["run_id"].isin(used[one])] for one in (first, name)]
-        reason, between = _sessions(two[0], two[1], keys, metric)
-        apart |= {name: reason} if reason else {}
-        rows.append(_row(name, suite, points[name], points[first], between))
+        two = [runs[runs["run_id"].isin(used[one])] for one in (name, first)]
+        effects = _session_effects(two[0], two[1], keys, metric)
+        rows.append(_row(name, suite, points[name], points[first], effects))
+        answers.append(_answer(name, first, suite, points, effects))
+    best = max(answers, key=lambda one: one.ratio or 0.0, default=None)
     sources = tuple(run for listed in used.values() for run in listed)
     counts = suite.reset_index()["family"].value_counts()
     listed = ", ".join(f"{count} {family}" for family, count in counts.items())
@@ -109,17 +112,16 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
             f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
             *_means(rows, units([metric]).get(metric, "")),
             *([f"Left out, since not every side measured them: {missing}."] if missing else []),
-            "95% intervals hold the errors of the measurements; the suite is as it was stated.",
+            "95% intervals hold the errors of the measurements, and ratios what sessions and hosts "
+            "may differ by; the suite is as it was stated.",
             *(
-                f"In {single} points they lack the spread between processes."
+                f"In {single} points a single process was timed; others are expected to scatter by "
+                f"{scatter_priors(classify_devices(runs)).process.scale:.0%}."
                 for single in [single]
                 if single
             ),
-            *(
-                f"No interval of {name} holds what time does to it: {reason}."
-                for name, reason in apart.items()
-            ),
         ],
+        answer=best,
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
         sources=sources,
     )
@@ -178,10 +180,11 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
 
     - `rate`, the median over runs;
     - `log`, the mean logarithm of the rate over runs;
-    - `error`, the standard error of `log`, NaN if it is unknown;
+    - `error`, the standard error of `log`;
     - `freedom`, the degrees of freedom of the error;
     - `run_ids`;
-    - `single`, whether the error is only that within a single process.
+    - `single`, whether a single process was timed. Its error includes the prior of the scatter
+      between processes (`paradnn.statistics.priors`).
     """
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
@@ -203,9 +206,14 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
     # The scatter of replicates includes more than the noise that single runs report.
     several = found["count"] > 1
     error = found["spread"].where(several, found["own"]) / np.sqrt(found["count"])
-    single = ~several & found["single"] & error.notna()
+    freedom = (found["count"] - 1).where(several, found["freedom"])
+    prior = scatter_priors(classify_devices(runs)).process
+    single = (~several & found["single"]) | error.isna()
+    with_prior = np.hypot(error.fillna(0.0), prior.scale / np.sqrt(found["count"]))
     return found.assign(
-        error=error, freedom=(found["count"] - 1).where(several, found["freedom"]), single=single
+        error=error.mask(single, with_prior),
+        freedom=freedom.mask(single, prior.freedom),
+        single=single,
     )
 
 
@@ -239,26 +247,57 @@ def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, 
     return value, min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
 
 
-def _sessions(
+def _session_effects(
     a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str
-) -> tuple[str, tuple[Component, ...]]:
-    """Compare the sessions of two sides.
-
-    Returns:
-        Why the sides cannot be separated from their sessions, empty if they can; and the variance
-        that their sessions add.
-    """
+) -> list[Effect]:
+    """Return what the sessions and hosts of two sides add to their log ratio."""
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
-    arrangement = arrange(a, b, points, np.log(both[metric].to_numpy(dtype="float64")))
-    if not arrangement.design.comparable:
-        return arrangement.design.text(), ()
-    outside = len(set(points) - set(points[arrangement.used]))
-    return (
-        f"{counted(outside, 'point')} of both were measured in different sessions"
-        if outside
-        else "",
-        arrangement.between,
+    return side_effects(a, b, points, np.log(both[metric].to_numpy(dtype="float64")))
+
+
+def _decide_merit(points: pd.DataFrame, base: pd.DataFrame, effects: Sequence[Effect]) -> Decision:
+    """Decide whether a side's harmonic mean is above that of the baseline.
+
+    Args:
+        points: Points of the side, from `_points`.
+        base: Points of the baseline.
+        effects: What the sessions of both sides add to the variance of the log ratio.
+    """
+    _, log, parts = _mean(points)
+    _, base_log, base_parts = _mean(base)
+    errors = [sum_components(parts), sum_components(base_parts)]
+    return decide(log - base_log, [*errors, *(effect.component for effect in effects)])
+
+
+def _answer(
+    name: str,
+    first: str,
+    suite: pd.DataFrame,
+    points: Mapping[str, pd.DataFrame],
+    effects: Sequence[Effect],
+) -> Answer:
+    """State how a side compares with the baseline."""
+    found = _decide_merit(points[name], points[first], effects)
+    value = float(stats.hmean(suite[name]) / stats.hmean(suite[first]))
+    interval = f"95% CI {found.low:.3g}x to {found.high:.3g}x"
+    over = f"in the harmonic mean over {counted(len(suite), 'point')}"
+    sentence = f"{name} is {value:.3g}x as fast as {first} ({interval}) {over}"
+    if found.verdict is Verdict.EQUAL:
+        sentence = f"{name} and {first} are equally fast, {value:.3g}x ({interval}), {over}"
+    elif found.verdict is Verdict.UNDECIDED:
+        sentence = f"{sentence}: undecided, measure each side in more sessions"
+    sources = ["measurement errors", *(effect.name for effect in effects)]
+    prior = any(effect.prior_share > 0.5 for effect in effects)
+    return Answer(
+        sentence=sentence,
+        verdict=found.verdict.value,
+        ratio=value,
+        low=min(value, found.low),
+        high=max(value, found.high),
+        ahead=int((suite[name] > suite[first]).sum()),
+        points=len(suite),
+        basis=", ".join(sources) + (", mostly by the prior of their scatter" if prior else ""),
     )
 
 
@@ -267,7 +306,7 @@ def _row(
     suite: pd.DataFrame,
     points: pd.DataFrame,
     base: pd.DataFrame,
-    between: tuple[Component, ...],
+    effects: Sequence[Effect] = (),
 ) -> dict[str, Any]:
     """Return the row of a side.
 
@@ -276,21 +315,27 @@ def _row(
         suite: (points, sides) rates, the baseline in the first column.
         points: Points of the side, from `_points`.
         base: Points of the baseline; the same object for the baseline itself.
-        between: Variance that the sessions of both sides add to the logarithm of the merit.
+        effects: What the sessions of both sides add to the variance of the logarithm of the merit.
     """
-    (value, log, parts), (unit, base_log, base_parts) = _mean(points), _mean(base)
-    merit = 1.0, 1.0, 1.0
+    value, log, parts = _mean(points)
+    harmonic, low, high = _ends(value, log, parts)
+    merit = 1.0
+    merit_low = 1.0
+    merit_high = 1.0
     if points is not base:
-        merit = _ends(value / unit, log - base_log, (*parts, *base_parts, *between))
+        found = _decide_merit(points, base, effects)
+        merit = value / _mean(base)[0]
+        merit_low = min(merit, found.low)
+        merit_high = max(merit, found.high)
     return {
         "side": name,
         "points": len(suite),
-        **dict(
-            zip(
-                ("harmonic", "harmonic_low", "harmonic_high"), _ends(value, log, parts), strict=True
-            )
-        ),
+        "harmonic": harmonic,
+        "harmonic_low": low,
+        "harmonic_high": high,
         "arithmetic": suite[name].mean(),
-        **dict(zip(("merit", "merit_low", "merit_high"), merit, strict=True)),
+        "merit": merit,
+        "merit_low": merit_low,
+        "merit_high": merit_high,
         "mean_ratio": (suite[name] / suite.iloc[:, 0]).mean(),
     }

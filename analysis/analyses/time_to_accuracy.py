@@ -435,7 +435,7 @@ def _compare_scores(
     """
     means = {side: both[f"_logs_{side}"].map(np.mean).astype("float64") for side in "ab"}
     has_all = both["runs_a"].eq(both["reached_a"]) & both["runs_b"].eq(both["reached_b"])
-    of_scores = np.log(both["seconds_b"] / both["seconds_a"]).to_numpy()
+    of_scores = np.log((both["seconds_b"] / both["seconds_a"]).to_numpy())
     logs = np.where(has_all, (means["b"] - means["a"]).to_numpy(), of_scores)
     epoch_ratio = math.exp(np.log(both["epochs_b"] / both["epochs_a"]).mean())
     samples = [*both["_logs_a"], *both["_logs_b"]]
