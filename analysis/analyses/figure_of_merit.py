@@ -7,6 +7,9 @@ Units of work done in sequence at rates x_1 .. x_n take the time sum(1 / x_i). S
 is the rate of the whole. The arithmetic mean of rates or of ratios is not the rate of any work
 (Smith, Characterizing computer performance with a single number, CACM 31(10), 1988). CANDLE's
 figure of merit is the ratio of two harmonic means.
+
+--work gives the hours that a node needs for each unit of work, such as a training, in place of
+measured rates. --nodes multiplies the rates of a platform by its number of nodes.
 """
 
 from __future__ import annotations
@@ -41,6 +44,24 @@ class FigureOfMeritOptions(Options):
     baseline: str | None = option(
         None, "the side that is 1 (default: the first by name)", metavar="SIDE"
     )
+    work: tuple[tuple[str, str], ...] = option(
+        (),
+        "hours of a node for each unit of work in place of runs, such as Titan=60,6,12, in the same "
+        "order for each side; repeatable (default baseline: the first)",
+        metavar="SIDE=HOURS",
+        several="repeat",
+    )
+    nodes: tuple[tuple[str, str], ...] = option(
+        (),
+        "nodes of a side, such as Titan=18688, repeatable (default: 1)",
+        metavar="SIDE=COUNT",
+        several="repeat",
+    )
+
+
+def _without_runs(options: FigureOfMeritOptions) -> pd.DataFrame | None:
+    """Return an empty frame if --work replaces runs; None to read the store."""
+    return pd.DataFrame() if options.work else None
 
 
 @analysis(
@@ -48,6 +69,7 @@ class FigureOfMeritOptions(Options):
     summary="one number for each platform over a stated suite: the harmonic mean of its rates",
     example="python -m analysis figure-of-merit --by device --baseline V100 --where mode=train",
     has_figure=False,
+    load_frame=_without_runs,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
     """Compare the sides of a column over the suite, the points that all sides measured.
@@ -72,10 +94,15 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         NotEnoughData: If the sides share no point.
         SchemaError: If the runs of a side are heterogeneous.
     """
+    if options.work:
+        return _from_work(options)
     require_runs(frame)
     metric = find_metric(frame, options.metric)
     by = find_column(frame, options.by, "--by")
     runs, parts = _sides(frame, metric, by, options.baseline)
+    nodes = _nodes(options.nodes, list(parts))
+    runs = runs.assign(**{metric: runs[metric] * runs[by].astype(str).map(nodes)})
+    parts = {name: runs[runs[by].astype(str) == name] for name in parts}
     first, *others = parts
     shared = [join_columns(parts[first], rows)[0] for rows in parts.values()]
     keys = [name for name in shared[0] if name != by and all(name in other for other in shared)]
@@ -110,6 +137,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         numbers=pd.DataFrame(rows),
         sentences=[
             f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
+            *_describe_nodes(nodes),
             *_means(rows, units([metric]).get(metric, "")),
             *([f"Left out, since not every side measured them: {missing}."] if missing else []),
             "95% intervals hold the errors of the measurements, and ratios what sessions and hosts "
@@ -124,6 +152,86 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         answer=best,
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
         sources=sources,
+    )
+
+
+def _nodes(given: Sequence[tuple[str, str]], sides: Sequence[str]) -> dict[str, float]:
+    """Return the number of nodes of each side.
+
+    Raises:
+        ConfigError: If a side does not exist, or a number is not positive.
+    """
+    nodes = dict.fromkeys(sides, 1.0)
+    for name, text in given:
+        if name not in nodes:
+            raise ConfigError("--nodes", name, "is no side", f"choose of {', '.join(sides)}")
+        (nodes[name],) = _positive_numbers("--nodes", name, text)
+    return nodes
+
+
+def _positive_numbers(flag: str, side: str, text: str) -> list[float]:
+    """Return the numbers of a text such as "60,6,12"; ConfigError if one is not positive."""
+    example = {"--nodes": "Titan=18688", "--work": "Titan=60,6,12"}[flag]
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [math.nan]
+    if not all(0 < number < math.inf for number in numbers):
+        remedy = f"write positive numbers, such as {example}"
+        raise ConfigError(flag, f"{side}={text}", "holds no positive number", remedy)
+    if flag == "--nodes" and len(numbers) > 1:
+        raise ConfigError(flag, f"{side}={text}", "holds several numbers", f"write {example}")
+    return numbers
+
+
+def _describe_nodes(nodes: Mapping[str, float]) -> Iterator[str]:
+    if any(count != 1 for count in nodes.values()):
+        texts = (f"{count:,.10g} of {name}" for name, count in nodes.items())
+        yield f"Rates are those of all nodes: {', '.join(texts)}, without communication among them."
+
+
+def _from_work(options: FigureOfMeritOptions) -> Result:
+    """Compare sides by the units of work that all their nodes complete in a day.
+
+    Raises:
+        ConfigError: If a number is not positive, the sides have different numbers of units, or the
+            baseline does not exist.
+    """
+    hours = {name: _positive_numbers("--work", name, text) for name, text in options.work}
+    first = options.baseline if options.baseline is not None else next(iter(hours))
+    if first not in hours:
+        raise ConfigError("--baseline", first, "has no --work", f"choose of {', '.join(hours)}")
+    hours = {first: hours[first]} | hours
+    nodes = _nodes(options.nodes, list(hours))
+    for name, values in hours.items():
+        if len(values) != len(hours[first]):
+            problem = f"has {counted(len(values), 'unit')} of work, {first} {len(hours[first])}"
+            remedy = "give the hours of the same units for each side"
+            raise ConfigError("--work", name, problem, remedy)
+    rates = {
+        name: nodes[name] * 24.0 / np.array(values, dtype="float64")
+        for name, values in hours.items()
+    }
+    rows = []
+    for name, per_day in rates.items():
+        merit = float(stats.hmean(per_day) / stats.hmean(rates[first]))
+        known = {"side": name, "points": len(per_day), "harmonic": float(stats.hmean(per_day))}
+        unknown = dict.fromkeys(
+            ("harmonic_low", "harmonic_high", "merit_low", "merit_high"), math.nan
+        )
+        ratios = per_day / rates[first]
+        means = {"arithmetic": float(per_day.mean()), "mean_ratio": float(ratios.mean())}
+        units_of_work = {f"unit_{place}": rate for place, rate in enumerate(per_day, start=1)}
+        rows.append(known | unknown | means | {"merit": merit} | units_of_work)
+    return Result(
+        numbers=pd.DataFrame(rows),
+        sentences=[
+            f"The suite is {counted(len(hours[first]), 'unit')} of work; rates are per day.",
+            *_describe_nodes(nodes),
+            *_means(rows, "1/day"),
+            "Hours are taken as exact, so there are no intervals.",
+        ],
+        sources=(),
     )
 
 

@@ -9,13 +9,16 @@ Here each weight has an interval, which allows for unequal scatter and for value
 effect of their own, and a verdict. There is no verdict on a hyperparameter that varied together
 with the session that measured it. Each family on each device has its own fit. Constant and
 collinear columns cannot have a weight and are named instead.
+
+--interactions shows whether the effect of one hyperparameter depends on the value of another.
+--shares divides the variance among the hyperparameters.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from analysis.columns import (
@@ -31,6 +34,7 @@ from analysis.columns import (
     settings,
 )
 from analysis.format import format_number
+from analysis.interactions import Interactions, describe_interactions, fit_interactions
 from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, column_option, metric_option, option, unit_option
@@ -43,8 +47,9 @@ from paradnn.core.words import counted
 from paradnn.statistics.decision import adjust_p_values
 from paradnn.statistics.dependence import Component, Levels, Unit, shared_levels, sum_components
 from paradnn.statistics.estimate import LEVEL
-from paradnn.statistics.regression import BETWEEN, Regression, regress
+from paradnn.statistics.regression import BETWEEN, Regression, independent_columns, regress
 from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, measurement_times
+from paradnn.statistics.variance_shares import Share, variance_shares
 
 #: Probability, per fit without any effect, that some term is said to matter.
 _FALSE_POSITIVE_RATE = 0.05
@@ -68,6 +73,14 @@ class SensitivityOptions(Options):
     )
     log_scale: Literal["none", "both"] = option("none", "take logarithms of both sides")
     unit: Literal["crossed", "model", "point"] = unit_option()
+    interactions: bool = option(
+        False,
+        "test each pair of hyperparameters for an interaction (with --log-scale both: "
+        "whether both effects together differ from their product)",
+    )
+    shares: bool = option(
+        False, "share of the variance that each hyperparameter explains, as Shapley values"
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,8 @@ class Fit(GroupKey):
         paragraph: The findings as text.
         sample: What the points are a sample of, such as "23 models and 9 batch sizes".
         sources: Ids of the runs.
+        interactions: The products of pairs of terms, if requested.
+        shares: Hyperparameter -> the share of variance that it explains; empty if not requested.
     """
 
     regression: Regression
@@ -93,6 +108,8 @@ class Fit(GroupKey):
     paragraph: Paragraph
     sample: str
     sources: tuple[str, ...]
+    interactions: Interactions | None = None
+    shares: Mapping[str, Share] = field(default_factory=dict)
 
     def strongest(self) -> tuple[str, list[str]] | None:
         """Return the term with the largest weight, and the terms that may weigh as much.
@@ -189,12 +206,26 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 
 def _rows(fit: Fit, metric: str) -> pd.DataFrame:
-    """Return a row per weight, the most important first."""
-    rows = fit.weights.rename_axis("term").reset_index()
+    """Return a row per weight, the most important first, and then a row per interaction."""
+    rows = _weight_rows(fit.weights, fit.regression)
+    if fit.shares:
+        shares = [fit.shares[_hyperparameter(term)] for term in rows["term"]]
+        rows["share"] = [share.value for share in shares]
+        rows["share_low"] = [share.low for share in shares]
+        rows["share_high"] = [share.high for share in shares]
+    if fit.interactions is not None:
+        products = _weight_rows(fit.interactions.weights, fit.interactions.regression)
+        kinds = ["single"] * len(rows) + ["interaction"] * len(products)
+        rows = pd.concat([rows, products], ignore_index=True).assign(kind=kinds)
     rows.insert(0, "family", fit.family)
     rows.insert(1, "device", fit.device)
     rows.insert(2, "metric", metric)
-    regression = fit.regression
+    return rows
+
+
+def _weight_rows(weights: pd.DataFrame, regression: Regression) -> pd.DataFrame:
+    rows = weights.drop(columns=["p_given", "between", "drift"], errors="ignore")
+    rows = rows.rename_axis("term").reset_index()
     return rows.assign(points=regression.rows, r2=regression.r2, r2_held_out=regression.r2_held_out)
 
 
@@ -263,20 +294,37 @@ def _fit(
     if log:
         logarithms(values, metric, "leave those runs out with --where")
     levels = shared_levels(rows, options.unit)
+    when = measurement_times(measured, rows["point_id"])
     regression, weights = _regress(
         design=design,
         values=values,
         log=log,
         levels=levels,
         unit=options.unit,
-        when=measurement_times(measured, rows["point_id"]),
+        when=when,
     )
     constant |= {name: f"{value:g} in total" for name, value in regression.constant.items()}
     logarithmic = [name for name in varying if log and takes_logarithm(rows[name])]
     weights = _with_verdicts(weights, logarithmic)
+    interactions = None
+    if options.interactions:
+        interactions = fit_interactions(
+            design,
+            values,
+            owners={term: _hyperparameter(term) for term in map(str, design)},
+            logarithmic=logarithmic,
+            is_log=log,
+            levels=None if options.unit == "point" else levels,
+            when=when,
+        )
+    shares: Mapping[str, Share] = {}
+    if options.shares:
+        shares = _shares(design, np.log(values) if log else values, interactions, levels, options)
     findings = [
         *_describe_weights(weights, design.nunique()),
         _describe_accuracy(regression, units([metric]).get(metric, ""), log),
+        *(describe_interactions(interactions, regression.r2_held_out) if interactions else ()),
+        *_describe_shares(shares),
         *_describe_omissions(
             regression,
             constant=constant,
@@ -295,7 +343,51 @@ def _fit(
         paragraph=Paragraph(_describe_scope(group, metric, regression), tuple(findings)),
         sample=levels.description,
         sources=tuple(measured["run_id"]),
+        interactions=interactions,
+        shares=shares,
     )
+
+
+def _hyperparameter(term: str) -> str:
+    """Return the hyperparameter of a term, such as precision of "precision=bfloat16"."""
+    return term.partition("=")[0]
+
+
+def _shares(
+    design: pd.DataFrame,
+    values: np.ndarray,
+    interactions: Interactions | None,
+    levels: Levels,
+    options: SensitivityOptions,
+) -> Mapping[str, Share]:
+    """Return the share of variance of each hyperparameter, with its interactions if they were fitted."""
+    columns = design
+    owners = {str(term): frozenset([_hyperparameter(str(term))]) for term in design}
+    if interactions is not None:
+        columns = interactions.columns
+        owners |= {
+            name: frozenset(map(_hyperparameter, pair)) for name, pair in interactions.pairs.items()
+        }
+    columns = independent_columns(columns.loc[:, columns.nunique() > 1].astype("float64"))[0]
+    return variance_shares(
+        columns.to_numpy(),
+        [owners[str(name)] for name in columns],
+        values,
+        None if options.unit == "point" else levels,
+    )
+
+
+def _describe_shares(shares: Mapping[str, Share]) -> Iterator[str]:
+    """Yield the shares of variance, the largest first."""
+    if not shares:
+        return
+    ordered = sorted(shares.items(), key=lambda item: -item[1].value)
+    texts = [
+        f"{name} {share.value:.0%} ({max(share.low, 0):.0%} to {min(share.high, 1):.0%})"
+        for name, share in ordered
+    ]
+    total = sum(share.value for share in shares.values())
+    yield f"Shares of the variance: {', '.join(texts)}; together {total:.0%}."
 
 
 def _unexplained(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
@@ -522,9 +614,16 @@ def _draw(fits: Sequence[Fit], metric_label: str, log: bool) -> drawing.Figure:
     return figure
 
 
+def _all_weights(fit: Fit) -> pd.DataFrame:
+    """Return the weights of single terms and of interactions."""
+    if fit.interactions is None:
+        return fit.weights
+    return pd.concat([fit.weights, fit.interactions.weights])
+
+
 def _drawn_terms(fits: Sequence[Fit]) -> list[str]:
     """Return the terms of a panel, by their largest weight on any device."""
-    weights = pd.concat([fit.weights["weight"].abs() for fit in fits]).groupby(level=0).max()
+    weights = pd.concat([_all_weights(fit)["weight"].abs() for fit in fits]).groupby(level=0).max()
     return list(weights.sort_values(ascending=False, kind="stable").index[:_DRAWN_TERMS])
 
 
@@ -538,9 +637,9 @@ def _draw_panel(
             looks[fit.device] = drawing.look(fit.device, devices)
         else:
             looks[fit.device] = drawing.look(fit.family)
-    rows = {term: term_label(term) for term in order}
+    rows = {term: " x ".join(map(term_label, term.split(" x "))) for term in order}
     groups = {
-        fit.device: fit.weights.reindex(list(order)).rename(columns={"weight": "value"})
+        fit.device: _all_weights(fit).reindex(list(order)).rename(columns={"weight": "value"})
         for fit in fits
     }
     axes.axvline(0, color="#666666", linewidth=0.8)
@@ -548,7 +647,7 @@ def _draw_panel(
     for place, fit in enumerate(fits):
         offset = (place - (len(fits) - 1) / 2) * 0.7 / len(fits)  # the offset that `forest` uses
         for number, term in enumerate(order):
-            if term in fit.weights.index:
+            if term in _all_weights(fit).index:
                 continue
             constant = fit.constant.get(term.partition("=")[0])
             reason = "not separable from others" if constant is None else f"constant: {constant}"

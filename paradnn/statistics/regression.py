@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.dependence import Component, Levels, crossed_variances
+from paradnn.statistics.dependence import Component, Levels, crossed_variances, sum_components
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes
@@ -100,6 +100,7 @@ def regress(
     levels: Levels | None = None,
     by_value: bool = False,
     when: MeasurementTimes | None = None,
+    products: Mapping[str, np.ndarray] | None = None,
 ) -> Regression:
     """Fit scale(values) on the columns of a design by least squares, everything standardized.
 
@@ -114,6 +115,8 @@ def regress(
         levels: Levels that the rows share.
         by_value: Whether each value of a column may have an effect of its own.
         when: When the rows were measured.
+        products: (n, 2) the two factors of each column that is a product. Each value of a factor
+            may have its own slope along the other.
 
     Raises:
         NotEnoughData: If there are fewer than three rows per coefficient, or nothing varies.
@@ -150,6 +153,13 @@ def regress(
         is_known = np.isfinite(of_values.freedom[1:])
         variance = np.where(is_known, of_values.variance[1:], variance)
         freedom = np.where(is_known, of_values.freedom[1:], freedom)
+    for place, name in enumerate(standardized.scores):
+        if products is None or name not in products:
+            continue
+        of_product = product_variance(x, fitted.resid, place + 1, products[name])
+        if np.isfinite(of_product.freedom):
+            variance[place] = of_product.variance
+            freedom[place] = of_product.freedom
     error = np.sqrt(variance)
     half_width = stats.t.ppf((1 + LEVEL) / 2, freedom) * error + drift
     correlations = np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))
@@ -338,6 +348,101 @@ def value_variances(design: np.ndarray, residual: np.ndarray) -> Component:
         is_known[place] = True
     freedom = np.maximum(total**2 / np.maximum(below, _TINY), 1.0)
     return Component(total, np.where(is_known, freedom, np.nan))
+
+
+def product_variance(
+    design: np.ndarray, residual: np.ndarray, place: int, factors: np.ndarray
+) -> Component:
+    """Return the variance of the coefficient of a product a x b if values have effects of their own.
+
+    Each value of a may have its own slope along b, and each value of b its own along a. As for
+    `value_variances`, the residual slopes of the values show how they scatter, with values - 2
+    degrees of freedom. Both variances contain the scatter of single cells (pairs of values), which
+    is therefore subtracted once. The degrees of freedom are Satterthwaite's.
+
+    Args:
+        design: (n, k) the columns.
+        residual: (n,) the residuals.
+        place: Index of the product among the columns.
+        factors: (n, 2) the factors a and b.
+
+    Returns:
+        The variance and its degrees of freedom. Both are NaN if neither factor has 3 to n / 2
+        values.
+    """
+    influence = np.linalg.pinv(design)[place]
+    a, b = factors.T
+    slopes = (_slope_variance(influence, residual, *pair) for pair in ((a, b), (b, a)))
+    parts = [part for part in slopes if np.isfinite(part.freedom)]
+    if not parts:
+        return Component(np.nan, np.nan)
+    largest = max(parts, key=lambda part: part.variance)
+    if len(parts) == 1:
+        return largest
+    cells = _cell_variance(influence, residual, design[:, place], factors)
+    if not np.isfinite(cells.freedom):
+        return sum_components(parts)
+    variance = sum(part.variance for part in parts) - cells.variance
+    if variance <= largest.variance:
+        return largest
+    below = sum(part.variance**2 / part.freedom for part in (*parts, cells))
+    return Component(variance, max(variance**2 / below, 1.0))
+
+
+def _slope_variance(
+    influence: np.ndarray, residual: np.ndarray, factor: np.ndarray, other: np.ndarray
+) -> Component:
+    """Return the variance of a product's coefficient if each value of a factor has its own slope.
+
+    Args:
+        influence: (n,) change of the coefficient for a change of the response of each row.
+        residual: (n,) the residuals.
+        factor: (n,) the factor whose values have slopes.
+        other: (n,) the factor along which the slopes are.
+    """
+    values, code = np.unique(factor, return_inverse=True)
+    deviation = other - (np.bincount(code, other) / np.bincount(code))[code]
+    squares = np.bincount(code, deviation**2)
+    has_slope = squares > _CONSTANT * max(float(squares.max()), _TINY)
+    count = int(has_slope.sum())
+    if not _MINIMUM_VALUES <= count <= len(values) <= len(factor) / 2:
+        return Component(np.nan, np.nan)
+    slopes = np.bincount(code, residual * deviation)[has_slope] / squares[has_slope]
+    moved = np.bincount(code, influence * (other - other.mean()))
+    freedom = count - 2
+    return Component((moved**2).sum() * (slopes**2).sum() / freedom, float(freedom))
+
+
+def _cell_variance(
+    influence: np.ndarray, residual: np.ndarray, product: np.ndarray, factors: np.ndarray
+) -> Component:
+    """Return the variance of a product's coefficient if each cell has an independent effect.
+
+    Effects of values, such as a bend of a factor's own slope, are no interaction. So the mean
+    residuals of the cells are fitted by an effect of each value and by the product. What remains
+    has (a - 1)(b - 1) - 1 degrees of freedom on a complete grid of a x b cells (Mandel, J. American
+    Statistical Association 56, 1961).
+
+    Args:
+        influence: (n,) change of the coefficient for a change of the response of each row.
+        residual: (n,) the residuals.
+        product: (n,) the product.
+        factors: (n, 2) its factors.
+    """
+    cells, code = np.unique(factors, axis=0, return_inverse=True)
+    code = code.ravel()
+    counts = np.bincount(code)
+    means = np.bincount(code, residual) / counts
+    indicators = [column == value for column in cells.T for value in np.unique(column)[1:]]
+    columns = [np.ones(len(cells)), *indicators, np.bincount(code, product) / counts]
+    additive = np.column_stack(columns)
+    coefficients, _, rank, _ = np.linalg.lstsq(additive, means, rcond=None)
+    freedom = len(cells) - int(rank)
+    if freedom < 1:
+        return Component(np.nan, np.nan)
+    rest = means - additive @ coefficients
+    moved = np.bincount(code, influence)
+    return Component((moved**2).sum() * (rest**2).sum() / freedom, float(freedom))
 
 
 def independent_columns(columns: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, ...]]]:

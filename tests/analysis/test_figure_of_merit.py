@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit
+from paradnn.core.errors import ConfigError
 from paradnn.session.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
@@ -248,3 +249,50 @@ def test_platforms_measured_at_different_times_have_wider_intervals() -> None:
         assert "No interval" not in found.text()
         wide.append(found.table.loc[1, "merit_high"] / found.table.loc[1, "merit_low"])
     assert wide[1] > 1.1 * wide[0]
+
+
+def test_candles_figure_of_merit_from_units_of_work() -> None:
+    """The lecture's example: hours per unit on a node, and the nodes of both machines."""
+    options = FigureOfMeritOptions(
+        work=(("Titan", "60,6,12"), ("A", "4,0.5,0.25")),
+        nodes=(("Titan", "18688"), ("A", "94000")),
+    )
+    assert figure_of_merit.load_frame is not None
+    frame = figure_of_merit.load_frame(options)
+    found = figure_of_merit(frame, options)
+    titan, planned = found.table.to_dict("records")
+    # The lecture rounds the first unit of Titan to 7,475 a day; exactly it is 7,475.2.
+    assert [titan["unit_1"], titan["unit_2"], titan["unit_3"]] == [7_475.2, 74_752, 37_376]
+    assert [planned[f"unit_{place}"] for place in (1, 2, 3)] == list(PLANNED)
+    expected = stats.hmean(PLANNED) / stats.hmean([7_475.2, 74_752, 37_376])
+    assert planned["merit"] == pytest.approx(expected)
+    assert planned["merit"] == pytest.approx(82.599, rel=3e-5)
+    assert "18,688 of Titan, 94,000 of A" in found.text()
+
+
+def test_nodes_multiply_measured_rates() -> None:
+    one = figure_of_merit(both(error=0.04), FigureOfMeritOptions(baseline="Titan")).table
+    options = FigureOfMeritOptions(baseline="Titan", nodes=(("Planned", "10"),))
+    ten = figure_of_merit(both(error=0.04), options)
+    names = ["harmonic", "merit", "merit_low", "merit_high"]
+    np.testing.assert_allclose(ten.table.loc[1, names], one.loc[1, names] * 10)
+    assert ten.table.loc[0, "harmonic"] == one.loc[0, "harmonic"]
+    assert "Rates are those of all nodes: 1 of Titan, 10 of Planned" in ten.text()
+
+
+@pytest.mark.parametrize(
+    ("work", "nodes", "problem"),
+    [
+        pytest.param((("A", "1,x"),), (), "--work=A=1,x: holds no positive", id="text"),
+        pytest.param((("A", "1,0"),), (), "--work=A=1,0: holds no positive", id="zero"),
+        pytest.param((("A", "1"), ("B", "1,2")), (), "--work=B: has 2 units", id="unequal"),
+        pytest.param((("A", "1"),), (("B", "2"),), "--nodes=B: is no side", id="unknown side"),
+        pytest.param((("A", "1"),), (("A", "2,3"),), "several numbers", id="several"),
+    ],
+)
+def test_units_of_work_that_cannot_be_compared_are_rejected(
+    work: tuple[tuple[str, str], ...], nodes: tuple[tuple[str, str], ...], problem: str
+) -> None:
+    options = FigureOfMeritOptions(work=work, nodes=nodes)
+    with pytest.raises(ConfigError, match=problem):
+        figure_of_merit(pd.DataFrame(), options)

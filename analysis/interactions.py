@@ -1,0 +1,193 @@
+"""Interactions of hyperparameters: whether the effect of one depends on the value of another.
+
+A regression with a product term for each pair of hyperparameters shows it. On logarithms of the
+metric two effects without an interaction multiply. If two optimizations alone bring factors of 3
+and 2, the interaction is the factor by which both together differ from 6.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.lazy import np, pd
+from paradnn.core.errors import NotEnoughData
+from paradnn.core.words import counted
+from paradnn.statistics.decision import adjust_p_values
+from paradnn.statistics.dependence import Levels
+from paradnn.statistics.regression import BETWEEN, Regression, regress
+from paradnn.statistics.sessions import MeasurementTimes
+
+#: Probability, per fit without any interaction, that some pair is said to interact.
+_FALSE_POSITIVE_RATE = 0.05
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """The product terms of a regression.
+
+    Attributes:
+        regression: The regression on single terms and products.
+        columns: (n, k) the terms of the regression.
+        pairs: The two terms of each product, by its name.
+        weights: A row per product, the largest first, as in `Regression.weights`. Further columns
+            are `p_adjusted`, for the number of products; `combined` with `combined_low` and
+            `combined_high`, the factor by which both changes together differ from the product of
+            the two alone (NaN unless the metric is a logarithm); and `verdict`: "interact",
+            "values interact" (at the measured values, but no trend along them is shown),
+            "not shown", "none (sessions)" or "none (order)".
+        is_log: Whether the metric is a logarithm.
+    """
+
+    regression: Regression
+    columns: pd.DataFrame
+    pairs: Mapping[str, tuple[str, str]]
+    weights: pd.DataFrame
+    is_log: bool
+
+
+def fit_interactions(
+    design: pd.DataFrame,
+    values: np.ndarray,
+    *,
+    owners: Mapping[str, str],
+    logarithmic: Sequence[str],
+    is_log: bool,
+    levels: Levels | None,
+    when: MeasurementTimes | None,
+) -> Interactions:
+    """Fit a metric on hyperparameters and on the products of all pairs of them.
+
+    The factors of a product are centered, so the weights of single terms remain slopes at the mean
+    of the others.
+
+    Args:
+        design: (n, k) the single terms.
+        values: (n,) the metric.
+        owners: Term -> its hyperparameter. Indicators of one hyperparameter have no product.
+        logarithmic: Terms that are logarithms.
+        is_log: Whether to explain the logarithm of the metric.
+        levels: Levels that the points share; None for independent points.
+        when: When the points were measured.
+
+    Raises:
+        NotEnoughData: If fewer than two hyperparameters vary, or there are too few points.
+    """
+    varying = [name for name in map(str, design) if design[name].nunique() > 1]
+    centered = design - design.mean()
+    products = {}
+    factors = {}
+    pairs = {}
+    for a, b in itertools.combinations(varying, 2):
+        if owners[a] == owners[b]:
+            continue
+        name = f"{a} x {b}"
+        pairs[name] = (a, b)
+        products[name] = centered[a] * centered[b]
+        factors[name] = design[[a, b]].to_numpy(dtype="float64")
+    if not products:
+        raise NotEnoughData("interactions need two hyperparameters that vary")
+    whole = pd.concat([design[varying], pd.DataFrame(products)], axis=1)
+    scale = np.log if is_log else np.asarray
+    regression = regress(whole, values, scale, levels=levels, when=when, products=factors)
+    names = [name for name in products if name in regression.weights.index]
+    weights = regression.weights.loc[names]
+    weights = weights.assign(p_adjusted=_adjusted(weights, "p"), verdict=_verdicts(weights))
+    for end in ("", "_low", "_high"):
+        weights[f"combined{end}"] = math.nan
+    if is_log:
+        _add_combined(weights, pairs, logarithmic)
+    order = weights["weight"].abs().sort_values(ascending=False, kind="stable").index
+    return Interactions(
+        regression=regression,
+        columns=whole,
+        pairs=pairs,
+        weights=weights.loc[order],
+        is_log=is_log,
+    )
+
+
+def _adjusted(weights: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column of p values, adjusted for the number of products that have a verdict."""
+    return adjust_p_values(weights[name].mask(weights["between"] >= BETWEEN).to_numpy())
+
+
+def _verdicts(weights: pd.DataFrame) -> np.ndarray:
+    excludes_zero = weights["low"] * weights["high"] > 0
+    is_shown = (_adjusted(weights, "p") <= _FALSE_POSITIVE_RATE) & excludes_zero
+    of_values = _adjusted(weights, "p_given") <= _FALSE_POSITIVE_RATE
+    return np.select(
+        [weights["between"] >= BETWEEN, is_shown, weights["drift"] > 0, of_values],
+        ["none (sessions)", "interact", "none (order)", "values interact"],
+        "not shown",
+    )
+
+
+def _add_combined(
+    weights: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], logarithmic: Sequence[str]
+) -> None:
+    """Set the factors by which two changes together differ from the product of the two alone.
+
+    A change doubles a number, or switches an indicator from 0 to 1.
+    """
+    for name, row in weights.iterrows():
+        if row["weight"] == 0:
+            continue
+        change = 1.0
+        for term in pairs[str(name)]:
+            change *= math.log(2) if term in logarithmic else 1.0
+        slope_per_weight = row["slope"] / row["weight"]
+        ends = {"": row["weight"], "_low": row["low"], "_high": row["high"]}
+        for end, weight in ends.items():
+            weights.loc[name, f"combined{end}"] = math.exp(weight * slope_per_weight * change)
+
+
+def describe_interactions(found: Interactions, r2_without: float) -> Iterator[str]:
+    """Yield sentences on the interactions of a fit.
+
+    Args:
+        found: The interactions.
+        r2_without: Held-out R2 of the fit without them.
+    """
+    weights = found.weights
+    by_verdict = dict(iter(weights.groupby("verdict", sort=False)))
+    shown = by_verdict.get("interact")
+    tried = counted(len(weights), "pair")
+    of_values = by_verdict.get("values interact")
+    if shown is not None:
+        texts = [_format_interaction(str(name), row) for name, row in shown.iterrows()]
+        yield f"Of {tried}, these interact: {'; '.join(texts)}."
+    if of_values is not None:
+        texts = [_format_interaction(str(name), row) for name, row in of_values.iterrows()]
+        yield (
+            f"At the measured values these interact, but the trend is not shown: "
+            f"{'; '.join(texts)}; measure more values of both."
+        )
+    if shown is None and of_values is None:
+        yield f"No interaction is shown, with {tried} tried."
+    elif found.is_log:
+        yield (
+            "The factor compares both changes together with the product of the two alone; a change "
+            "doubles a number, or selects a value instead of its base."
+        )
+    for verdict, reason in (
+        ("none (sessions)", "values were measured in different sessions"),
+        ("none (order)", "values were measured one after the other"),
+    ):
+        rows = by_verdict.get(verdict)
+        if rows is not None:
+            yield f"No verdict on {', '.join(map(str, rows.index))}: {reason}."
+    yield (
+        f"On held-out points R² is {found.regression.r2_held_out:.2f} with interactions and "
+        f"{r2_without:.2f} without."
+    )
+
+
+def _format_interaction(name: str, row: pd.Series) -> str:
+    text = f"{name} {row['weight']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+    if pd.notna(row["combined"]):
+        low, high = sorted((row["combined_low"], row["combined_high"]))
+        text += f", a factor of {row['combined']:.2f} ({low:.2f} to {high:.2f})"
+    return text

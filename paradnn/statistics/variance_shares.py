@@ -1,0 +1,189 @@
+"""Shares of a metric's variance that hyperparameters explain, with intervals.
+
+The share of a hyperparameter is its Shapley value: the increase of R2 that its terms bring, averaged
+over all orders in which hyperparameters can enter the regression (Lindeman, Merenda and Gold,
+Introduction to Bivariate and Multivariate Analysis, 1980; Owen, SIAM/ASA J. Uncertainty
+Quantification 2, 2014). Shares add up to R2 of the whole regression, also if hyperparameters are
+correlated. Product terms of two hyperparameters count as soon as both have entered. On a complete
+grid the share of a hyperparameter is then its first-order Sobol index plus half of those of its
+products.
+
+R2 is adjusted for the number of terms, so that a hyperparameter without an effect has a share of 0
+on average, and estimates may be negative. A share is quadratic in the coefficients, so its square
+root is closer to a normal distribution, and intervals are computed for the root.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from paradnn.core.errors import NotEnoughData
+from paradnn.statistics.dependence import Component, Levels
+from paradnn.statistics.lazy import np
+
+#: Hyperparameters at most: there are 2^n regressions.
+MOST_FACTORS = 10
+#: Groups at most that a jackknife leaves out in turn.
+_MOST_GROUPS = 200
+#: Ridge relative to the variances, which decides among collinear terms.
+_RIDGE = 1e-10
+
+
+class Share(NamedTuple):
+    """The share of one hyperparameter with its 95% interval, whose ends are not negative."""
+
+    value: float
+    low: float
+    high: float
+
+
+def variance_shares(
+    columns: np.ndarray,
+    owners: Sequence[frozenset[str]],
+    values: np.ndarray,
+    levels: Levels | None,
+) -> Mapping[str, Share]:
+    """Return the share of variance of each hyperparameter.
+
+    Intervals of the roots are Student's t with jackknife variances (Tukey 1958). If points share levels, such as
+    models and batch sizes, whole levels are deleted, and the variances of the factors are combined
+    as by Cameron, Gelbach and Miller (J. Business and Economic Statistics 29, 2011).
+
+    Args:
+        columns: (n, k) terms of the regression.
+        owners: (k,) hyperparameters of each term; two for a product.
+        values: (n,) the metric.
+        levels: Levels that the points share; None for independent points.
+
+    Raises:
+        NotEnoughData: If there are more than MOST_FACTORS hyperparameters, or too few points.
+    """
+    names = list(dict.fromkeys(name for owner in owners for name in sorted(owner)))
+    count, terms = columns.shape
+    if len(names) > MOST_FACTORS:
+        raise NotEnoughData(
+            f"shares of {len(names)} hyperparameters need 2^{len(names)} regressions, at most "
+            f"{MOST_FACTORS} are possible; choose some with --on"
+        )
+    if count < 3 * (terms + 1):
+        raise NotEnoughData(
+            f"{count} points for shares of {terms} terms, at least {3 * (terms + 1)} are needed"
+        )
+    data = np.column_stack([_standardize(columns), _standardize(values[:, None])])
+    estimates = _statistics(data, np.ones((1, count)), owners, names)[0][: len(names)]
+    component = _jackknife(data, owners, names, levels)
+    of_shares, of_coefficients = np.split(component.variance, [len(names)])
+    belongs = np.array([[name in owner for owner in owners] for name in names], dtype="float64")
+    belongs /= belongs.sum(axis=0)  # half of a product belongs to either factor
+    noise = belongs @ of_coefficients
+    positive = np.maximum(estimates, 0.0)
+    # Near zero the variance of a share says nothing, and that of the coefficients remains.
+    of_roots = np.maximum(of_shares / (4 * np.maximum(positive, noise)), noise)
+    half_width = Component(of_roots, component.freedom).half_width
+    low = np.maximum(np.sqrt(positive) - half_width, 0.0) ** 2
+    high = (np.sqrt(positive) + half_width) ** 2
+    ends = zip(estimates, np.minimum(low, estimates.clip(0)), high, strict=True)
+    return {name: Share(*map(float, share)) for name, share in zip(names, ends, strict=True)}
+
+
+def _standardize(columns: np.ndarray) -> np.ndarray:
+    standardized: np.ndarray = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    return standardized
+
+
+def _statistics(
+    data: np.ndarray, kept: np.ndarray, owners: Sequence[frozenset[str]], names: Sequence[str]
+) -> np.ndarray:
+    """Return shares and standardized coefficients for m selections of the points.
+
+    The result has a row per selection: the share of each hyperparameter, then the coefficient of
+    each term in the whole regression.
+
+    Args:
+        data: (n, k + 1) the terms, and the metric last.
+        kept: (m, n) 1 for the points of a selection, else 0.
+        owners: (k,) hyperparameters of each term.
+        names: The hyperparameters.
+    """
+    counts = kept.sum(axis=1)
+    sums = kept @ data
+    products = (data[:, :, None] * data[:, None, :]).reshape(len(data), -1)
+    gram = (kept @ products).reshape(len(kept), data.shape[1], data.shape[1])
+    gram -= sums[:, :, None] * sums[:, None, :] / counts[:, None, None]
+    explained: dict[frozenset[str], np.ndarray] = {}
+    for size in range(len(names) + 1):
+        for subset in map(frozenset, itertools.combinations(names, size)):
+            terms = [place for place, owner in enumerate(owners) if owner <= subset]
+            explained[subset] = _adjusted_r2(gram, counts, terms)
+    shares = np.zeros((len(kept), len(names)))
+    for place, name in enumerate(names):
+        for subset, r2 in explained.items():
+            if name in subset:
+                continue
+            gain = explained[subset | {name}] - r2
+            orders = math.factorial(len(subset)) * math.factorial(len(names) - len(subset) - 1)
+            shares[:, place] += gain * orders / math.factorial(len(names))
+    everything = list(range(len(owners)))
+    return np.column_stack([shares, _coefficients(gram, everything)])
+
+
+def _coefficients(gram: np.ndarray, terms: Sequence[int]) -> np.ndarray:
+    """Return the coefficients (m, terms) of the last variable on some others."""
+    inner = gram[:, terms][:, :, terms]
+    ridge = _RIDGE * np.trace(inner, axis1=1, axis2=2) / len(terms)
+    inner = inner + ridge[:, None, None] * np.eye(len(terms))
+    coefficients: np.ndarray = np.linalg.solve(inner, gram[:, terms, -1:])[:, :, 0]
+    return coefficients
+
+
+def _adjusted_r2(gram: np.ndarray, counts: np.ndarray, terms: Sequence[int]) -> np.ndarray:
+    """Return the adjusted R2 (m,) of the last variable on some others.
+
+    Args:
+        gram: (m, k + 1, k + 1) centered sums of products.
+        counts: (m,) numbers of points.
+        terms: Indices of the explaining variables.
+    """
+    if not terms:
+        return np.zeros(len(gram))
+    explained = (_coefficients(gram, terms) * gram[:, terms, -1]).sum(axis=1)
+    r2 = explained / gram[:, -1, -1]
+    adjusted: np.ndarray = 1 - (1 - r2) * (counts - 1) / (counts - len(terms) - 1)
+    return adjusted
+
+
+def _jackknife(
+    data: np.ndarray,
+    owners: Sequence[frozenset[str]],
+    names: Sequence[str],
+    levels: Levels | None,
+) -> Component:
+    """Return the variances of `_statistics` over points, or over the levels that points share."""
+    points = np.arange(len(data))
+    of_points = _jackknife_variance(data, points, owners, names)
+    if levels is None or levels.independent:
+        return of_points
+    shared = [code for code in levels.factors if len(np.unique(code)) < len(data)]
+    parts = [_jackknife_variance(data, code, owners, names) for code in shared]
+    variance = np.sum([part.variance for part in parts], axis=0)
+    variance -= (len(parts) - 1) * of_points.variance
+    freedom = min(part.freedom for part in parts)
+    return Component(np.maximum(variance, of_points.variance), freedom)
+
+
+def _jackknife_variance(
+    data: np.ndarray, code: np.ndarray, owners: Sequence[frozenset[str]], names: Sequence[str]
+) -> Component:
+    """Return the delete-one-level jackknife of `_statistics`; many levels are deleted in groups."""
+    groups = int(code.max()) + 1
+    if groups > _MOST_GROUPS:
+        group_of_level = np.random.default_rng(0).permutation(groups) % _MOST_GROUPS
+        code = group_of_level[code]
+        groups = _MOST_GROUPS
+    kept = (code[None, :] != np.arange(groups)[:, None]).astype("float64")
+    found = _statistics(data, kept, owners, names)
+    variance = (groups - 1) / groups * ((found - found.mean(axis=0)) ** 2).sum(axis=0)
+    return Component(variance, groups - 1.0)
