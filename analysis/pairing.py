@@ -13,30 +13,26 @@ The result has these columns:
   source of the interval, `interval_source`;
 - `a_count`, `b_count`: the number of replicates;
 - `a_spread`, `b_spread`: sample standard deviation / mean of the replicates;
-- `a_units`, `b_units`: the number of independent measurements. These are sessions if each side has
-  several separate ones, otherwise replicates, otherwise the processes of the only run;
-- `log_error`, `degrees` and two-sided `p_value` of the log ratio, if the interval is from
-  independent measurements. p includes the chance that all runs of A took one of two levels and all
-  runs of B the other (`rarer_level`);
-- `comparable`: whether the sides' sessions allow a verdict on this point
-  (`paradnn.statistics.sessions`).
+- `a_units`, `b_units`: the number of independent measurements. These are sessions if the point has
+  several, otherwise replicates, otherwise the processes of the only run;
+- `log_error`, `degrees` and two-sided `p_value` of the log ratio. p includes the chance that all
+  runs of A took one of two levels and all runs of B the other (`rarer_level`);
+- `point`: number of the point, by which `paradnn.statistics.contrast.Contrast` finds its evidence.
 
-The values of `interval_source` are:
+The interval of a ratio is that of the mean log ratio of a single point: scatter of processes, and
+what sessions, hosts and order add if they do not cancel (`paradnn.statistics.effects`). It is
+widened if necessary to include the ratio of the medians. The values of `interval_source` say where
+the scatter of processes is from:
 
-- "replicates": both sides have at least two. It is Welch's t interval of the difference of mean
-  logarithms (Welch, Biometrika 34, 1947). It is widened if necessary to include the ratio of the
-  medians.
-- "processes": the same if a side has one run of several processes, from the spread between these.
-- "within process": the recorded 95% intervals of the two medians. They are combined on the log
-  scale by the method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27,
-  2008). The interval excludes the spread between processes, so it is too narrow for what a
-  repetition would show.
-- "none": no data for an interval; both ends are NaN.
+- "replicates": both sides have at least two;
+- "processes": a side has one run of several processes, and the spread between these is used;
+- "prior": a side has a single process, so the scatter is that of the other points or of the prior
+  (`paradnn.statistics.priors`).
 
 The result has these attrs:
 
 - `metric`;
-- `sampling`: family -> its `Sampling`;
+- `evidence`: what the ratios rest on, as `Contrast` needs it;
 - `unpaired_a`, `unpaired_b`: number of points that the other side lacks;
 - `alone`: "a" and "b" -> families of this side only;
 - `unusable_a`, `unusable_b`: number of ok runs without a positive value;
@@ -54,7 +50,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.columns import (
     distinct_values,
@@ -68,21 +64,30 @@ from analysis.lazy import np, pd, stats
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.metric import interval_names
+from paradnn.statistics.contrast import Evidence
+from paradnn.statistics.dependence import MINIMUM_POINTS, Component
+from paradnn.statistics.effects import (
+    Effect,
+    Schedule,
+    combine,
+    interaction_effect,
+    learn_session_variance,
+    selection_bias,
+    unit_effects,
+)
 from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.priors import ScatterPriors, classify_devices, scatter_priors
 from paradnn.statistics.sessions import (
     BY_CHANCE,
-    Design,
-    Sampling,
-    SessionOverlap,
-    arrange,
-    arrange_at_one_speed,
-    assign_sessions,
     family_slope,
     find_speed_steps,
-    get_sampling,
+    levelled_component,
 )
 from paradnn.statistics.variances import moderate_variances, rarer_level
 from paradnn.store.metrics import metric as registered
+
+#: Weight of sessions (`Schedule.session_weight`) up to which the sides share them.
+_SHARED_WEIGHT = 0.05
 
 #: Columns with the numbers of a pair.
 RESULT_COLUMNS = (
@@ -97,7 +102,7 @@ RESULT_COLUMNS = (
         "a_units",
         "b_units",
     ),
-    *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "comparable"),
+    *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "point"),
 )
 
 #: Medians within one process, each with its 95% interval. `_WITHIN` states for each metric which of
@@ -166,19 +171,15 @@ def pair(
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
     one, two = kept if all(map(len, kept)) else usable
     found = _match(one, two, on)
-    missing, lost = _missing(a, b, metric, found.keys)
-    sampled, units, used, moved = _sampled(found, metric, lost)
-    found = replace(found, runs=_scaled(found.runs, metric, np.exp(-moved)))
-    sides = [
-        _by_point(found, used & (found.side == number), metric, units, sampled) for number in (0, 1)
-    ]
+    missing, losses = _missing(a, b, metric, found.keys)
+    measured = _measure(found, metric, losses)
+    scale = np.ones(len(found.runs))
+    scale[measured.rows] = np.exp(-measured.shift)
+    found = replace(found, runs=_scaled(found.runs, metric, scale))
+    sides = [_by_point(found, measured, metric, number) for number in (0, 1)]
+    evidence = _evidence(found, measured, sides, losses, missing, metric)
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
-    result = pd.concat([points, _ratios(sides[0], sides[1], sign)], axis=1)
-    samplings = [sampled[family] for family in result["family"].fillna("")]
-    result["comparable"] = [
-        one.design.comparable and number not in one.outside
-        for one, number in zip(samplings, found.both, strict=True)
-    ]
+    result = pd.concat([points, _ratios(sides[0], sides[1], sign, evidence)], axis=1)
     order = {name: place for place, name in enumerate(families(result))}
     result = result.sort_values(
         found.keys,
@@ -187,10 +188,7 @@ def pair(
     )
     result.attrs = {
         "metric": metric,
-        "sampling": {
-            family: replace(sampled.get(family, Sampling()), missing=missing.get(family, (0, 0)))
-            for family in {*sampled, *missing}
-        },
+        "evidence": evidence,
         "differ": found.differ,
         "disjoint": _disjoint(found, one, two),
         "mixed": found.mixed,
@@ -212,8 +210,14 @@ def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
     Raises:
         NotEnoughData: If it cannot be separated.
     """
-    design = get_sampling(pairs, family).design
-    if not design.comparable and max(design.sessions) > 1:
+    evidence = pairs.attrs["evidence"]
+    rows = np.ones(len(evidence.family), dtype=bool)
+    if family != "all":
+        rows = evidence.family == family
+    schedule = evidence.schedule.select(rows)
+    sessions = [len(np.unique(schedule.session[schedule.side == number])) for number in (0, 1)]
+    is_levelled = family in evidence.levelled
+    if schedule.session_weight > _SHARED_WEIGHT and max(sessions) > 1 and not is_levelled:
         raise NotEnoughData(
             "its points were measured in several sessions, which may differ as much as they do"
         )
@@ -382,8 +386,14 @@ class _Match:
     mixed: dict[str, int] = field(default_factory=dict)
 
 
-_Sampled = dict[str, Sampling]
-_Lost = dict[str, Design]
+class _Loss(NamedTuple):
+    """Replicates of A and of B that were lost, and those that were kept."""
+
+    lost: tuple[int, int]
+    kept: tuple[int, int]
+
+
+_Losses = dict[str, _Loss]
 #: A side (0 or 1), a column of the configuration or the platform, and the numbers of the points
 #: whose runs on that side differ in the column.
 _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
@@ -490,97 +500,169 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
             yield name
 
 
-def _sampled(
-    found: _Match, metric: str, lost: _Lost
-) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
-    """Determine for each family how its paired runs are distributed over sessions.
+@dataclass(frozen=True)
+class _Measured:
+    """The runs that the ratios are from; n of them, those of A first.
+
+    Attributes:
+        rows: (n,) their places in the runs of the match.
+        schedule: When and where they were measured.
+        family: (n,) their families.
+        logs: (n,) logarithms of the metric at the mean speed of the session.
+        shift: (n,) what steps of the machine's speed moved the logarithms by.
+        rest: (n,) the logarithms without the effects of sessions.
+        inflation: (n,) factor by which looking for steps made the variance too small.
+        drifts: (n,) whether the machine still drifts apart from the steps that were found.
+        priors: Priors of the scatter.
+    """
+
+    rows: np.ndarray[Any, Any]
+    schedule: Schedule
+    family: np.ndarray[Any, Any]
+    logs: np.ndarray[Any, Any]
+    shift: np.ndarray[Any, Any]
+    rest: np.ndarray[Any, Any]
+    inflation: np.ndarray[Any, Any]
+    drifts: np.ndarray[Any, Any]
+    priors: ScatterPriors
+
+
+def _measure(found: _Match, metric: str, losses: _Losses) -> _Measured:
+    """Choose the runs that the ratios are from, and find steps of the machine's speed.
+
+    A run counts if its session holds a run of its point on the other side. If no run of a point
+    has such a counterpart, all of its runs count.
 
     Args:
-        found: The n matched runs.
+        found: The matched runs.
         metric: The compared metric.
-        lost: Family -> its design if replicates of one side were lost.
-
-    Returns:
-        Four values. The first is the `Sampling` of each family, with the scatter of its sessions.
-        The others are arrays (n,): the session that counts as one measurement, None for a run that
-        counts alone; whether a run is used in the comparison; and the shift of the logarithms by
-        steps of the machine's speed, for sides that were measured together.
+        losses: Families that lost replicates of one side; their speed is not corrected.
     """
-    samplings = {}
-    paired = np.isin(found.point, found.both)
-    used = paired.copy()
-    units = np.full(len(paired), None, dtype=object)
-    moved = np.zeros(len(paired))
-    taken = np.ones(len(paired))
-    wanders = np.zeros(len(paired), dtype=bool)
-    family = found.runs["family"].fillna("").to_numpy()
-    logs = np.log(found.runs[metric].to_numpy(dtype="float64"))
-    for name in dict.fromkeys(family[paired & (found.side == 0)]):
-        mine = np.flatnonzero(paired & (family == name))
-        rows = found.runs.iloc[mine]
-        point = found.point[mine]
-        of_a = found.side[mine] == 0
-        arrangement = arrange(rows[of_a], rows[~of_a], point, logs[mine])
-        if metric in LEVELLED.values() and arrangement.design.overlap in (
-            SessionOverlap.ALONE,
-            SessionOverlap.APART,
-        ):
-            arrangement = arrange_at_one_speed(arrangement, rows, of_a)
-        # If no run of a point has a counterpart in its session, the point keeps all runs and gets
-        # no verdict.
-        apart = ~np.isin(point, point[arrangement.used])
-        used[mine] = arrangement.used | apart
-        units[mine] = arrangement.units if arrangement.design.comparable else None
-        design = lost.get(str(name), arrangement.design)
-        if design.overlap is SessionOverlap.TOGETHER and "start_time" in rows:
-            times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
-            for session in pd.Series(mine).groupby(assign_sessions(rows)).indices.values():
-                one = mine[session]
-                moved[one], taken[one], wanders[one] = find_speed_steps(
-                    logs[one], (2 * point + of_a)[session], times[session]
-                )
-            design = replace(design, speed_change=math.expm1(np.ptp(moved[mine])))
-        changes = {"variance_inflation": taken[mine].mean(), "drifts": wanders[mine].any()}
-        samplings[str(name)] = Sampling(
-            design, arrangement.between, outside=frozenset(point[apart]), **changes
-        )
-    return samplings, units, used, moved
+    paired = np.flatnonzero(np.isin(found.point, found.both))
+    runs = found.runs.iloc[paired]
+    is_a = found.side[paired] == 0
+    point = found.point[paired]
+    schedule = Schedule.of(runs[is_a], runs[~is_a], point)
+    counterpart = schedule.has_counterpart
+    used = counterpart | ~np.isin(point, point[counterpart])
+    rows = paired[used]
+    schedule = schedule.select(used)
+    counterpart = counterpart[used]
+    family = found.runs["family"].fillna("").astype(str).to_numpy()[rows]
+    logs = np.log(found.runs[metric].to_numpy(dtype="float64")[rows])
+    shift = np.zeros(len(rows))
+    inflation = np.ones(len(rows))
+    drifts = np.zeros(len(rows), dtype=bool)
+    cells = 2 * schedule.point + schedule.side
+    if np.isfinite(schedule.hours).all():
+        groups = pd.Series(rows).groupby([family, schedule.session]).indices
+        for places in groups.values():
+            members = np.asarray(places)
+            is_shared = counterpart[members].any()
+            is_lossy = family[members[0]] in losses
+            if not is_shared or is_lossy or not schedule.select(members).is_mixed:
+                continue
+            steps = find_speed_steps(logs[members], cells[members], schedule.hours[members])
+            shift[members] = steps.shift
+            inflation[members] = steps.variance_inflation
+            drifts[members] = steps.drifts
+    logs = logs - shift
+    rest = logs
+    if len(logs) and schedule.session.max() > 0:
+        rest = logs - unit_effects(logs, cells, schedule.session)
+    priors = scatter_priors(classify_devices(runs))
+    return _Measured(rows, schedule, family, logs, shift, rest, inflation, drifts, priors)
 
 
-def _by_point(
-    found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: _Sampled
-) -> pd.DataFrame:
+def _evidence(
+    found: _Match,
+    measured: _Measured,
+    sides: Sequence[pd.DataFrame],
+    losses: _Losses,
+    missing: dict[str, tuple[int, int]],
+    metric: str,
+) -> Evidence:
+    """Return what the ratios rest on, for `Contrast`."""
+    schedule = measured.schedule
+    interaction: dict[str, Effect] = {}
+    levelled: dict[str, Component] = {}
+    speed_change: dict[str, float] = {}
+    for name in dict.fromkeys(measured.family):
+        mine = measured.family == name
+        part = schedule.select(mine)
+        shared = interaction_effect(measured.logs[mine], part, measured.priors)
+        if shared is not None:
+            interaction[name] = shared
+        speed_change[name] = math.expm1(float(np.ptp(measured.shift[mine])))
+        if metric in LEVELLED.values() and part.session_weight > _SHARED_WEIGHT:
+            runs = found.runs.iloc[measured.rows[mine]]
+            levelled[name] = levelled_component(runs, part.side == 0)
+    family = found.points["family"].fillna("").astype(str).to_numpy()
+    selection = {}
+    for name, loss in losses.items():
+        mine = family == name
+        scatter = [side["scatter"].to_numpy()[mine] for side in sides]
+        typical = math.sqrt(float(np.mean(np.concatenate(scatter)))) if mine.any() else 0.0
+        selection[name] = selection_bias(loss.lost, loss.kept) * typical
+    return Evidence(
+        schedule=schedule,
+        family=measured.family,
+        session=learn_session_variance(measured.logs, schedule, measured.priors),
+        priors=measured.priors,
+        point=found.both,
+        variance=np.array([side["error"].to_numpy() for side in sides]),
+        inefficiency=np.array([side["inefficiency"].to_numpy() for side in sides]),
+        freedom=np.array([side["degrees"].to_numpy() for side in sides]),
+        data_freedom=np.array([side["data_degrees"].to_numpy() for side in sides]),
+        interaction=interaction,
+        levelled=levelled,
+        selection=selection,
+        lost={name: loss.lost for name, loss in losses.items()},
+        missing=missing,
+        speed_change=speed_change,
+    )
+
+
+def _by_point(found: _Match, measured: _Measured, metric: str, number: int) -> pd.DataFrame:
     """Return a row for each paired point with the values of one side that `_ratios` needs.
 
+    `error` is the variance of the mean logarithm from processes, with `degrees` of freedom and
+    `data_degrees` without the prior; `scatter` is the variance of one measurement.
+
     Args:
-        found: The n matched runs.
-        mine: (n,) whether a run is of this side and used.
+        found: The matched runs.
+        measured: The runs that count.
         metric: The compared metric.
-        sessions: (n,) sessions from `_sampled`.
-        sampled: Family -> `Sampling`, from `_sampled`.
+        number: 0 for A, 1 for B.
     """
-    frame = found.runs[mine].reset_index(drop=True)
-    points = found.point[mine]
+    mine = measured.schedule.side == number
+    frame = found.runs.iloc[measured.rows[mine]].reset_index(drop=True)
+    points = measured.schedule.point[mine]
     value = frame[metric].astype("float64")
     below, above = _within(frame, metric)
     processes = np.ones(len(frame))
     if "processes" in frame:
-        processes = frame["processes"].to_numpy(dtype="float64", na_value=1.0)
+        processes = np.maximum(frame["processes"].to_numpy(dtype="float64", na_value=1.0), 1.0)
     table = pd.DataFrame(
         {
             "value": value,
-            "log": np.log(value),
+            "log": measured.logs[mine],
             "below": below,
             "above": above,
             "processes": processes,
+            "inflation": measured.inflation[mine],
+            "drifts": measured.drifts[mine],
         }
     )
     grouped = table.groupby(points)
-    unit = [name or f"run {number}" for number, name in enumerate(sessions[mine])]
-    logs = (
-        table["log"].groupby([pd.Series(points, name="point"), pd.Series(unit, name="unit")]).mean()
-    )
-    units = logs.groupby("point")
+    # Runs of a point in several sessions are reduced to a mean per session.
+    session = measured.schedule.session[mine]
+    sessions = pd.Series(session).groupby(points).transform("nunique").to_numpy()
+    run = np.arange(len(frame))
+    unit = np.where(sessions > 1, -1 - session, run)
+    keys = [pd.Series(points, name="point"), pd.Series(unit, name="unit")]
+    rests = pd.Series(measured.rest[mine]).groupby(keys).mean()
+    units = rests.groupby("point")
     summary = pd.DataFrame(
         {
             "median": grouped["value"].median(),
@@ -588,55 +670,133 @@ def _by_point(
             "spread": grouped["value"].std() / grouped["value"].mean(),
             "below": grouped["below"].median(),
             "above": grouped["above"].median(),
-            "processes": grouped["processes"].min().fillna(1.0),
+            "processes": grouped["processes"].min(),
+            "inflation": grouped["inflation"].mean(),
+            "drifts": grouped["drifts"].any(),
+            "log_mean": grouped["log"].mean(),
             "units": units.size(),
-            "log_mean": units.mean(),
-            "error": units.var() / units.size(),
+            "sessions": pd.Series(sessions).groupby(points).first(),
+            "variance": units.var(),
         }
     ).reindex(found.both)
-    # A single run contributes the scatter between its processes: its recorded interval is
-    # Student's over them.
-    inside = (summary["units"] == 1) & (summary["processes"] >= 2)
-    degrees = summary["processes"].where(inside, 2.0) - 1
-    half = (summary["below"] + summary["above"]) / 2
-    error = (half / stats.t.ppf((1 + LEVEL) / 2, degrees)) ** 2
-    by_process = inside & error.notna()
-    count = summary["units"].where(~by_process, summary["processes"]).astype("int64").to_numpy()
-    variance = summary["error"].where(~inside, error).to_numpy() * count
-    freedom = count - 1.0
-    rarer, span = np.zeros((2, len(count)))
-    # np.split returns one part even if there are no points, so zip is not strict.
+    scatter = _scatter_of_units(found, summary, measured)
     cells = dict(
         zip(
             units.size().index,
-            np.split(logs.to_numpy(), units.size().cumsum().to_numpy()[:-1]),
+            np.split(rests.to_numpy(), units.size().cumsum().to_numpy()[:-1]),
             strict=False,
         )
     )
-    family = found.points["family"].fillna("").to_numpy()
+    family = found.points["family"].fillna("").astype(str).to_numpy()
+    rarer, span = np.zeros((2, len(summary)))
+    for name in dict.fromkeys(family):
+        rows = family == name
+        if (summary["sessions"].to_numpy()[rows] > 1).any():
+            continue
+        rarer[rows], span[rows] = rarer_level([cells[point] for point in found.both[rows]])
+    count = scatter["count"]
+    return summary.assign(
+        by_process=scatter["by_process"],
+        scatter=scatter["variance"],
+        error=scatter["variance"] / count,
+        inefficiency=_median_inefficiency(summary["count"].to_numpy()),
+        degrees=scatter["degrees"],
+        data_degrees=scatter["data_degrees"],
+        units=count.astype("int64"),
+        rarer=rarer,
+        span=span,
+    ).reset_index(drop=True)
+
+
+def _scatter_of_units(
+    found: _Match, summary: pd.DataFrame, measured: _Measured
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the posterior variance of one measurement of each point on a side.
+
+    A measurement is a session of a point, a run, or a process of the only run. Each point has the
+    prior of processes, with the scale of the other points of its family. From six points with
+    several measurements on, these points make the prior (`moderate_variances`).
+
+    Returns:
+        (p,) arrays: `variance`, `degrees`, `data_degrees`, the `count` of measurements, and whether
+        they are processes (`by_process`).
+    """
+    prior = measured.priors.process
+    units = summary["units"].to_numpy(dtype="float64")
+    processes = summary["processes"].to_numpy()
+    half_width = ((summary["below"] + summary["above"]) / 2).to_numpy()
+    # The recorded interval of a run of several processes is Student's over them.
+    by_process = (units == 1) & (processes >= 2) & np.isfinite(half_width)
+    count = np.where(by_process, processes, units)
+    freedom = count - 1
+    quantile = stats.t.ppf((1 + LEVEL) / 2, np.maximum(freedom, 1))
+    variance = np.where(
+        by_process, (half_width / quantile) ** 2 * count, summary["variance"].to_numpy()
+    )
+    variance = variance * summary["inflation"].to_numpy()
+    # Effects of sessions were fitted to the runs of all points and took degrees of freedom.
+    effects = len(np.unique(measured.schedule.session)) - 1
+    sessions = summary["sessions"].to_numpy()
+    over_sessions = (sessions > 1) & ~by_process
+    all_freedom = float(freedom[over_sessions].sum())
+    if all_freedom > 0:
+        kept = max(1 - effects / 2 / all_freedom, 0.0)
+        if kept == 0:
+            variance = np.where(over_sessions, np.nan, variance)
+        else:
+            variance = np.where(over_sessions, variance / kept, variance)
+        freedom = np.where(over_sessions, freedom * kept, freedom)
+    has_data = (freedom > 0) & np.isfinite(variance)
+    freedom = np.where(has_data, freedom, 0.0)
+    # A measurement that is a mean over several processes scatters less.
+    per_unit = np.where(by_process, 1.0, processes)
+    within = np.where(processes < 2, np.nan_to_num(half_width) / 1.96, 0.0) ** 2
+    result = {
+        "variance": np.zeros(len(units)),
+        "degrees": np.zeros(len(units)),
+        "data_degrees": freedom,
+        "count": count,
+        "by_process": by_process,
+    }
+    family = found.points["family"].fillna("").astype(str).to_numpy()
     for name in dict.fromkeys(family):
         mine = family == name
-        axes = [
-            pd.factorize(found.points.loc[mine, key])[0]
-            for key in found.keys
-            if is_configuration_column(key)
-        ]
-        own = sampled[name].variance_inflation * variance[mine]
-        few = freedom[mine]
-        known = freedom[mine] > 0
-        variance[mine], freedom[mine] = moderate_variances(own, few, axes)
-        # If sessions are repeated, all points share the scatter of the same sessions, so
-        # moderation adds no degrees of freedom.
-        if sampled[name].design.overlap is SessionOverlap.REPEATED:
-            freedom[mine] = few
-        else:
-            rarer[mine], span[mine] = rarer_level([cells[point] for point in found.both[mine]])
-        # With a drift, the scatter is the machine's. A few runs may agree only because they were
-        # close in time, so the mean variance is a lower limit.
-        if sampled[name].drifts and known.any():
-            variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
-    told = {"by_process": by_process, "error": variance / count, "units": count, "degrees": freedom}
-    return summary.assign(**told, rarer=rarer, span=span).reset_index(drop=True)
+        known = mine & has_data
+        scale = per_unit[known] * variance[known]
+        data_freedom = float(freedom[known].sum())
+        mean = 0.0
+        if data_freedom:
+            mean = float(np.average(scale, weights=freedom[known]))
+        posterior = prior.update(mean, data_freedom)
+        variances = posterior.variance / per_unit[mine]
+        degrees = np.full(mine.sum(), posterior.freedom)
+        if (variance[known] > 0).sum() >= MINIMUM_POINTS:
+            axes = [
+                pd.factorize(found.points.loc[known, key])[0]
+                for key in found.keys
+                if is_configuration_column(key)
+            ]
+            moderated = moderate_variances(variance[known], freedom[known], axes)
+            floor = 0.0
+            # With a drift, the scatter is the machine's. A few runs may agree only because they
+            # were close in time, so the mean variance is a lower limit.
+            if summary["drifts"].to_numpy()[mine].any():
+                floor = float(np.average(variance[known], weights=freedom[known]))
+            variances[known[mine]] = np.maximum(moderated.variance, floor)
+            degrees[known[mine]] = moderated.freedom
+        is_single = mine & ~has_data
+        variances = variances + np.where(is_single, within, 0.0)[mine]
+        result["variance"][mine] = variances
+        result["degrees"][mine] = degrees
+    return result
+
+
+def _median_inefficiency(count: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the variance of the median of some normal values over that of their mean.
+
+    It is 1.35 for three and approaches pi / 2 (Hodges, Annals of Mathematical Statistics 38, 1967).
+    """
+    return np.where(count < 3, 1.0, np.pi / 2 * count / (count + np.pi / 2 - 1))
 
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -653,64 +813,96 @@ def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
-    """Return the columns RESULT_COLUMNS of all points, except `comparable`.
-
-    The test is Welch's test of the difference of mean logarithms. If all measurements agree
-    exactly, the interval has no width, and there is no p.
+def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -> pd.DataFrame:
+    """Return the columns RESULT_COLUMNS of all points.
 
     Args:
         a: Values of A from `_by_point`.
         b: Values of B.
         sign: 1 if more is better, -1 if less is better.
+        evidence: What the ratios rest on.
     """
     if sign > 0:
         speedup = a["median"] / b["median"]
     else:
         speedup = b["median"] / a["median"]
-    measured = (a["units"] >= 2) & (b["units"] >= 2)
     difference = sign * (a["log_mean"] - b["log_mean"]).to_numpy()
-    parts = [side["error"].to_numpy(dtype="float64") for side in (a, b)]
-    error = np.sqrt(parts[0] + parts[1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        below = sum(
-            part**2 / side["degrees"].to_numpy() for part, side in zip(parts, (a, b), strict=True)
-        )
-        degrees = (parts[0] + parts[1]) ** 2 / below
-        p_value = 2 * stats.t.sf(np.abs(difference / error), degrees)
+    error = np.zeros(len(a))
+    degrees = np.ones(len(a))
+    bias = np.zeros(len(a))
+    if len(a):
+        total = _point_component(evidence)
+        error = np.sqrt(total.variance)
+        degrees = total.freedom
+        bias = _point_bias(evidence)
+    distance = np.maximum(np.abs(difference) - bias, 0.0)
+    p_value = 2 * stats.t.sf(distance / error, degrees)
     levels = [
         np.array([side["rarer"], 1 - side["rarer"]]) ** side["units"].to_numpy() for side in (a, b)
     ]
     near = np.abs(difference) <= np.maximum(a["span"], b["span"])
     p_value = np.minimum(p_value + near * (levels[0] * levels[1][::-1]).sum(axis=0), 1)
-    reach = np.where(error == 0, 0.0, stats.t.ppf((1 + LEVEL) / 2, degrees) * error)
-    # The part of a step time's interval above its median is below the median of the speed.
-    reach_a, reach_b = (("below", "above"), ("above", "below"))[:: int(sign)]
-    down, up = (np.sqrt(a[x] ** 2 + b[y] ** 2) for x, y in zip(reach_a, reach_b, strict=True))
-    low = np.where(
-        measured, np.minimum(np.exp(difference - reach), speedup), speedup * np.exp(-down)
-    )
-    high = np.where(measured, np.maximum(np.exp(difference + reach), speedup), speedup * np.exp(up))
-    known = np.isfinite(low) & np.isfinite(high)
+    reach = stats.t.ppf((1 + LEVEL) / 2, degrees) * error + bias
+    single = (a["units"] < 2) | (b["units"] < 2)
     between = np.where(a["by_process"] | b["by_process"], "processes", "replicates")
-    found: dict[str, Any] = {"a": a["median"], "b": b["median"], "speedup": speedup}
-    found |= {
-        "speedup_low": np.where(known, low, np.nan),
-        "speedup_high": np.where(known, high, np.nan),
+    columns: dict[str, Any] = {
+        "a": a["median"],
+        "b": b["median"],
+        "speedup": speedup,
+        "speedup_low": np.minimum(np.exp(difference - reach), speedup),
+        "speedup_high": np.maximum(np.exp(difference + reach), speedup),
     }
     for name in ("count", "units", "spread"):
-        found |= {f"{key}_{name}": side[name] for key, side in (("a", a), ("b", b))}
-    source = np.where(~known, "none", np.where(measured, between, "within process"))
-    found["interval_source"] = pd.Series(source, dtype="str")
-    test = {"log_error": error, "degrees": degrees, "p_value": p_value}
-    found |= {name: np.where(measured, values, np.nan) for name, values in test.items()}
-    table = pd.DataFrame(found)[[name for name in RESULT_COLUMNS if name != "comparable"]]
+        for key, side in (("a", a), ("b", b)):
+            columns[f"{key}_{name}"] = side[name]
+    columns["interval_source"] = pd.Series(np.where(single, "prior", between), dtype="str")
+    columns |= {
+        "log_error": error,
+        "degrees": degrees,
+        "p_value": p_value,
+        "point": evidence.point,
+    }
+    table = pd.DataFrame(columns)[list(RESULT_COLUMNS)]
     return table.astype(dict.fromkeys(("a_count", "b_count", "a_units", "b_units"), "int64"))
+
+
+def _point_component(evidence: Evidence) -> Component:
+    """Return the variance (p,) of the log ratio of each point by itself."""
+    sides = [
+        Component(variance, freedom)
+        for variance, freedom in zip(evidence.variance, evidence.freedom, strict=True)
+    ]
+    weights = evidence.schedule.point_weights().reindex(evidence.point).to_numpy()
+    of_point = pd.Series(evidence.family).groupby(evidence.schedule.point).first()
+    family = of_point.reindex(evidence.point).to_numpy()
+    weights = np.where(pd.Series(family).isin(evidence.levelled), 0.0, weights)
+    parts = [*sides, Component(weights * evidence.session.variance, evidence.session.freedom)]
+    effects = [
+        effect
+        for effect in evidence.schedule.effects(evidence.session, evidence.priors)
+        if effect.name != "sessions"
+    ]
+    parts.extend(effect.component for effect in effects)
+    for known in (evidence.interaction, evidence.levelled):
+        if known:
+            variances = [getattr(known.get(name), "variance", 0.0) for name in family]
+            freedoms = [getattr(known.get(name), "freedom", np.inf) for name in family]
+            parts.append(Component(np.array(variances, float), np.array(freedoms, float)))
+    return combine(parts)
+
+
+def _point_bias(evidence: Evidence) -> np.ndarray[Any, Any]:
+    """Return the bound of the bias (p,) by lost replicates."""
+    family = pd.Series(evidence.family).groupby(evidence.schedule.point).first()
+    biases: np.ndarray[Any, Any] = (
+        family.map(evidence.selection).fillna(0.0).reindex(evidence.point).to_numpy(dtype="float64")
+    )
+    return biases
 
 
 def _missing(
     a: pd.DataFrame, b: pd.DataFrame, metric: str, on: list[str]
-) -> tuple[dict[str, tuple[int, int]], _Lost]:
+) -> tuple[dict[str, tuple[int, int]], _Losses]:
     """Find points and replicates that only one side lacks.
 
     Lacking replicates are those that failed, and those whose numbers are absent below the highest
@@ -725,7 +917,7 @@ def _missing(
 
     Returns:
         Family -> number of points that both sides tried and only A measured, and that only B
-        measured; and family -> its design if one side lost replicates more often.
+        measured; and family -> its replicates if one side lost more of them.
     """
     if not all(name in side for name in (*on, "outcome") for side in (a, b)):
         return {}, {}
@@ -767,7 +959,10 @@ def _missing(
     ):
         counts = row.to_numpy(dtype="int64").reshape(2, 2)
         if stats.fisher_exact(counts).pvalue < BY_CHANCE:
-            lost[str(name)] = Design(SessionOverlap.LOST, (int(counts[1, 0]), int(counts[1, 1])))
+            lost[str(name)] = _Loss(
+                lost=(int(counts[1, 0]), int(counts[1, 1])),
+                kept=(int(counts[0, 0]), int(counts[0, 1])),
+            )
     return {str(name): (int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}, lost
 
 

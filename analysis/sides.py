@@ -6,22 +6,23 @@ power, sessions and unpaired points.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from analysis.columns import find_column
 from analysis.format import format_distinct, format_number
-from analysis.lazy import drawing, pd
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import LEVELLED
-from analysis.result import Result, joined
+from analysis.result import Answer, AnswerVerdict, Result, joined
 from analysis.store.conditions import filter_by_text, parse_condition
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
-from paradnn.statistics.decision import MARGIN
-from paradnn.statistics.sessions import get_sampling
+from paradnn.statistics.contrast import Contrast, Evidence
+from paradnn.statistics.decision import MARGIN, Verdict
 from paradnn.store.metrics import metric as registered
 
 #: Columns of a pair that are shown whether they vary or not.
@@ -37,12 +38,28 @@ _RARE_SHARE = 0.01
 _INTERVAL_SOURCES = {
     "replicates": "from replicates",
     "processes": "from several processes of one run",
-    "none": "unknown",
-    "within process": (
-        "from blocks within one process, without the spread between processes, "
-        "so no verdict on them"
-    ),
+    "prior": "from the prior of process scatter, since a side has a single process",
 }
+#: What each effect of `paradnn.statistics.effects` is, where a sentence says what an interval
+#: rests on.
+_EFFECT_TEXTS = {
+    "processes": "processes",
+    "sessions": "sessions",
+    "sessions and sides": "the ratio between sessions",
+    "reference speed": "the slope of the reference speed",
+    "order": "the order",
+    "position": "the position within a point",
+    "drivers": "drivers",
+    "protocol": "protocols",
+}
+#: Share of its degrees of freedom from which on the prior dominates a variance.
+_DOMINANT = 0.5
+#: Weight of sessions from which on the sides share none.
+_APART = 0.5
+#: Half width of an interval from which on an effect is worth a sentence.
+_WORTH_MENTIONING = 0.01
+#: Share of the variance below which an effect is not worth mentioning.
+_MENTIONED = 0.1
 
 
 def side_option(side: str, prefix: str = "") -> Any:
@@ -156,7 +173,8 @@ class Sides:
         if attrs["disjoint"]:
             values = _format_values(attrs["disjoint"])
             yield f"No value is shared in {values}: choose runs that agree there."
-        yield self._describe_unpaired(pairs, noun)
+        if attrs["unpaired_a"] or attrs["unpaired_b"]:
+            yield self._describe_unpaired(pairs, noun)
         for column, count in attrs["mixed"].items():
             yield (
                 f"Left out: {counted(count, 'point')} of both with runs that differ in {column} "
@@ -207,6 +225,7 @@ class Sides:
         options: PairedOptions,
         sentences: Iterable[str],
         picture: Callable[[], drawing.Figure],
+        answer: Answer | None = None,
         keep: Sequence[str] = (),
     ) -> Compared:
         """Return the result of a comparison of the sides.
@@ -217,6 +236,7 @@ class Sides:
             options: The options of the comparison.
             sentences: The findings as text.
             picture: Draws the figure.
+            answer: The answer.
             keep: Further columns of `cells` to show even if they do not vary.
         """
         return Compared(
@@ -224,6 +244,7 @@ class Sides:
             families=families,
             asked=options,
             numbers=tidy(cells, [*KEPT, *keep]),
+            answer=answer,
             sentences=list(sentences),
             picture=picture,
             sources=self.sources,
@@ -328,33 +349,242 @@ def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
         for name in pairs
         if pairs[name].notna().any() and pairs[name].nunique(dropna=False) > 1
     }
+    # The number of a point is for `Contrast` alone.
+    varying.discard("point")
     return pairs[[name for name in pairs if name in keep or name in varying]]
 
 
-def describe_mean(row: Mapping[Any, Any], names: tuple[str, str], inverted: bool = False) -> str:
-    """Describe a geometric mean: its interval, its points, and what unpaired points leave open.
+def speed_word(metric: str) -> str:
+    """Return "faster" for a metric of speed, and "better" for another."""
+    return "faster" if is_speed(metric) else "better"
+
+
+def make_answer(
+    row: Mapping[Any, Any],
+    contrast: Contrast,
+    names: tuple[str, str],
+    *,
+    metric: str,
+    margin: float,
+    verdict: str = "verdict",
+    remedy: str = "",
+) -> Answer:
+    """Return the answer of a comparison of two sides on their common points.
 
     Args:
-        row: The numbers of a family, as `Contrast.row` returns them.
+        row: The numbers of the points, as `Contrast.row` and `judge` return them.
+        contrast: The points.
         names: The names of A and B.
-        inverted: Whether to give the mean of B over A.
+        metric: The compared metric.
+        margin: Largest relative difference that counts as equal.
+        verdict: The column that holds the verdict.
+        remedy: What would decide it, as text; empty if it is unknown.
     """
-    value, low, high = (row[f"geometric_mean{end}"] for end in ("", "_low", "_high"))
+    points = int(row["points"])
+    if not points:
+        return Answer(
+            sentence=f"{names[0]} and {names[1]} have no point in common.",
+            verdict="undecided",
+            ahead=0,
+            points=0,
+        )
+    value = float(row["geometric_mean"])
+    low = float(row["geometric_mean_low"])
+    high = float(row["geometric_mean_high"])
+    decision = str(row[verdict])
+    wins = int(row["wins"])
+    word = speed_word(metric)
+    if decision == Verdict.SLOWER:
+        interval = format_ratio(1 / value, 1 / high, 1 / low)
+        sentence = (
+            f"{names[1]} is {interval[0]} {word} than {names[0]} ({interval[1]}), ahead on "
+            f"{points - wins} of {counted(points, 'point')}."
+        )
+    elif decision == Verdict.FASTER:
+        interval = format_ratio(value, low, high)
+        sentence = (
+            f"{names[0]} is {interval[0]} {word} than {names[1]} ({interval[1]}), ahead on "
+            f"{wins} of {counted(points, 'point')}."
+        )
+    elif decision == Verdict.EQUAL:
+        interval = format_ratio(value, low, high)
+        same = "equally fast" if is_speed(metric) else "equal"
+        sentence = (
+            f"{names[0]} and {names[1]} are {same} within {margin:.0%}: {interval[0]} "
+            f"({interval[1]}) on {counted(points, 'point')}."
+        )
+    else:
+        interval = format_ratio(value, low, high)
+        sentence = (
+            f"undecided: {names[0]} over {names[1]} is {interval[0]} ({interval[1]}) on "
+            f"{counted(points, 'point')}"
+        )
+        sentence += f"; {remedy}." if remedy else "."
+    return Answer(
+        sentence=sentence,
+        verdict=cast(AnswerVerdict, decision),
+        ratio=value,
+        low=low,
+        high=high,
+        ahead=wins,
+        points=points,
+        basis=describe_basis(contrast),
+    )
+
+
+def format_ratio(value: float, low: float, high: float) -> tuple[str, str]:
+    """Format a ratio, such as "5.32x", and its interval, such as "95% CI 3.9x to 7.2x"."""
+    if not math.isfinite(low) or not math.isfinite(high):
+        return f"{value:.3g}x", "no interval"
+    mean, lower, upper = format_distinct(value, low, high)
+    return f"{mean}x", f"95% CI {lower}x to {upper}x"
+
+
+def describe_basis(contrast: Contrast) -> str:
+    """Say which scatter the interval of a mean on fixed points rests on, and whose prior it used."""
+    effects = contrast.effects
+    total = sum(effect.half_width**2 for effect in effects)
+    parts = []
+    for effect in sorted(effects, key=lambda effect: -effect.half_width):
+        if effect.half_width**2 < _MENTIONED * total:
+            continue
+        text = _EFFECT_TEXTS[effect.name]
+        if effect.prior_share >= _DOMINANT:
+            text += " (mostly the prior)"
+        parts.append(text)
+    if contrast.bias:
+        parts.append("lost replicates (worst case)")
+    if not parts:
+        return ""
+    return f"scatter of {', '.join(parts)}"
+
+
+def describe_share(
+    row: Mapping[Any, Any], names: tuple[str, str], word: str, noun: str = "point"
+) -> str:
+    """Say on how many points the leading side is ahead, with the range that a shift allows.
+
+    Args:
+        row: The numbers of the points, as `Contrast.row` returns them.
+        names: The names of A and B.
+        word: "faster" or "better".
+        noun: What a point is, in the singular.
+    """
+    points = int(row["points"])
+    wins = int(row["wins"])
+    share, low, high = (float(row[f"share{end}"]) for end in ("", "_low", "_high"))
+    leader = names[0]
+    if share < 0.5:
+        leader = names[1]
+        wins = points - wins
+        share, low, high = 1 - share, 1 - high, 1 - low
+    text = f"{leader} is {word} on {wins} of {counted(points, noun)} ({share:.0%}"
+    if high - low < 0.005:
+        return f"{text})"
+    text += f"; {low:.0%} to {high:.0%}"
+    shift = math.expm1(float(row["shift"]))
+    if shift >= 0.005:
+        text += f" if a session shifts one side by {shift:.0%}"
+    return f"{text})"
+
+
+def describe_population(row: Mapping[Any, Any], inverted: bool = False) -> Iterator[str]:
+    """Yield the geometric mean for other models like these, if there are enough of them."""
+    value = float(row["geometric_mean"])
+    low = float(row["population_low"])
+    high = float(row["population_high"])
+    if not math.isfinite(low):
+        return
     if inverted:
         value, low, high = 1 / value, 1 / high, 1 / low
-    text = f"geometric mean {format_mean(value, low, high)} over {counted(row['points'], 'point')}"
+    ratio, interval = format_ratio(value, low, high)
+    yield f"For other models like these {ratio} ({interval}), with {row['sample']} as a sample."
+
+
+def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[str]:
+    """Yield what points that only one side ran leave open."""
     alone = [
         f"{row[f'missing_{side}']} on {name} alone"
         for side, name in zip("ab", names, strict=True)
         if row[f"missing_{side}"]
     ]
-    if not alone:
-        return text
-    return (
-        f"{text} that both ran; {' and '.join(alone)} ran, with which {names[0]} is ahead in "
-        f"{row['share_least']:.1%} to {row['share_most']:.1%} of all and the mean lies in that "
-        "interval if no ratio is further from 1 than those measured"
-    )
+    if alone:
+        yield (
+            f"{' and '.join(alone)} ran: of all points, {names[0]} is ahead on "
+            f"{row['share_least']:.0%} to {row['share_most']:.0%}, whatever these would give."
+        )
+
+
+def describe_confounding(contrast: Contrast) -> Iterator[str]:
+    """Yield what cannot be separated from the difference of the sides, and what was assumed."""
+    if contrast.evidence is None or not len(contrast.pairs):
+        return
+    evidence = contrast.evidence
+    yield from _describe_sessions(contrast, evidence)
+    yield from _describe_order(contrast, evidence)
+    for name in sorted(set(contrast.pairs["family"].dropna())):
+        lost = evidence.lost.get(name)
+        if lost is not None:
+            yield (
+                f"{name}: of the points that both measured, A lacks {counted(lost[0], 'replicate')} "
+                f"and B {lost[1]}; the interval allows for the loss of the slowest."
+            )
+        change = evidence.speed_change.get(name, 0.0)
+        if change >= _WORTH_MENTIONING:
+            yield (
+                f"{name}: the machine's speed changed by {change:.1%} in a session, whose runs "
+                "count at its mean."
+            )
+
+
+def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
+    """Yield that the sides share no session, or were measured in blocks."""
+    effect = next((each for each in contrast.effects if each.name == "sessions"), None)
+    if effect is None or effect.half_width < _WORTH_MENTIONING:
+        return
+    points = contrast.pairs["point"].to_numpy()
+    schedule = evidence.schedule.select(np.isin(evidence.schedule.point, points))
+    if schedule.session_weight <= _APART:
+        yield (
+            "The sides do not share all sessions, or were measured in blocks: the interval allows "
+            f"for {effect.half_width:.0%} of drift."
+        )
+        return
+    scale = math.sqrt(evidence.session.variance)
+    if effect.prior_share >= 1:
+        origin = "by the prior"
+    elif effect.prior_share >= _DOMINANT:
+        origin = "by prior and data"
+    else:
+        origin = "by the scatter of repeated sessions"
+    counts = [len(np.unique(schedule.session[schedule.side == number])) for number in (0, 1)]
+    text = f"The sides share no session ({counts[0]} of A, {counts[1]} of B)"
+    if not schedule.times_known:
+        text = "The sessions are not recorded"
+    yield f"{text}: the interval allows each session a shift of {scale:.1%}, {origin}."
+
+
+def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
+    """Yield which effects of order, drivers and protocol the interval allows for."""
+    names = {each.name for each in contrast.effects if each.half_width >= _WORTH_MENTIONING}
+    priors = evidence.priors
+    if "order" in names:
+        yield (
+            "The order is confounded: one side always came first, so the interval allows for an "
+            f"effect of order of {priors.order.scale:.0%}; alternate the order."
+        )
+    if "position" in names:
+        yield (
+            "One side was always measured right after the other at the same point: the interval "
+            f"allows for an effect of {priors.position.scale:.0%}; use sweep.order=random."
+        )
+    if "drivers" in names:
+        yield "Different drivers measured the sides at the same time."
+    if "protocol" in names:
+        yield (
+            "The sides were timed by different protocols (measure.*): the interval allows for "
+            f"{priors.protocol.scale:.0%}."
+        )
 
 
 def describe_interval_sources(pairs: pd.DataFrame) -> str:
@@ -378,31 +608,6 @@ def rare_event_caveat(points: int) -> Iterator[str]:
             f"What happens to fewer than {format_number(share, share=True)} of points, such as a long "
             f"wait, may have happened to none of these {points} (95%): no interval holds it."
         )
-
-
-def describe_missing_verdicts(pairs: pd.DataFrame) -> Iterator[str]:
-    """Yield why families, or some of their points, have no verdict, and what to run.
-
-    Each reason is given once.
-    """
-    reasons: dict[str, list[str]] = {}
-    for family, comparable in pairs.groupby("family", sort=False)["comparable"]:
-        design = get_sampling(pairs, str(family)).design
-        excluded = int((~comparable).sum())
-        if not comparable.any():
-            reasons.setdefault(design.text(), []).append(str(family))
-        elif excluded:
-            yield (
-                f"{family}: {excluded} of {counted(len(comparable), 'point')} left out, whose "
-                "sides were measured in different sessions."
-            )
-        if design.speed_change:
-            yield (
-                f"{family}: the machine's speed changed by {design.speed_change:.1%} in a session, "
-                "whose runs count at its mean."
-            )
-    for reason, names in reasons.items():
-        yield f"No verdict for {', '.join(names)}: {reason}."
 
 
 def _distinct(frame: pd.DataFrame, column: str) -> list[str]:

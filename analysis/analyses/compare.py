@@ -1,10 +1,10 @@
-"""`compare`: two platforms, environments, versions or sweeps, cell by cell, with a verdict for each
-family.
+"""`compare`: two platforms, environments, versions or sweeps, with a verdict for all points, for
+each family and for each cell.
 
-A and B are conditions as in --where, several joined by ' & '. Every ratio has an interval and its
-source. A cell is tested only if both sides have three replicates, and the false discovery rate of
-all tests is controlled. Each family gets one verdict: A faster, B faster, the same within the
-margin, no difference shown, or not enough data.
+A and B are conditions as in --where, several joined by ' & '. The verdict is about the points that
+both sides measured: faster, slower, equal within the margin, or undecided. The interval of every
+ratio allows for the scatter of processes and for what sessions, hosts and order do to one side
+(`paradnn.statistics.contrast`). The false discovery rate of all cells is controlled.
 """
 
 from __future__ import annotations
@@ -23,40 +23,28 @@ from analysis.sides import (
     PairedOptions,
     Sides,
     choose_sides,
+    describe_bounds,
+    describe_confounding,
     describe_interval_sources,
-    describe_mean,
-    describe_missing_verdicts,
-    is_speed,
+    describe_population,
+    describe_share,
+    format_ratio,
+    make_answer,
+    speed_word,
 )
 from analysis.store.frame import families
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import Contrast, Verdict, judge
-from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
-from paradnn.statistics.dependence import MINIMUM_POINTS, Unit
+from paradnn.statistics.contrast import Contrast, judge
+from paradnn.statistics.decision import MARGIN, Verdict, adjust_p_values, equivalent
+from paradnn.statistics.dependence import Unit
 
-#: Replicates on each side that a test needs. With two, a t test of one degree of freedom finds next
-#: to nothing, and a single outlier cannot be recognized.
-REPLICATES = 3
-_KEPT = ("a_count", "b_count", "p_value", "p_adjusted", "verdict")
-#: What a verdict rests on, or why there is none.
-_BASIS_TEXTS = {
-    "tests": ", by the tests of its points",
-    "nothing": (
-        f" (a verdict needs {MINIMUM_POINTS} points, or {REPLICATES} replicates of each on both "
-        "sides)"
-    ),
-    "page": (
-        " (by itself this would be a verdict, but not with those of the other families at once, "
-        "Holm)"
-    ),
-    "missing": " (the points that ran on one side alone could turn it)",
-}
+_KEPT = ("a_count", "b_count", "p_adjusted", "verdict")
 #: Color (an index into the palette, or a gray) and marker of a cell's verdict.
 _LOOKS: dict[Verdict, tuple[int | str, str]] = {
-    Verdict.A_BETTER: (0, "^"),
-    Verdict.B_BETTER: (1, "v"),
-    Verdict.NOT_SHOWN: ("#777777", "s"),
-    Verdict.UNTESTED: ("#999999", "o"),
+    Verdict.FASTER: (0, "^"),
+    Verdict.SLOWER: (1, "v"),
+    Verdict.EQUAL: (2, "D"),
+    Verdict.UNDECIDED: ("#999999", "o"),
 }
 #: Fractional part of the golden ratio: its multiples modulo 1 are a low-discrepancy sequence.
 _GOLDEN_RATIO = 0.6180339887
@@ -87,16 +75,16 @@ class ComparedPoints(NamedTuple):
     """Two sides compared point by point.
 
     Attributes:
-        cells: A row per pair of points, with the columns of `pairing.pair` (`p_value` only if
-            tested), `tested`, `p_adjusted` (Benjamini-Hochberg over all tested cells) and
-            `verdict`, any but NOT_ENOUGH.
+        cells: A row per pair of points, with the columns of `pairing.pair`, `p_adjusted`
+            (Benjamini-Hochberg over all cells) and `verdict`.
         families: A row per family that either side measured, with the columns of `Contrast.row` and
-            `judge` (any verdict but UNTESTED), and `tested`, `a_better`, `b_better` and `same`, the
-            numbers of cells.
+            `judge`, and `a_better`, `b_better` and `same`, the numbers of cells.
+        total: The row of all families together.
     """
 
     cells: pd.DataFrame
     families: pd.DataFrame
+    total: dict[Any, Any]
 
 
 @analysis(
@@ -135,6 +123,13 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
         cells=compared.cells,
         families=compared.families,
         options=options,
+        answer=make_answer(
+            compared.total,
+            Contrast.of(compared.cells, "all", options.unit),
+            sides.display_names,
+            metric=options.metric,
+            margin=options.margin,
+        ),
         sentences=_describe(compared, sides, options),
         picture=lambda: _draw(compared, sides, options.metric),
         keep=_KEPT,
@@ -142,24 +137,24 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
 
 
 def _describe(compared: ComparedPoints, sides: Sides, options: CompareOptions) -> Iterator[str]:
-    word = "faster" if is_speed(options.metric) else "better"
+    word = speed_word(options.metric)
     names = sides.display_names
-    yield (
-        f"{sides.explain_names()}Ratios are {names[0]} over {names[1]} in {options.metric}, "
-        f"above 1 where {names[0]} is {word}."
-    )
-    for row in compared.families.to_dict("records"):
-        yield _describe_family(row, word, options.margin, names)
-    yield from describe_missing_verdicts(compared.cells)
+    explanation = sides.explain_names()
+    if explanation:
+        yield explanation.strip()
     if len(compared.cells):
-        yield _describe_tests(compared.cells, options, word, names)
-        has_points = compared.families["points"] > 0
-        samples = "; ".join(dict.fromkeys(compared.families.loc[has_points, "sample"]))
-        yield (
-            f"Intervals are 95%; those of means are over {samples}. "
-            f"{describe_interval_sources(compared.cells)}"
-        )
+        total = compared.total
+        yield f"{describe_share(total, names, word)}."
+        yield from describe_population(total, total["verdict"] == Verdict.SLOWER)
+        yield from describe_confounding(Contrast.of(compared.cells, "all", options.unit))
+        yield from describe_bounds(total, names)
     yield from sides.describe_differences(compared.cells)
+    if len(compared.families) > 1:
+        for row in compared.families.to_dict("records"):
+            yield _describe_family(row, word, options.margin, names)
+    if len(compared.cells):
+        yield _describe_cells(compared.cells, options, word, names)
+        yield describe_interval_sources(compared.cells)
 
 
 def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
@@ -168,58 +163,36 @@ def _describe_family(row: dict[Any, Any], word: str, margin: float, names: tuple
     count = row["points"]
     verdict = row["verdict"]
     if not count:
-        return f"{family}: not enough data, no point was measured on both sides."
-    inverted = verdict == Verdict.B_BETTER
-    if inverted:
+        return f"{family}: no point was measured on both sides."
+    value, low, high = (row[f"geometric_mean{end}"] for end in ("", "_low", "_high"))
+    leader = names[0]
+    ahead = row["wins"]
+    if verdict == Verdict.SLOWER:
         leader = names[1]
-        least, most = 1 / row["maximum"], 1 / row["minimum"]
-        ahead = count - row["wins"]
+        value, low, high = 1 / value, 1 / high, 1 / low
+        ahead = count - ahead
+    ratio, interval = format_ratio(value, low, high)
+    if verdict == Verdict.EQUAL:
+        outcome = f"equal within {margin:.0%}, {ratio}"
+    elif verdict == Verdict.UNDECIDED:
+        outcome = f"undecided, {ratio}"
+        if row["by_itself"] != Verdict.UNDECIDED:
+            outcome = f"undecided with the other families of the page (Holm), {ratio}"
     else:
-        leader = names[0]
-        least, most = row["minimum"], row["maximum"]
-        ahead = row["wins"]
-    if verdict in (Verdict.A_BETTER, Verdict.B_BETTER):
-        outcome = f"{leader} {word}"
-    elif verdict == Verdict.SAME:
-        outcome = f"the same within {margin:.0%}"
-    else:
-        outcome = verdict
-    mean = describe_mean(row, names, inverted)
-    if inverted:
-        mean += f" of {names[1]} over {names[0]}"
-    basis = _BASIS_TEXTS.get(row["basis"], "")
-    return (
-        f"{family}: {outcome}{basis}: {mean}, single points {least:.3g} to {most:.3g}; "
-        f"{leader} is ahead in {ahead}."
-    )
+        outcome = f"{leader} {ratio} {word}"
+    return f"{family}: {outcome} ({interval}); {leader} is ahead on {ahead} of {counted(count, 'point')}."
 
 
-def _describe_tests(
+def _describe_cells(
     cells: pd.DataFrame, options: CompareOptions, word: str, names: tuple[str, str]
 ) -> str:
-    """Say how many cells were tested, and what the tests found."""
-    tested = int(cells["tested"].sum())
-    if not tested and not cells["comparable"].any():
-        return "No cell is tested, since the sessions of the sides carry no verdict."
-    if not tested:
-        return (
-            f"No cell is tested: that takes {REPLICATES} replicates of a point on both sides "
-            "(replicate=0,1,2)."
-        )
+    """Say what the tests of single cells found."""
     counts = _verdict_counts(cells)
-    text = (
-        f"Of {counted(tested, 'cell')} tested (Welch's t on logarithms) {names[0]} is {word} in "
-        f"{counts['a_better']}, {names[1]} in {counts['b_better']}, "
-        f"{counts['same']} are the same within {options.margin:.0%}; at most {options.rate:.0%} "
-        "of these are expected to be false (Benjamini-Hochberg)."
+    return (
+        f"Single points: {names[0]} is {word} on {counts['a_better']}, {names[1]} on "
+        f"{counts['b_better']}, {counts['same']} are equal within {options.margin:.0%}; at most "
+        f"{options.rate:.0%} of these are expected to be false (Benjamini-Hochberg)."
     )
-    untested = len(cells) - tested
-    if untested:
-        text += (
-            f" {untested} of {counted(len(cells), 'cell')} are not tested: a test takes "
-            f"{REPLICATES} replicates on both sides."
-        )
-    return text
 
 
 def compare_points(
@@ -232,14 +205,10 @@ def compare_points(
     margin: float = MARGIN,
     unit: Unit = "crossed",
 ) -> ComparedPoints:
-    """Compare A with B point by point, and give each family a verdict (`contrast.judge`).
+    """Compare A with B point by point, and give all points and each family a verdict.
 
-    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it. A cell
-    is tested (Welch's t on logarithms, see `pairing.pair`) if both sides have REPLICATES
-    independent measurements. It counts as the same if the adjusted p of the two one-sided tests
-    against `margin` is at most `rate`. Otherwise it counts as different if the adjusted p of no
-    difference is at most `rate`. A family with too few points for a mean has the verdict of its
-    cells if all of them are tested and agree.
+    A cell is equal if the adjusted p of the two one-sided tests against `margin` is at most `rate`.
+    Otherwise it is faster or slower if the adjusted p of no difference is at most `rate`.
 
     Args:
         a: Runs of A.
@@ -247,75 +216,49 @@ def compare_points(
         metric: The metric to compare.
         on: Columns that identify a point; None for the default of `pair`.
         rate: False discovery rate of the cells.
-        margin: Largest relative difference that counts as the same.
+        margin: Largest relative difference that counts as equal.
         unit: What is taken as a sample.
     """
     cells = pair(a, b, metric, on)
     # pandas copies attrs with every slice.
     attrs = cells.attrs
     cells.attrs = {}
-    _test_cells(cells, rate, margin)
+    _judge_cells(cells, rate, margin)
     cells.attrs = attrs
     family_values = [*a["family"].dropna().unique(), *b["family"].dropna().unique()]
     names = families(pd.DataFrame({"family": family_values}))
     contrasts = [{"family": name} | Contrast.of(cells, name, unit).row() for name in names]
-    summaries = [_summarize_cells(cells[cells["family"] == name]) for name in names]
-    rows = pd.concat([judge(pd.DataFrame(contrasts), margin), pd.DataFrame(summaries)], axis=1)
-    few = rows["basis"] == "few"
-    by_tests = rows.loc[few, "by_tests"]
-    rows.loc[few, "basis"] = np.where(by_tests.notna(), "tests", "nothing")
-    rows.loc[few, "verdict"] = by_tests.fillna(Verdict.NOT_ENOUGH.value)
-    return ComparedPoints(cells, rows.drop(columns="by_tests"))
+    counts = [_verdict_counts(cells[cells["family"] == name]) for name in names]
+    rows = pd.concat([judge(pd.DataFrame(contrasts), margin), pd.DataFrame(counts)], axis=1)
+    total = {"family": "all"} | Contrast.of(cells, "all", unit).row()
+    (judged,) = judge(pd.DataFrame([total]), margin).to_dict("records")
+    return ComparedPoints(cells, rows, judged)
 
 
-def _test_cells(cells: pd.DataFrame, rate: float, margin: float) -> None:
-    """Add `tested`, `p_adjusted` and `verdict` to the cells, in place."""
-    has_replicates = (cells["a_units"] >= REPLICATES) & (cells["b_units"] >= REPLICATES)
-    tested = cells["comparable"] & has_replicates & cells["p_value"].notna()
-    cells["p_value"] = cells["p_value"].where(tested)
-    cells["tested"] = tested
-    cells["p_adjusted"] = adjust_p_values(cells["p_value"].to_numpy(), discoveries=True)
+def _judge_cells(cells: pd.DataFrame, rate: float, margin: float) -> None:
+    """Add `p_adjusted` and `verdict` to the cells, in place."""
+    p_values = cells["p_value"].to_numpy(dtype="float64")
+    cells["p_adjusted"] = adjust_p_values(p_values, discoveries=True)
     logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
     p_equivalent = equivalent(
         logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin
     )
-    p_equivalent = adjust_p_values(np.where(tested, p_equivalent, np.nan), discoveries=True)
-    leader = np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER)
+    p_equivalent = adjust_p_values(p_equivalent, discoveries=True)
+    leader = np.where(logs > 0, Verdict.FASTER, Verdict.SLOWER)
     cells["verdict"] = np.select(
-        [
-            ~cells["comparable"].astype(bool),
-            ~tested,
-            p_equivalent <= rate,
-            cells["p_adjusted"] <= rate,
-        ],
-        [Verdict.WITHHELD, Verdict.UNTESTED, Verdict.SAME, leader],
-        Verdict.NOT_SHOWN,
+        [p_equivalent <= rate, cells["p_adjusted"] <= rate],
+        [Verdict.EQUAL, leader],
+        Verdict.UNDECIDED,
     )
 
 
 def _verdict_counts(cells: pd.DataFrame) -> dict[str, int]:
-    """Count the cells of each verdict that a test can show."""
+    """Count the cells of each verdict except undecided ones."""
     counts = cells["verdict"].value_counts()
     return {
-        "a_better": int(counts.get(Verdict.A_BETTER, 0)),
-        "b_better": int(counts.get(Verdict.B_BETTER, 0)),
-        "same": int(counts.get(Verdict.SAME, 0)),
-    }
-
-
-def _summarize_cells(cells: pd.DataFrame) -> dict[str, Any]:
-    """Count the tested cells of a family and their verdicts.
-
-    `by_tests` is the verdict of a family all of whose cells are tested; None for another.
-    """
-    by_tests = None
-    if len(cells) and cells["tested"].all():
-        verdicts = cells["verdict"].unique()
-        by_tests = verdicts[0] if len(verdicts) == 1 else Verdict.NOT_SHOWN.value
-    return {
-        "tested": int(cells["tested"].sum()),
-        **_verdict_counts(cells),
-        "by_tests": by_tests,
+        "a_better": int(counts.get(Verdict.FASTER, 0)),
+        "b_better": int(counts.get(Verdict.SLOWER, 0)),
+        "same": int(counts.get(Verdict.EQUAL, 0)),
     }
 
 
@@ -326,8 +269,8 @@ def _draw(compared: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure
     """
     rows = compared.families
     verdict_names = {
-        Verdict.A_BETTER: f"{sides.name_a} better",
-        Verdict.B_BETTER: f"{sides.name_b} better",
+        Verdict.FASTER: f"{sides.name_a} better",
+        Verdict.SLOWER: f"{sides.name_b} better",
     }
     figure, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(rows))
     axes.axvline(1, color="#333333", linewidth=1)

@@ -19,12 +19,13 @@ from analysis.options import Options, column_option, option
 from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.registry import SectionSpec, analysis
 from analysis.result import Paragraph, Result, joined
+from analysis.sides import describe_confounding
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
+from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import crossed_quantile, crossed_ratio, shared_levels
 from paradnn.statistics.estimate import Estimate
-from paradnn.statistics.sessions import get_sampling
 
 #: Rates that are n times as high on n devices if nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -271,9 +272,8 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame,
         part = pair(many.drop(columns=by), one, metric).assign(devices=int(many[by].iloc[0]))
         parts.append(part)
         for name in families(part):
-            design = get_sampling(part, name).design
-            if not design.comparable:
-                apart.setdefault(name, design.text())
+            for limit in describe_confounding(Contrast.of(part, name)):
+                apart.setdefault(name, limit.rstrip("."))
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(

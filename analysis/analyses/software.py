@@ -11,21 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from analysis.format import format_distinct
 from analysis.labels import label, not_recorded
-from analysis.lazy import drawing, pd
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import pair
 from analysis.registry import analysis
-from analysis.result import Result, joined
+from analysis.result import Answer, AnswerVerdict, Result, joined
+from analysis.sides import describe_basis, describe_confounding, format_ratio, speed_word
 from analysis.store.frame import families, is_ok, require_homogeneous
 from analysis.versions import sort_versions, version_key
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import Contrast, Verdict, judge
-from paradnn.statistics.decision import MARGIN
+from paradnn.statistics.contrast import Contrast, judge
+from paradnn.statistics.decision import MARGIN, Verdict
 from paradnn.statistics.dependence import Unit
 from paradnn.statistics.regression import Lacking
 
@@ -40,14 +41,10 @@ PREFERRED_BASELINES = {
 }
 
 _VERDICT_TEXTS = {
-    Verdict.A_BETTER: "faster",
-    Verdict.B_BETTER: "slower",
-    Verdict.SAME: f"the same within {MARGIN:.0%}",
-}
-#: What keeps a verdict from being given.
-_BASIS_TEXTS = {
-    "page": ", not with all of this page at once (Holm)",
-    "missing": ", since points that ran on one side alone could turn it",
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.EQUAL: f"equal within {MARGIN:.0%}",
+    Verdict.UNDECIDED: "undecided",
 }
 _ENDS = ("", "_low", "_high")
 #: Columns of the table that `Contrast.row` and `judge` call by another name.
@@ -63,7 +60,7 @@ _RENAMED_COLUMNS = {
 _TABLE_COLUMNS = [
     *("device", "column", "value", "over", "family", "pairs"),
     *(f"{name}{end}" for name in ("mean", "median", "p90", "faster") for end in _ENDS),
-    *("missing_a", "missing_b", "comparable", "why", "verdict", "basis"),
+    *("missing_a", "missing_b", "basis", "verdict", "by_itself"),
 ]
 
 
@@ -100,8 +97,8 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     - `mean` (geometric), `median` and `p90` of the speedups with 95% intervals (`_low`, `_high`).
     - `faster`: the share of points with a speedup above 1, with its interval.
     - `missing_a`, `missing_b`: points that only one side ran.
-    - `comparable`: whether the sessions of the sides allow a verdict; `why` they do not.
-    - `verdict` and `basis`: see `paradnn.statistics.contrast.judge`. All rows are judged together.
+    - `basis`: the scatter that the interval of the mean allows for.
+    - `verdict`, `by_itself`: see `paradnn.statistics.contrast.judge`. All rows are judged together.
 
     Raises:
         ConfigError: If a column or the baseline is not among the runs.
@@ -138,15 +135,16 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
             "measure the same points with two versions, precisions or compile modes",
         )
     table = judge(pd.DataFrame(rows)).rename(columns=_RENAMED_COLUMNS)[_TABLE_COLUMNS]
-    reasons = dict.fromkeys(reason for reason in table["why"] if reason)
+    limits = dict.fromkeys(limit for row in rows for limit in row["limits"])
     return Result(
         numbers=table,
+        answer=_answer(table, options.metric),
         sentences=[
             *map(_describe, table.to_dict("records")),
             *(f"Not compared: {group}." for group in lacking),
-            *(f"No verdict: {reason}." for reason in reasons),
-            f"Speedups are in {options.metric}, point by point; intervals are 95%, over models and "
-            "batch sizes as a sample of their design space; verdicts are on the geometric mean.",
+            *limits,
+            f"Speedups are in {options.metric}, point by point, on the points that both ran; "
+            "intervals are 95%; verdicts are on the geometric mean.",
         ],
         picture=lambda: _draw(table),
         sources=tuple(measured["run_id"]),
@@ -154,9 +152,53 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     )
 
 
+def _answer(table: pd.DataFrame, metric: str) -> Answer:
+    """Return the answer: the row of all families with the largest effect that was decided."""
+    devices = ["device", "column", "value", "over"]
+    # Of several families the last row of each comparison is about all of them.
+    whole = table.groupby(devices, sort=False).tail(1)
+    sizes = np.abs(np.log(whole["mean"].to_numpy(dtype="float64")))
+    is_decided = (whole["by_itself"] != Verdict.UNDECIDED).to_numpy()
+    row = whole.iloc[int(np.lexsort((sizes, is_decided))[-1])].to_dict()
+    mean, low, high = (row[f"mean{end}"] for end in _ENDS)
+    name = f"{row['column']}={row['value']}"
+    over = f"{row['column']}={row['over']}"
+    wins = round(row["faster"] * row["pairs"])
+    verdict = row["by_itself"]
+    points = counted(row["pairs"], "point")
+    word = speed_word(metric)
+    ratio, interval = format_ratio(mean, low, high)
+    if verdict == Verdict.FASTER:
+        text = f"{name} is {ratio} {word} than {over} ({interval}), ahead on {wins} of {points}"
+    elif verdict == Verdict.SLOWER:
+        ratio, interval = format_ratio(1 / mean, 1 / high, 1 / low)
+        text = (
+            f"{over} is {ratio} {word} than {name} ({interval}), ahead on "
+            f"{row['pairs'] - wins} of {points}"
+        )
+    elif verdict == Verdict.EQUAL:
+        text = f"{name} and {over} are equal within {MARGIN:.0%}: {ratio} ({interval}) on {points}"
+    else:
+        text = f"undecided: {name} over {over} is {ratio} ({interval}) on {points}"
+    text += f" on {row['device']}"
+    if len(whole) > 1:
+        text += f"; the largest of {len(whole)} comparisons"
+    return Answer(
+        sentence=f"{text}.",
+        verdict=cast(AnswerVerdict, str(verdict)),
+        ratio=float(mean),
+        low=float(low),
+        high=float(high),
+        ahead=wins,
+        points=int(row["pairs"]),
+        basis=row["basis"],
+    )
+
+
 def _describe(row: Mapping[Any, Any]) -> str:
-    verdict = _VERDICT_TEXTS.get(row["verdict"], row["verdict"])
-    verdict += _BASIS_TEXTS.get(row["basis"], "")
+    verdict = _VERDICT_TEXTS[row["verdict"]]
+    if row["verdict"] != row["by_itself"]:
+        verdict += " with all of this page at once (Holm)"
     mean, median, p90 = (_format_speedup(row, name) for name in ("mean", "median", "p90"))
     wins = round(row["faster"] * row["pairs"])
     points = counted(row["pairs"], "point")
@@ -330,7 +372,8 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
         for name, quantile in (("median", contrast.quantile()), ("p90", contrast.quantile(0.9))):
             for end, number in zip(_ENDS, quantile, strict=True):
                 row[f"{name}{end}"] = number
-        row["why"] = "" if contrast.comparable else contrast.sampling.design.text()
+        row["basis"] = describe_basis(contrast)
+        row["limits"] = list(describe_confounding(contrast))
         yield row
 
 

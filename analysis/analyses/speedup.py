@@ -27,17 +27,22 @@ from analysis.sides import (
     PairedOptions,
     Sides,
     choose_sides,
+    describe_bounds,
+    describe_confounding,
     describe_interval_sources,
-    describe_mean,
-    describe_missing_verdicts,
+    describe_population,
+    describe_share,
+    format_ratio,
     is_speed,
+    make_answer,
     side_option,
+    speed_word,
 )
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import Contrast
-from paradnn.statistics.decision import adjust_p_values
+from paradnn.statistics.contrast import Contrast, judge
+from paradnn.statistics.decision import Verdict, adjust_p_values
 from paradnn.statistics.dependence import Unit, shared_levels
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.regression import Lacking, Regression, regress
@@ -146,12 +151,20 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
         cells=result.pairs,
         families=result.families,
         options=options,
-        sentences=_describe(result, sides, options.metric),
+        answer=make_answer(
+            result.families.iloc[-1].to_dict(),
+            Contrast.of(result.pairs, "all", options.unit),
+            sides.display_names,
+            metric=options.metric,
+            margin=options.margin,
+            verdict="by_itself",
+        ),
+        sentences=_describe(result, sides, options),
         picture=lambda: _draw(result, sides, options),
     )
 
 
-def _describe(result: Speedup, sides: Sides, metric: str) -> Iterator[str]:
+def _describe(result: Speedup, sides: Sides, options: SpeedupOptions) -> Iterator[str]:
     names = sides.display_names
     if result.pairs.empty:
         yield (
@@ -159,31 +172,32 @@ def _describe(result: Speedup, sides: Sides, metric: str) -> Iterator[str]:
             f"and {len(sides.b)} of {names[1]}."
         )
     else:
-        yield (
-            f"{sides.explain_names()}Speedup is {names[0]} over {names[1]} in {metric}, "
-            f"above 1 where {names[0]} is better."
-        )
-        word = "faster" if is_speed(metric) else f"better in {metric}"
+        explanation = sides.explain_names()
+        if explanation:
+            yield explanation.strip()
+        total = result.families.iloc[-1].to_dict()
+        word = speed_word(options.metric)
+        yield f"{describe_share(total, names, word)}."
+        yield from describe_population(total, total["by_itself"] == Verdict.SLOWER)
+        yield from describe_confounding(Contrast.of(result.pairs, "all", options.unit))
+        yield from describe_bounds(total, names)
+        word = word if is_speed(options.metric) else f"better in {options.metric}"
         for row in result.families.to_dict("records"):
             yield _describe_family(row, word, names)
-        sample = result.families["sample"].iloc[-1]
-        yield (
-            f"Intervals of share and mean are 95%, over {sample}: what others of their kind would "
-            f"give. {describe_interval_sources(result.pairs)}"
-        )
-        yield from describe_missing_verdicts(result.pairs)
+        yield describe_interval_sources(result.pairs)
     yield from map(_describe_fit, result.fits)
     yield from (f"{group}: no regression." for group in result.lacking)
     yield from sides.describe_differences(result.pairs)
 
 
 def _describe_family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
+    ends = [row[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
+    ratio, interval = format_ratio(*ends)
     return (
-        f"{row['family']}: {names[0]} is {word} in {row['wins']} of "
-        f"{counted(row['points'], 'point')}, {row['share']:.1%} "
-        f"({row['share_low']:.1%} to {row['share_high']:.1%}); {describe_mean(row, names)}; "
-        f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
-        f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
+        f"{row['family']}: {describe_share(row, names, word)}; geometric mean {ratio} "
+        f"({interval}) of {names[0]} over {names[1]}; quartiles {row['q25']:.3g} / "
+        f"{row['median']:.3g} / {row['q75']:.3g}, from {row['minimum']:.3g} to "
+        f"{row['maximum']:.3g}."
     )
 
 
@@ -253,12 +267,15 @@ def pair_points(
 
 
 def summarize(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """Return a row per family, and one for "all" if there are several; see `Contrast.row`."""
+    """Return a row per family, and one for "all" if there are several.
+
+    The columns are those of `Contrast.row` and `judge`; `by_itself` is the verdict of a row alone.
+    """
     names = families(pairs)
     if len(names) != 1:
         names = [*names, "all"]
-    return pd.DataFrame(
-        [{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names]
+    return judge(
+        pd.DataFrame([{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names])
     )
 
 

@@ -343,13 +343,7 @@ def _compare(check: Check, data: Data) -> CheckFinding:
     pairs = paired_points(data, check.where, check.a, check.b, check.metric)
     contrast = Contrast.of(pairs, "all")
     points = len(contrast.ratios)
-    share = Estimate(
-        value=contrast.share(check.margin).value,
-        low=contrast.share(check.margin * contrast.allowance).low,
-        high=contrast.share(check.margin / contrast.allowance).high,
-    )
-    quantity = f"share of points{_allowance_text(contrast.allowance)}"
-    finding = _finding(check, quantity, [share], points)
+    finding = _finding(check, "share of points", [contrast.share(check.margin)], points)
     wins = int((contrast.ratios > check.margin).sum())
     tried = points + contrast.missing
     return _with_missing(finding, contrast.missing, wins / tried, (wins + contrast.missing) / tried)
@@ -390,11 +384,8 @@ def _ratio(check: Check, data: Data) -> CheckFinding:
         else:
             rows = paired_points(data, check.where, a, b, check.metric)
         contrasts.append(Contrast.of(rows, "all"))
-    estimates = [
-        _widened(contrast.quantile(check.quantile), contrast.allowance) for contrast in contrasts
-    ]
+    estimates = [contrast.quantile(check.quantile) for contrast in contrasts]
     quantity = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
-    quantity += _allowance_text(max(contrast.allowance for contrast in contrasts))
     points = min(len(contrast.ratios) for contrast in contrasts)
     finding = _finding(check, quantity, estimates, points)
     if check.operations or len(contrasts) > 1:

@@ -19,8 +19,7 @@ from analysis.report.sections import Context, KeyFinding, Missing, Section
 from analysis.sides import Compared
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
-from paradnn.statistics.contrast import Verdict
-from paradnn.statistics.sessions import REMEDY, SessionOverlap, get_sampling
+from paradnn.statistics.decision import Verdict
 
 FASTER = "Which is faster"
 COSTS = "What it costs"
@@ -32,19 +31,6 @@ _CHOOSING_COLUMNS = ("software.name", "host", "environment_id", "protocol_id")
 _IDENTITY_COLUMNS = ("device", "environment_id", "protocol_id", "schema_version", "task")
 #: Columns that the names of systems already state.
 _NAMED_COLUMNS = ("device", "platform.name")
-#: Why sessions allow no verdict. The gaps are the sessions of either side.
-_NO_VERDICT_REASONS = {
-    SessionOverlap.ALONE: (
-        "one was measured in {}, the other in {} of its own, and the effect of a session on all of "
-        "its runs cannot be separated from the difference"
-    ),
-    SessionOverlap.APART: (
-        "one was measured before the other, and drift cannot be separated from the difference"
-    ),
-    SessionOverlap.UNKNOWN: (
-        "the time of measurement is not recorded, so their sessions are unknown"
-    ),
-}
 
 
 class SystemComparison(NamedTuple):
@@ -273,21 +259,13 @@ def _verdict_sentence(row: Mapping[Any, Any], comparison: SystemComparison) -> s
     faster = a if ratio.is_a_ahead else b
     evidence = _describe_ratio(row, ratio, a, b)
     models = f"{row['family']} models"
-    if verdict == Verdict.WITHHELD:
-        reason = _no_verdict_reason(comparison, str(row["family"]))
-        return (
-            f"No verdict on {models} between {a} and {b}: {reason}; {REMEDY}. "
-            f"As measured, {evidence}."
-        )
-    if verdict in (Verdict.A_BETTER, Verdict.B_BETTER):
+    if verdict in (Verdict.FASTER, Verdict.SLOWER):
         statement = f"{faster} is faster on {models}"
-    elif verdict == Verdict.SAME:
+    elif verdict == Verdict.EQUAL:
         margin = comparison.result.asked.margin
         statement = f"{a} and {b} are equally fast on {models}, within {margin:.0%}"
-    elif verdict == Verdict.NOT_SHOWN:
-        statement = f"No difference between {a} and {b} is shown on {models}"
     else:
-        statement = f"Not enough data on {models} for {a} and {b}"
+        statement = f"Which of {a} and {b} is faster on {models} is undecided"
     return f"{statement}: {evidence}."
 
 
@@ -298,22 +276,13 @@ def _describe_ratio(row: Mapping[Any, Any], ratio: _Ratio, a: str, b: str) -> st
         f"({ratio.interval}) in the geometric mean over {counted(row['points'], 'point')} "
         "that both measured"
     )
-    if row["verdict"] != Verdict.SAME:
+    if row["verdict"] != Verdict.EQUAL:
         wins = row["wins"] if ratio.is_a_ahead else row["points"] - row["wins"]
         text += f", and is ahead in {wins}"
     only_one_side = row["missing_a"] + row["missing_b"]
     if only_one_side:
-        text += (
-            f"; the interval allows for {counted(only_one_side, 'point')} "
-            "that ran on one of them alone"
-        )
+        text += f"; {counted(only_one_side, 'point')} ran on one of them alone"
     return text
-
-
-def _no_verdict_reason(comparison: SystemComparison, family: str) -> str:
-    design = get_sampling(comparison.result.cells, family).design
-    reason = _NO_VERDICT_REASONS.get(design.overlap, "their sessions do not allow one")
-    return reason.format(*(counted(count, "session") for count in design.sessions))
 
 
 def price_per_hour(rows: pd.DataFrame) -> float | None:
@@ -342,8 +311,7 @@ def cost_findings(comparison: SystemComparison) -> Iterator[KeyFinding]:
             f"the same work on {row['family']} models costs {ratio.mean:.3g} times as much on "
             f"{dearer} ({ratio.interval})"
         )
-        has_verdict = row["verdict"] not in (Verdict.WITHHELD, Verdict.NOT_ENOUGH)
-        if ratio.low > 1 and has_verdict:
+        if ratio.low > 1:
             sentence = f"{cheaper} is cheaper: {evidence}."
         else:
             sentence = (

@@ -1,52 +1,127 @@
-"""One inference for every comparison of two sides: log ratios with crossed effects, and verdicts.
+"""One inference for every comparison of two sides, with two answers.
 
-The logarithm of a point's ratio has an effect of its model, of its batch size and of the values of
-its hyperparameters (`paradnn.statistics.dependence`). Each side has an effect of the session or
-host that measured it, unless both sides share it (`paradnn.statistics.sessions`). Every number is
-over the points at which the sides are comparable. Its interval has the variance of all these
-effects, with Satterthwaite's degrees of freedom. Points that only one side ran bound it.
+*On these points*: the mean log ratio of a fixed set of points. Its variance is that of the
+processes, averaged over the points, and that of everything that shifts a side as a whole and does
+not cancel (`paradnn.statistics.effects`). The verdict is on this mean.
+
+*For other models like these*: the same mean, with models and batch sizes as random effects
+(`paradnn.statistics.dependence`) in addition.
+
+Points that only one side ran widen neither. They bound a statement that covers them (`bounds`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from paradnn.statistics.decision import MARGIN, adjust_p_values, equivalent
+from paradnn.statistics.decision import MARGIN, Verdict, adjust_p_values, equivalent
 from paradnn.statistics.dependence import (
     MINIMUM_POINTS,
     Component,
     Levels,
     Unit,
-    crossed_quantile,
-    crossed_share,
     crossed_variance,
-    geometric_mean,
     shared_levels,
-    sum_components,
 )
-from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.effects import Effect, Schedule, combine
+from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
-from paradnn.statistics.sessions import ALLOWANCE, Sampling, get_sampling
+from paradnn.statistics.priors import ScatterPriors, scatter_priors
 
 #: Values of a hyperparameter from which on they count as a sample; fewer are fixed.
 _MINIMUM_SAMPLE_VALUES = 6
+#: Draws of noise from which the scatter of a quantile is computed.
+_QUANTILE_DRAWS = 200
 _TINY = 1e-300
 
 
-class Verdict(StrEnum):
-    """The verdict on a family, or on a cell that was tested; tables hold the values."""
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the pairs of two sides rest on besides their ratios.
 
-    A_BETTER = "A better"
-    B_BETTER = "B better"
-    SAME = "the same within the margin"
-    NOT_SHOWN = "no difference shown"
-    WITHHELD = "no verdict"
-    NOT_ENOUGH = "not enough data"
-    UNTESTED = "not tested"
+    Attributes:
+        schedule: When and where the n runs were measured that the ratios are from.
+        family: (n,) family of each run.
+        session: Posterior variance of sessions.
+        priors: Priors of the scatter.
+        point: (p,) numbers of the paired points.
+        variance: (2, p) variance of the mean log of each point on A and on B, from processes.
+        inefficiency: (2, p) variance of the median of the runs, from which the ratios are, over that
+            of their mean.
+        freedom: (2, p) degrees of freedom of `variance`.
+        data_freedom: (2, p) degrees of freedom without the prior.
+        interaction: Family -> what sessions do to its ratio, if both sides share several.
+        levelled: Family -> variance of speeds that were brought to one speed of the machine. It
+            replaces that of sessions.
+        selection: Family -> bound of the bias by lost replicates, in logarithms.
+        lost: Family -> number of lost replicates of A and of B.
+        missing: Family -> points that both sides tried and only A measured, and only B.
+        speed_change: Family -> how much faster the machine was in the fastest part of the sessions
+            than in the slowest (0.1: 10%).
+    """
+
+    schedule: Schedule
+    family: np.ndarray
+    session: Component
+    priors: ScatterPriors = field(default_factory=scatter_priors)
+    point: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int64"))
+    variance: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    inefficiency: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    data_freedom: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    interaction: dict[str, Effect] = field(default_factory=dict)
+    levelled: dict[str, Component] = field(default_factory=dict)
+    selection: dict[str, float] = field(default_factory=dict)
+    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
+    missing: dict[str, tuple[int, int]] = field(default_factory=dict)
+    speed_change: dict[str, float] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: object) -> Evidence:
+        """Return the evidence itself, which pandas would copy with every slice of a frame."""
+        return self
+
+    def shared_effects(self, families: set[str], points: np.ndarray) -> list[Effect]:
+        """Return what shifts the mean log ratio of some points as a whole.
+
+        Args:
+            families: Families of the points.
+            points: Numbers of the points.
+        """
+        schedule = self.schedule.select(np.isin(self.schedule.point, points))
+        effects = schedule.effects(self.session, self.priors)
+        known = [self.levelled[name] for name in sorted(families & set(self.levelled))]
+        if known and families <= set(self.levelled):
+            widest = max(known, key=lambda component: float(component.variance))
+            rest = [effect for effect in effects if effect.name != "sessions"]
+            effects = [*rest, Effect("reference speed", widest.variance, widest.freedom)]
+        shared = [self.interaction[name] for name in families if name in self.interaction]
+        if shared:
+            effects.append(max(shared, key=lambda effect: effect.variance))
+        return effects
+
+    def process_effect(self, points: np.ndarray, counts: np.ndarray) -> Effect:
+        """Return the variance that processes add to the mean over some rows.
+
+        Args:
+            points: (k,) distinct numbers of points.
+            counts: (k,) number of rows of each point.
+        """
+        place = np.searchsorted(self.point, points)
+        shares = (counts / counts.sum()) ** 2
+        parts = shares * (self.variance * self.inefficiency)[:, place]
+        variance = float(parts.sum())
+        prior = self.priors.process.freedom
+        known = float(self.data_freedom[:, place].sum())
+        limit = prior + known
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below = float(np.nansum(parts**2 / self.freedom[:, place]))
+        freedom = limit
+        if below > 0:
+            freedom = min(variance**2 / below, limit)
+        return Effect("processes", variance, freedom, prior / limit)
 
 
 @dataclass(frozen=True)
@@ -55,15 +130,15 @@ class Contrast:
 
     Attributes:
         pairs: Rows of `analysis.pairing.pair`, n of them.
-        sampling: How they were sampled.
-        unit: What is taken as a sample.
-        excluded: Number of points left out because their sides were measured in different sessions.
+        evidence: What they rest on; None if it is unknown, and then there is no interval.
+        family: Name of the family, or "all".
+        unit: What is taken as a sample where other models are meant.
     """
 
     pairs: pd.DataFrame
-    sampling: Sampling
+    evidence: Evidence | None
+    family: str = "all"
     unit: Unit = "crossed"
-    excluded: int = 0
 
     @classmethod
     def of(cls, pairs: pd.DataFrame, family: str, unit: Unit = "crossed") -> Contrast:
@@ -71,10 +146,7 @@ class Contrast:
         rows = pairs
         if family != "all":
             rows = pairs[pairs["family"] == family]
-        kept = rows
-        if rows["comparable"].any():
-            kept = rows[rows["comparable"]]
-        return cls(kept, get_sampling(pairs, family), unit, len(rows) - len(kept))
+        return cls(rows, pairs.attrs.get("evidence"), family, unit)
 
     @cached_property
     def ratios(self) -> np.ndarray:
@@ -88,67 +160,136 @@ class Contrast:
         return shared_levels(self.pairs, self.unit, axes=_MINIMUM_SAMPLE_VALUES)
 
     @property
-    def comparable(self) -> bool:
-        """Whether the sessions of the sides allow a verdict."""
-        return bool(len(self.pairs)) and bool(self.pairs["comparable"].all())
+    def _families(self) -> set[str]:
+        return set(self.pairs["family"].fillna("").astype(str))
 
     @property
-    def allowance(self) -> float:
-        """What a session may have done to the sides as a whole, as a factor; 1 if comparable."""
-        return 1.0 if self.comparable else ALLOWANCE
+    def missing_by_side(self) -> tuple[int, int]:
+        """Points that both sides tried and only A measured, and that only B measured."""
+        if self.evidence is None:
+            return (0, 0)
+        known = self.evidence.missing
+        names = list(known) if self.family == "all" else [self.family]
+        counts = [known.get(name, (0, 0)) for name in names]
+        return sum(a for a, _ in counts), sum(b for _, b in counts)
 
     @property
     def missing(self) -> int:
         """Number of points that both sides tried and only one measured."""
-        return sum(self.sampling.missing)
+        return sum(self.missing_by_side)
+
+    @cached_property
+    def shared(self) -> list[Effect]:
+        """What shifts the ratios of all points together."""
+        if self.evidence is None or not len(self.pairs):
+            return []
+        return self.evidence.shared_effects(self._families, self.pairs["point"].to_numpy())
+
+    @cached_property
+    def effects(self) -> list[Effect]:
+        """Everything that the interval of the mean allows for."""
+        if self.evidence is None or not len(self.pairs):
+            return []
+        points, counts = np.unique(self.pairs["point"].to_numpy(), return_counts=True)
+        return [self.evidence.process_effect(points, counts), *self.shared]
 
     @cached_property
     def error(self) -> Component:
-        """The variance of the mean log ratio; NaN below MINIMUM_POINTS."""
-        if len(self.ratios) < MINIMUM_POINTS:
+        """The variance of the mean log ratio on these points; NaN if it is unknown."""
+        if not self.effects:
             return Component(np.nan, np.nan)
-        of_points = crossed_variance(np.log(self.ratios), self.levels)
-        return sum_components([of_points, *self.sampling.between])
+        return combine([effect.component for effect in self.effects])
+
+    @cached_property
+    def bias(self) -> float:
+        """Bound of the bias by lost replicates, in logarithms."""
+        if self.evidence is None:
+            return 0.0
+        known = [self.evidence.selection.get(name, 0.0) for name in self._families]
+        return max(known, default=0.0)
+
+    @property
+    def shift(self) -> float:
+        """How far all log ratios together may be off (95%)."""
+        parts = [effect.component for effect in self.shared]
+        half_width = 0.0
+        if parts:
+            half_width = float(combine(parts).half_width)
+        return half_width + self.bias
 
     def mean(self) -> Estimate:
-        """Return the geometric mean with its interval, whose ends are NaN below MINIMUM_POINTS."""
-        return geometric_mean(self.ratios, self.levels, more=self.sampling.between)
+        """Return the geometric mean on these points; the ends are NaN without evidence."""
+        return self._around_mean(self.error)
+
+    def population_mean(self) -> Estimate:
+        """Return the geometric mean for other models like these.
+
+        The interval adds the variance over models and batch sizes. The ends are NaN below
+        MINIMUM_POINTS.
+        """
+        if len(self.ratios) < MINIMUM_POINTS or not self.effects:
+            return self._around_mean(Component(np.nan, np.nan))
+        # The scatter of ratios contains that of the processes, which may be known better.
+        of_points = crossed_variance(np.log(self.ratios), self.levels)
+        of_processes = self.effects[0].component
+        widest = max(of_points, of_processes, key=lambda part: float(part.half_width))
+        return self._around_mean(combine([widest, *(effect.component for effect in self.shared)]))
+
+    def _around_mean(self, error: Component) -> Estimate:
+        if not len(self.ratios):
+            return Estimate(np.nan, np.nan, np.nan)
+        mean = float(np.exp(np.log(self.ratios).mean()))
+        factor = float(np.exp(error.half_width + self.bias))
+        return Estimate(mean, mean / factor, mean * factor)
+
+    @cached_property
+    def _point_errors(self) -> np.ndarray:
+        """(n,) standard error of each log ratio from its own processes."""
+        if self.evidence is None:
+            return np.full(len(self.ratios), np.nan)
+        place = np.searchsorted(self.evidence.point, self.pairs["point"].to_numpy())
+        errors: np.ndarray = np.sqrt(
+            (self.evidence.variance * self.evidence.inefficiency).sum(axis=0)[place]
+        )
+        return errors
 
     def share(self, above: float = 1.0) -> Estimate:
-        """Return the share of points with a ratio above a number, with its interval.
+        """Return the share of these points with a ratio above a number.
 
-        The interval over points (`crossed_share`) is combined by variance estimates recovery with
-        the range of shares that the sessions could have made of it.
+        The interval reaches over all shares that a shift of all ratios together would give. Noise of
+        single points, each of which is above the number with a probability p, adds the variance
+        p (1 - p).
         """
-        logs = np.log(self.ratios)
-        estimate = crossed_share(self.ratios > above, self.levels, latent=logs)
-        shift = sum_components(self.sampling.between).half_width
-        if not shift or not len(logs):
-            return estimate
-        value, low, high = estimate
-        distances = logs - math.log(above)
-        least = (distances > shift).mean()
-        most = (distances > -shift).mean()
-        down = math.hypot(value - low, value - least)
-        up = math.hypot(high - value, most - value)
-        return Estimate(value, max(value - down, 0.0), min(value + up, 1.0))
+        logs = np.log(self.ratios) - math.log(above)
+        if not len(logs):
+            return Estimate(np.nan, np.nan, np.nan)
+        value = float((logs > 0).mean())
+        least = float((logs > self.shift).mean())
+        most = float((logs > -self.shift).mean())
+        chance = stats.norm.sf(np.abs(logs) / np.maximum(self._point_errors, _TINY))
+        noise = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(np.sum(chance * (1 - chance)))
+        noise /= len(logs)
+        low = max(value - math.hypot(value - least, noise), 0.0)
+        high = min(value + math.hypot(most - value, noise), 1.0)
+        return Estimate(value, low, high)
 
     def quantile(self, share: float = 0.5) -> Estimate:
-        """Return a quantile of the ratios with its interval.
+        """Return a quantile of the ratios of these points with its interval.
 
-        The interval over points (`crossed_quantile`) is widened by what sessions add. An end
-        without an order statistic is infinite.
+        The interval is from a shift of all ratios together and from noise of single points, which
+        is added to the ratios in a parametric bootstrap.
         """
-        estimate = crossed_quantile(self.ratios, self.levels, share)
-        shift = sum_components(self.sampling.between).half_width
-        if not shift:
-            return estimate
-        value, low, high = estimate
-        if math.isfinite(low):
-            low = value * math.exp(-math.hypot(math.log(value / low), shift))
-        if math.isfinite(high):
-            high = value * math.exp(math.hypot(math.log(high / value), shift))
-        return Estimate(value, low, high)
+        if not len(self.ratios):
+            return Estimate(np.nan, np.nan, np.nan)
+        value = float(np.quantile(self.ratios, share))
+        if self.evidence is None:
+            return Estimate(value, np.nan, np.nan)
+        noise = np.random.default_rng(0).normal(0, 1, (_QUANTILE_DRAWS, len(self.ratios)))
+        drawn = np.quantile(np.log(self.ratios) + noise * self._point_errors, share, axis=1)
+        freedom = self.effects[0].freedom
+        reach = float(Component(drawn.var(), freedom).half_width)
+        factor = math.exp(math.hypot(self.shift, reach))
+        return Estimate(value, value / factor, value * factor)
 
     def bounds(self) -> dict[str, float]:
         """Bound share, median and mean for any results of the points that only one side ran.
@@ -177,30 +318,19 @@ class Contrast:
     def row(self) -> dict[str, Any]:
         """Return the numbers that every comparison of sides shows of a family.
 
-        Intervals are 95%. Values are over the points that both sides ran. If only one side ran some
-        points that both tried, the intervals of share and mean reach as far as these could have
-        moved them (`bounds`). `error` and `freedom`, those of the mean log ratio, are for `judge`.
+        Intervals are 95%. Values are over the points that both sides ran. `error` and `freedom`,
+        those of the mean log ratio, and `bias` are for `judge`.
         """
         count = len(self.ratios)
-        missing_a, missing_b = self.sampling.missing
+        missing_a, missing_b = self.missing_by_side
         share = self.share()
         mean = self.mean()
+        population = self.population_mean()
         bounds: dict[str, float] = {}
         quantiles = np.full(5, np.nan)
         if count:
             bounds = self.bounds()
             quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1])
-        if self.missing and count:
-            tried = count + self.missing
-            measured = count / tried
-            share = Estimate(
-                share.value, measured * share.low, measured * share.high + self.missing / tried
-            )
-            mean = Estimate(
-                mean.value,
-                mean.low * min(bounds["mean_least"] / mean.value, 1.0),
-                mean.high * max(bounds["mean_most"] / mean.value, 1.0),
-            )
         minimum, q25, median, q75, maximum = quantiles.tolist()
         return {
             "points": count,
@@ -211,7 +341,10 @@ class Contrast:
             "geometric_mean": mean.value,
             "geometric_mean_low": mean.low,
             "geometric_mean_high": mean.high,
+            "population_low": population.low,
+            "population_high": population.high,
             "sample": self.levels.description,
+            "shift": self.shift,
             "minimum": minimum,
             "q25": q25,
             "median": median,
@@ -219,10 +352,9 @@ class Contrast:
             "maximum": maximum,
             "missing_a": missing_a,
             "missing_b": missing_b,
-            "left": self.excluded,
-            "comparable": self.comparable,
             "error": math.sqrt(self.error.variance),
-            "freedom": self.error.freedom,
+            "freedom": float(self.error.freedom),
+            "bias": self.bias,
             **bounds,
         }
 
@@ -230,55 +362,37 @@ class Contrast:
 def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
     """Give each row a verdict; all rows together are one page.
 
-    A row is the same if both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
-    Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise A or B is better if Student's t says
-    so. Both are corrected for the page by Holm's rule (`adjust_p_values`). Both must hold whatever
-    the points would have given that only one side ran.
+    A row is equal if both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
+    Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise A is faster or slower if Student's t
+    says so. Both are corrected for the page by Holm's rule (`adjust_p_values`).
 
     Args:
         rows: Rows as `Contrast.row` returns them.
-        margin: Largest relative difference that counts as the same.
+        margin: Largest relative difference that counts as equal.
         rate: Probability of any false verdict on the page.
 
     Returns:
-        The rows with `verdict` and `basis`. The basis is "points" for a verdict. Otherwise it says
-        why there is none: "sessions", "few" points, "missing" points, or the "page", whose other
-        tests take away what this one alone would show.
+        The rows with `verdict`, a value of `Verdict`, and `by_itself`: the verdict that the row
+        would have without the others of the page.
     """
     mean = np.log(rows["geometric_mean"].to_numpy(dtype="float64"))
-    least = most = mean
-    if "mean_least" in rows:
-        least = np.log(rows["mean_least"].to_numpy(dtype="float64"))
-        most = np.log(rows["mean_most"].to_numpy(dtype="float64"))
+    bias = rows["bias"].to_numpy(dtype="float64")
     error = np.maximum(rows["error"].to_numpy(), _TINY)
     freedom = rows["freedom"].to_numpy(dtype="float64")
-    points = rows["points"].to_numpy()
-    is_withheld = (points > 0) & ~rows["comparable"].to_numpy(dtype=bool)
-    has_few = ~(points >= MINIMUM_POINTS)
-    is_testable = ~has_few & ~is_withheld
+    distance = np.maximum(np.abs(mean) - bias, 0.0)
+    different = 2 * stats.t.sf(distance / error, freedom)
+    same = equivalent(mean - bias, mean + bias, error, freedom, margin)
 
-    def p_values(least: np.ndarray, most: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return p of no difference and p of a relevant difference, NaN if not testable."""
-        above = stats.t.sf(least / error, freedom)
-        below = stats.t.cdf(most / error, freedom)
-        different = np.minimum(2 * np.minimum(above, below), 1)
-        same = equivalent(least, most, error, freedom, margin)
-        return np.where(is_testable, different, np.nan), np.where(is_testable, same, np.nan)
+    def verdicts(p_different: np.ndarray, p_same: np.ndarray) -> np.ndarray:
+        leader = np.where(mean > 0, Verdict.FASTER, Verdict.SLOWER)
+        is_equal = p_same <= rate
+        is_different = p_different <= rate
+        found: np.ndarray = np.select(
+            [is_equal, is_different], [Verdict.EQUAL, leader], Verdict.UNDECIDED
+        )
+        return found
 
-    different, same = p_values(least, most)
-    is_different = adjust_p_values(different) <= rate
-    is_same = adjust_p_values(same) <= rate
-    leader = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
-    verdict = np.select(
-        [is_withheld, has_few, is_same, is_different],
-        [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, leader],
-        Verdict.NOT_SHOWN,
+    return rows.assign(
+        verdict=verdicts(adjust_p_values(different), adjust_p_values(same)),
+        by_itself=verdicts(different, same),
     )
-    shown_alone = (different <= rate) | (same <= rate)
-    shown_without_missing = np.minimum(*p_values(mean, mean)) <= rate
-    basis = np.select(
-        [is_withheld, has_few, is_same | is_different, shown_alone, shown_without_missing],
-        ["sessions", "few", "points", "page", "missing"],
-        "points",
-    )
-    return rows.assign(verdict=verdict, basis=basis)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from paradnn.statistics.dependence import Component, sum_components
+from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, VariancePrior, classify_devices, scatter_priors
@@ -74,14 +74,20 @@ def combine(parts: Sequence[Component]) -> Component:
     """Add independent variances, each with its own degrees of freedom.
 
     The half width at 95% is the root of the sum of squared half widths (variance estimates
-    recovery, Zou and Donner, Statistics in Medicine 27, 2008). Satterthwaite's approximation, from
-    which the degrees of freedom are, would narrow the interval of an uncertain variance when a
-    certain one is added.
+    recovery, Zou and Donner, Statistics in Medicine 27, 2008). The degrees of freedom are
+    Satterthwaite's, whose own half width would shrink if a certain variance is added to an
+    uncertain one.
+
+    Args:
+        parts: Variances and degrees of freedom, numbers or arrays (k,).
     """
-    total = sum_components(parts)
+    variance = np.asarray(sum(part.variance for part in parts), dtype="float64")
+    squares = np.asarray(sum(part.variance**2 / part.freedom for part in parts))
+    least = np.min([np.broadcast_to(part.freedom, variance.shape) for part in parts], axis=0)
+    freedom = np.where(squares > 0, variance**2 / np.maximum(squares, _TINY), least)
     half_width = np.sqrt(sum(part.half_width**2 for part in parts))
-    quantile = stats.t.ppf((1 + LEVEL) / 2, total.freedom)
-    return Component(np.maximum((half_width / quantile) ** 2, total.variance), total.freedom)
+    quantile = stats.t.ppf((1 + LEVEL) / 2, freedom)
+    return Component(np.maximum((half_width / quantile) ** 2, variance)[()], freedom[()])
 
 
 def unit_scatter(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> Component:
@@ -125,27 +131,19 @@ def _adjusted_sums(
     logs: np.ndarray, cell: np.ndarray, unit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the normal equations (units, units) and (units,) of unit effects beside cells."""
+    from scipy.sparse import coo_array
+
     units = int(unit.max(initial=-1)) + 1
     sizes = np.bincount(cell)
-    pair, counts = np.unique(cell.astype("int64") * units + unit, return_counts=True)
-    pair_cell = pair // units
-    pair_unit = pair % units
-    gram = np.diag(np.bincount(unit, minlength=units).astype("float64"))
-    start = np.flatnonzero(np.diff(pair_cell, prepend=-1))
-    several = np.diff(np.append(start, len(pair_cell)))
-    for begin, length in zip(start[several > 1], several[several > 1], strict=True):
-        members = slice(begin, begin + length)
-        index = pair_unit[members]
-        count = counts[members].astype("float64")
-        gram[np.ix_(index, index)] -= np.outer(count, count) / sizes[pair_cell[begin]]
-    single = several == 1
-    index = pair_unit[start[single]]
-    np.subtract.at(gram, (index, index), counts[start[single]].astype("float64"))
+    ones = np.ones(len(cell))
+    counts = coo_array((ones, (cell, unit)), shape=(len(sizes), units)).tocsr()
+    shared = (counts.T @ counts.multiply(1 / sizes[:, None])).toarray()
+    gram = np.diag(np.bincount(unit, minlength=units).astype("float64")) - shared
     centered = logs - (np.bincount(cell, logs) / sizes)[cell]
     return gram, np.bincount(unit, centered, minlength=units)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """When and where the runs of two sides were measured; n runs in all.
 
@@ -238,7 +236,7 @@ class Schedule:
         )
 
     def select(self, rows: np.ndarray) -> Schedule:
-        """Return the schedule of some runs, given as booleans (n,)."""
+        """Return the schedule of some runs, given by their places or as booleans (n,)."""
         return Schedule(
             side=self.side[rows],
             point=self.point[rows],
@@ -253,6 +251,13 @@ class Schedule:
             time_of_day=self.time_of_day,
             follow=self.follow,
         )
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the runs are of both sides in an order that chance may have made."""
+        if len(np.unique(self.side)) < 2:
+            return False
+        return self.is_random or is_mixed(self.side, self.hours)
 
     @cached_property
     def has_counterpart(self) -> np.ndarray:

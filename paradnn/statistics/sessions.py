@@ -503,16 +503,29 @@ def arrange_at_one_speed(
         runs: (n,) runs with their `reference_speed`.
         is_a: (n,) whether a run is of A.
     """
-    speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
-    distance = np.nanmedian(speeds[is_a]) - np.nanmedian(speeds[~is_a])
-    _, slope_error = family_slope(runs)
-    component = Component((distance * slope_error) ** 2, max(len(runs) - 1.0, 1.0))
+    component = levelled_component(runs, is_a)
     return Arrangement(
         design=Design(SessionOverlap.LEVELLED, arrangement.design.sessions),
         units=np.where(is_a, "A", "B").astype(object),
         used=arrangement.used,
         between=(component,),
     )
+
+
+def levelled_component(runs: pd.DataFrame, is_a: np.ndarray) -> Component:
+    """Return the variance of a log ratio of speeds that were brought to one speed of the machine.
+
+    It is the uncertainty of the family's slope, as far as the speeds of the machine were apart. All
+    points share this error.
+
+    Args:
+        runs: (n,) runs of a family with their `reference_speed`.
+        is_a: (n,) whether a run is of A.
+    """
+    speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
+    distance = np.nanmedian(speeds[is_a]) - np.nanmedian(speeds[~is_a])
+    _, slope_error = family_slope(runs)
+    return Component((distance * slope_error) ** 2, max(len(runs) - 1.0, 1.0))
 
 
 def family_slope(runs: pd.DataFrame) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Two-sided comparison: verdicts on planted differences, equivalence, and unpaired points."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from statsmodels.stats.multitest import multipletests
 from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
-from paradnn.statistics.contrast import Contrast, Verdict
-from paradnn.statistics.decision import adjust_p_values, equivalent
+from paradnn.statistics.contrast import Contrast, Evidence
+from paradnn.statistics.decision import Verdict, adjust_p_values, equivalent
 from paradnn.statistics.dependence import Component
-from paradnn.statistics.sessions import Sampling
+from paradnn.statistics.effects import Schedule
 from tests.analysis.rejected import assert_rejected
 from tests.analysis.test_pairing import side
 
@@ -45,33 +46,42 @@ def test_adjusted_p_values_equal_hand_computation_and_statsmodels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "replicates", "verdict", "basis"),
+    ("ratio", "replicates", "verdict"),
     [
-        pytest.param([1.5, 1.4, 1.3], 3, "A better", "tests", id="A ahead on 3 points"),
-        pytest.param([0.5, 0.4, 0.3], 3, "B better", "tests", id="B ahead on 3 points"),
-        pytest.param([1.5, 0.5, 1.5], 3, "no difference shown", "tests", id="points disagree"),
-        pytest.param([1.5, 1.4, 1.3], 2, "not enough data", "nothing", id="two replicates"),
-        pytest.param([1.5], 1, "not enough data", "nothing", id="one point"),
-        pytest.param(
-            [1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5],
-            2,
-            "A better",
-            "points",
-            id="eight points without replicates",
-        ),
+        pytest.param([1.5, 1.4, 1.3], 3, "faster", id="A ahead on 3 points"),
+        pytest.param([0.5, 0.4, 0.3], 3, "slower", id="B ahead on 3 points"),
+        pytest.param([1.5, 0.67, 1.5, 0.67], 3, "equal", id="points disagree around 1"),
+        pytest.param([1.5, 1.4, 1.3], 1, "faster", id="one run of each of three points"),
+        pytest.param([1.5], 1, "faster", id="one run of one point"),
+        pytest.param([1.1], 1, "undecided", id="one run of one point, a small ratio"),
     ],
 )
-def test_few_points_need_replicates(
-    ratio: list[float], replicates: int, verdict: str, basis: str
-) -> None:
+def test_few_points_have_a_verdict(ratio: list[float], replicates: int, verdict: str) -> None:
     found = compare_points(*planted(ratio, len(ratio), replicates, seed=7, noise=0.01))
-    row = found.families.iloc[0]
-    assert (row["verdict"], row["basis"]) == (verdict, basis)
-    assert (
-        (found.cells["verdict"] == "not tested").all()
-        == found.cells["p_value"].isna().all()
-        == (replicates < 3)
-    )
+
+    assert found.families["verdict"].tolist() == [verdict]
+    assert found.total["verdict"] == verdict
+
+
+def test_one_quick_run_per_side_has_the_interval_of_the_prior() -> None:
+    """Two variances of 5% with the same 4 degrees of freedom: 2.776 x sqrt(2) x 5%."""
+    total = compare_points(side([[1.5]]), side([[1.0]], "B")).total
+
+    half_width = np.log(total["geometric_mean_high"] / total["geometric_mean"])
+    assert half_width == pytest.approx(stats.t.ppf(0.975, 4) * np.sqrt(2) * 0.05)
+
+
+def test_points_that_only_one_side_ran_widen_nothing() -> None:
+    a, b = planted(1.5, 12, 3, seed=5)
+    alone = b.assign(outcome=b["outcome"].mask(b["batch_size"] > 192, "oom_device"))
+
+    whole = compare_points(a[a["batch_size"] <= 192], b[b["batch_size"] <= 192]).total
+    part = compare_points(a, alone).total
+
+    ends = ["geometric_mean_low", "geometric_mean_high"]
+    assert [part[end] for end in ends] == pytest.approx([whole[end] for end in ends])
+    assert part["missing_a"] == 3
+    assert part["share_least"] == 9 / 12
 
 
 def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
@@ -80,7 +90,7 @@ def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
     return command(pd.concat(sides, ignore_index=True), asked)
 
 
-def test_the_command_gives_one_sentence_a_family() -> None:
+def test_the_command_answers_first_and_then_for_each_family() -> None:
     a, b = planted(0.5, 8, 3, seed=10)
     alike = [
         frame.assign(family="lstm", run_id=frame["run_id"] + "l")
@@ -91,24 +101,18 @@ def test_the_command_gives_one_sentence_a_family() -> None:
         for frame in planted(2.0, 2, 1, seed=12, noise=0)
     ]
     alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
+
     result = ask(pd.concat([a, alike[0], few[0], alone]), pd.concat([b, alike[1], few[1]]))
+
     lines = {line.partition(":")[0]: line for line in result.text().splitlines()}
-    assert lines["fc"].startswith("fc: B faster: geometric mean 2")
-    assert lines["fc"].endswith("; B is ahead in 8.")
-    assert lines["lstm"].startswith("lstm: no difference shown: geometric mean ")
-    assert (
-        "gru: not enough data (a verdict needs 6 points, or 3 replicates of each on both sides)"
-        in lines["gru"]
-    )
-    assert "geometric mean 2 (too few points for an interval) over 2 points" in lines["gru"]
-    assert lines["rnn"] == "rnn: not enough data, no point was measured on both sides."
-    assert (
-        "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8, 0 are the same"
-        in result.text()
-    )
-    assert (
-        "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text()
-    )
+    assert result.text().startswith("B is 1.2")
+    assert result.answer is not None
+    assert (result.answer.verdict, result.answer.points) == ("slower", 18)
+    assert lines["fc"].startswith("fc: B 2.0")
+    assert lines["fc"].endswith("; B is ahead on 8 of 8 points.")
+    assert lines["lstm"].startswith("lstm: undecided, ")
+    assert lines["gru"].startswith("gru: A 2x faster (95% CI 1.7")
+    assert lines["rnn"] == "rnn: no point was measured on both sides."
     assert len(result.table) == 18
     assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
 
@@ -116,27 +120,38 @@ def test_the_command_gives_one_sentence_a_family() -> None:
 def test_the_command_reports_other_differences_and_failures() -> None:
     a, b = planted(1.5, 8, 1, seed=13)
     b.loc[0, "outcome"] = "oom_device"
+
     text = ask(
         a.assign(precision="bfloat16", source="published"), b.assign(source="measured")
     ).text()
+
+    assert text.startswith("A is 1.4")
     assert (
         "A and B also differ in precision (bfloat16 / float32): the ratios include these effects."
         in text
     )
     assert (
-        "They were not timed in the same way: source published / measured, see docs/validation/published-data.md."
-        in text
+        "They were not timed in the same way: source published / measured, see "
+        "docs/validation/published-data.md." in text
     )
-    assert (
-        "Without a counterpart: 1 point of A, 0 of B.\nOf the runs of B 1 have no measurement (1 oom_dev"
-        in text
-    )
-    assert "No cell is tested, since the sessions of the sides carry no verdict." in text
-    assert "fc: no verdict: geometric mean" in text
-    assert "No verdict for fc: when these were measured is not recorded" in text
-    assert "python -m paradnn.compare" in text
-    text = ask(*planted(1.5, 8, 1, seed=13)).text()
-    assert "No cell is tested: that takes 3 replicates of a point on both sides" in text
+    assert "Without a counterpart: 1 point of A, 0 of B." in text
+    assert "Of the runs of B 1 have no measurement (1 oom_device)" in text
+    assert "1 on A alone ran: of all points, A is ahead on 88% to 100%" in text
+    assert "The sessions are not recorded: the interval allows each session a shift of 7.5%" in text
+
+
+def test_the_basis_names_the_prior_that_dominates() -> None:
+    apart = [
+        frame.assign(sweep_id=name) for name, frame in zip("AB", planted(2, 9, 3, 1), strict=True)
+    ]
+
+    separate = ask(*apart).answer
+    shared = ask(*planted(2, 9, 3, seed=1)).answer
+
+    assert separate is not None
+    assert shared is not None
+    assert separate.basis == "scatter of sessions (mostly the prior)"
+    assert shared.basis == "scatter of processes"
 
 
 def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
@@ -155,34 +170,95 @@ def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
 
 def test_the_same_within_a_margin() -> None:
     sides = planted(1.0, 20, 8, seed=4, noise=0.01)
+
     found = compare_points(*sides)
-    assert found.families["verdict"].iloc[0] == Verdict.SAME
+
+    assert found.families["verdict"].tolist() == [Verdict.EQUAL]
     assert found.families["same"].iloc[0] >= 18
-    assert "fc: the same within 5%: geometric mean" in ask(*sides).text()
-    assert compare_points(*sides, margin=0.001).families["verdict"].iloc[0] == Verdict.NOT_SHOWN
+    assert ask(*sides).text().startswith("A and B are equally fast within 5%: ")
+    assert compare_points(*sides, margin=0.001).total["verdict"] == Verdict.UNDECIDED
 
 
-def test_what_sessions_add_widens_a_share_and_a_quantile_and_moves_neither() -> None:
-    """Session effects may shift all ratios, which span 0.9 to 1.3, by a tenth.
+def contrast_of(ratios: np.ndarray, weight: float, variance: float = 0.0) -> Contrast:
+    """Return the contrast of points whose sides are `weight` sessions apart.
 
-    The share above 1 gets the bounds that such a shift would give it.
+    Args:
+        ratios: (n,) the ratios.
+        weight: 0 for shared sessions, 2 for one session per side.
+        variance: Variance of a session.
     """
-    ratios = np.geomspace(0.9, 1.3, 40)
+    count = len(ratios)
+    numbers = np.arange(count)
+    a = pd.DataFrame({"sweep_id": ["s"] * count, "sweep_order": "random"})
+    b = a if weight == 0 else a.assign(sweep_id="t")
+    evidence = Evidence(
+        schedule=Schedule.of(a, b, np.tile(numbers, 2)),
+        family=np.repeat("fc", 2 * count),
+        session=Component(variance, 1e9),
+        point=numbers,
+        variance=np.full((2, count), 1e-18),
+        inefficiency=np.ones((2, count)),
+        freedom=np.full((2, count), 1e9),
+        data_freedom=np.full((2, count), 1e9),
+    )
     pairs = pd.DataFrame(
-        {"speedup": ratios, "family": "fc", "comparable": True, "model.nodes": range(40)}
+        {"speedup": ratios, "family": "fc", "point": numbers, "model.nodes": numbers}
     )
-    alone = Contrast(pairs, Sampling())
-    shifted = Contrast(pairs, Sampling(between=(Component(0.0025, 1e9),)))
-    value, low, high = alone.share()
-    least, most = ((np.log(ratios) > 0.05 * stats.norm.ppf(end)).mean() for end in (0.975, 0.025))
-    ends = (
-        value - np.hypot(value - low, value - least),
-        min(value + np.hypot(high - value, most - value), 1.0),
+    return Contrast(pairs, evidence)
+
+
+def test_a_shift_of_a_session_moves_all_points_together() -> None:
+    """The mean, a quantile and the share allow for a shift of 0.05 x 1.96 x sqrt(2) undiminished."""
+    ratios = np.geomspace(0.9, 1.3, 40)
+    shift = 0.05 * np.sqrt(2) * stats.norm.ppf(0.975)
+
+    alone = contrast_of(ratios, 0)
+    shifted = contrast_of(ratios, 2, variance=0.0025)
+
+    assert np.log(alone.mean()) == pytest.approx([np.log(ratios).mean()] * 3, abs=1e-6)
+    middle = np.log(ratios).mean()
+    assert np.log(shifted.mean()) == pytest.approx(
+        [middle, middle - shift, middle + shift], abs=1e-6
     )
-    assert [*shifted.share()] == pytest.approx([value, *ends])
-    value, low, high = np.log(alone.quantile())
-    ends = (value - np.hypot(value - low, 0.098), value + np.hypot(high - value, 0.098))
-    assert np.log(shifted.quantile()) == pytest.approx([value, *ends], abs=1e-4)
+    middle = np.log(np.median(ratios))
+    assert np.log(shifted.quantile()) == pytest.approx(
+        [middle, middle - shift, middle + shift], abs=1e-6
+    )
+    logs = np.log(ratios)
+    expected = [(logs > 0).mean(), (logs > shift).mean(), (logs > -shift).mean()]
+    assert [*shifted.share()] == pytest.approx(expected)
+    assert [*alone.share()] == pytest.approx(expected[:1] * 3)
+
+
+def test_other_models_are_a_sample_of_the_models_measured() -> None:
+    """Independent points have Student's interval of their logarithms."""
+    logs = np.random.default_rng(3).normal(0.5, 0.3, 20)
+
+    found = np.log(contrast_of(np.exp(logs), 0).population_mean())
+
+    half_width = stats.t.ppf(0.975, 19) * logs.std(ddof=1) / np.sqrt(20)
+    assert found == pytest.approx(
+        [logs.mean(), logs.mean() - half_width, logs.mean() + half_width], abs=1e-6
+    )
+    assert np.isnan(contrast_of(np.exp(logs[:5]), 0).population_mean().low)
+
+
+def test_bounds_as_by_hand() -> None:
+    def of(ratios: list[float], missing: tuple[int, int] = (0, 0)) -> dict[str, float]:
+        contrast = contrast_of(np.array(ratios), 0)
+        assert contrast.evidence is not None
+        evidence = replace(contrast.evidence, missing={"fc": missing})
+        return replace(contrast, evidence=evidence).bounds()
+
+    found = of([0.5, 2.0, 4.0], (1, 1))
+    assert (found["share_least"], found["share_most"]) == (2 / 5, 4 / 5)
+    assert (found["median_least"], found["median_most"]) == (0.5, 4.0)
+    assert [found["mean_least"], found["mean_most"]] == pytest.approx(
+        [(4 / 16) ** 0.2, (4 * 16) ** 0.2]
+    )
+    assert of([2.0])["share_least"] == 1
+    even = of([0.5, 2.0, 4.0], (1, 0))  # the middle lies between two values
+    assert (even["median_least"], even["median_most"]) == (0.5, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -228,19 +304,3 @@ def test_what_sessions_add_widens_a_share_and_a_quantile_and_moves_neither() -> 
 def test_invalid_options_give_one_line(options: str, message: str) -> None:
     frame = pd.concat(planted(1.5, 8, 1, seed=14), ignore_index=True)
     assert_rejected(f"compare {options}", frame, message)
-
-
-def test_bounds_as_by_hand() -> None:
-    def of(ratios: list[float], missing: tuple[int, int] = (0, 0)) -> dict[str, float]:
-        pairs = pd.DataFrame({"speedup": ratios, "family": "fc", "comparable": True})
-        return Contrast(pairs, Sampling(missing=missing)).bounds()
-
-    found = of([0.5, 2.0, 4.0], (1, 1))
-    assert (found["share_least"], found["share_most"]) == (2 / 5, 4 / 5)
-    assert (found["median_least"], found["median_most"]) == (0.5, 4.0)
-    assert [found["mean_least"], found["mean_most"]] == pytest.approx(
-        [(4 / 16) ** 0.2, (4 * 16) ** 0.2]
-    )
-    assert of([2.0])["share_least"] == 1
-    even = of([0.5, 2.0, 4.0], (1, 0))  # the middle lies between two values
-    assert (even["median_least"], even["median_most"]) == (0.5, 4.0)

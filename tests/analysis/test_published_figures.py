@@ -81,7 +81,7 @@ def test_pairs_and_their_weights_are_those_of_the_files(frame: pd.DataFrame) -> 
     merged = pairs.merge(plain, on=SHAPE, suffixes=("", "_plain"), validate="one_to_one")
     assert len(pairs) == len(merged) == 176
     np.testing.assert_allclose(merged["speedup"], merged["speedup_plain"], rtol=1e-12)
-    assert set(pairs["interval_source"]) == {"none"}
+    assert set(pairs["interval_source"]) == {"prior"}
     assert pairs.attrs["differ"]["precision"] == ("bfloat16", "float16")
     assert (pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]) == (1548, 0)
     row = found.families.iloc[0]

@@ -20,9 +20,9 @@ from paradnn.statistics.sessions import family_slope
 from tests.conftest import depth
 from tests.session.test_reference import planted
 
-SAME = "^fc: the same within"
-FASTER = "^fc: precision=bfloat16 faster"
-NONE = "^fc: no verdict"
+SAME = "are equally fast within"
+FASTER = "^precision=bfloat16 is .* faster"
+NONE = "^undecided"
 
 
 def side(

@@ -132,6 +132,6 @@ def test_device_counts_in_time_order_are_reported() -> None:
             examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order)
         )
         found = summarised(slower)
-        assert ("one side was measured before the other" in found.text()) == told
+        assert ("were measured in blocks" in found.text()) == told
         assert (found.table["fraction"].iloc[0] > 0.01) == told
-    assert "when these were measured is not recorded" in summarised(planted(0.1)).text()
+    assert "The sessions are not recorded" in summarised(planted(0.1)).text()
