@@ -30,7 +30,7 @@ _SHELLS = ("bash", "zsh", "fish")
 #: Commands that take keys and values.
 _TAKE_OVERRIDES = {"train", "plan", "ceilings"}
 #: Commands that take options as well.
-_TAKE_BOTH = {"ask", "compare"}
+_TAKE_BOTH = {"ask", "best", "compare"}
 #: Keys that only this program sets.
 _INTERNAL_KEYS = {"sweep.plan", "sweep.grids"}
 #: Options whose values are known although the parser does not list them.

@@ -34,11 +34,18 @@ class ParadnnSweeper(Sweeper):
         params: Axes from a configuration file, as in Hydra's basic sweeper. The command line
             overrides them.
         searches: Whether `batch_size=largest` starts a search. `paradnn.plan` rejects it.
+        drops_invalid: Whether to drop invalid points instead of rejecting the sweep.
     """
 
-    def __init__(self, params: Mapping[str, Any] | None = None, searches: bool = True) -> None:
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None = None,
+        searches: bool = True,
+        drops_invalid: bool = False,
+    ) -> None:
         self._params = params or {}
         self._searches = searches
+        self._drops_invalid = drops_invalid
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -66,6 +73,11 @@ class ParadnnSweeper(Sweeper):
             )
         loader = self._context.config_loader
         plan = plan_sweep(
-            loader, self._config, arguments, self._params, allows_search=self._searches
+            loader,
+            self._config,
+            arguments,
+            self._params,
+            allows_search=self._searches,
+            drops_invalid=self._drops_invalid,
         )
         return self._task(plan)

@@ -25,6 +25,9 @@ COMMANDS = {
         "paradnn.compare.__main__",
         "find out which of two settings, stacks, commands or commits is faster",
     ),
+    "best": CommandEntry(
+        "paradnn.best.__main__", "find the settings that are best for a model on this machine"
+    ),
     "gate": CommandEntry(
         "paradnn.compare.gate",
         "check whether this checkout is slower than a commit, in continuous integration",

@@ -42,7 +42,7 @@ _REJECTED_KEYS = {
     ),
 }
 #: Sweepers that plan or run every point; other plug-ins of Hydra minimize a return value.
-_SWEEPERS = ("paradnn", "plan", "basic")
+_SWEEPERS = ("paradnn", "plan", "race", "basic")
 #: Values of one override that are checked.
 _MAX_CHECKED = 1_000
 #: Characters of an error of Hydra.

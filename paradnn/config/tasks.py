@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,19 @@ from paradnn.core.words import counted
 
 
 @dataclass(frozen=True)
+class InvalidPoint:
+    """A combination of settings that cannot be measured.
+
+    Attributes:
+        config: The configuration, as nested mappings of plain values.
+        error: Why it is invalid.
+    """
+
+    config: Mapping[str, Any]
+    error: ConfigError
+
+
+@dataclass(frozen=True)
 class SweepInfo:
     """What the parent run records about a sweep.
 
@@ -32,12 +45,14 @@ class SweepInfo:
         name: The name of the parent run.
         command: The command line.
         is_search: Whether the largest batch, or model, of each point is searched.
+        invalid_points: The invalid points of a sweep that drops them instead of being rejected.
     """
 
     sweep_id: str
     name: str
     command: str
     is_search: bool = False
+    invalid_points: tuple[InvalidPoint, ...] = ()
 
 
 #: The points of the sweeps that this process has planned and not yet read, by the id of the sweep.
@@ -51,6 +66,7 @@ def plan_sweep(
     params: Mapping[str, Any],
     *,
     allows_search: bool = False,
+    drops_invalid: bool = False,
 ) -> DictConfig:
     """Plan a multirun, and return the configuration for which `read_task` returns its points once.
 
@@ -60,9 +76,10 @@ def plan_sweep(
         arguments: Overrides of the command line.
         params: Overrides of `hydra.sweeper.params`.
         allows_search: Whether the command accepts batch_size=largest.
+        drops_invalid: Whether to drop invalid points, as long as some point is valid.
 
     Raises:
-        ConfigError: A point of the sweep is invalid.
+        ConfigError: A point of the sweep is invalid. With `drops_invalid`, every point is.
     """
     plan = expand(loader, master, arguments, params)
     if not plan.points:
@@ -70,10 +87,13 @@ def plan_sweep(
         raise ConfigError("sweep", "no points", reason, "name at least one value for each key")
     settings = read_settings(plain(master))
     is_search = allows_search and _is_search(plan, settings.largest)
+    invalid: list[InvalidPoint] = []
     if is_search:
         points = tuple(_smallest_point(config, settings.largest) for config in plan.configs())
     else:
-        points = tuple(_points(plan))
+        points = tuple(_points(plan, invalid if drops_invalid else None))
+    if not points:
+        raise invalid[0].error
     read_settings(next(plan.configs()))
     if is_search and settings.sweep.design != "grid":
         reason = "is not an axis of an adaptive sweep"
@@ -82,6 +102,7 @@ def plan_sweep(
     name = settings.sweep.name or "+".join(families)
     searched = f"largest {settings.largest.of} of " if is_search else ""
     info = _sweep_info(f"{name}, {searched}{counted(len(points), 'point')}", is_search=is_search)
+    info = replace(info, invalid_points=tuple(invalid))
     _planned_sweeps[info.sweep_id] = (points, info)
     config = copy.deepcopy(master)
     config.sweep.plan = info.sweep_id
@@ -125,25 +146,36 @@ def _is_search(plan: Plan, largest: Largest) -> bool:
     )
 
 
-def _points(plan: Plan) -> Iterator[Point]:
+def _points(plan: Plan, invalid: list[InvalidPoint] | None = None) -> Iterator[Point]:
     """Yield every point of a plan.
 
     If points differ only in their batch sizes, everything else is parsed once.
+
+    Args:
+        plan: The plan.
+        invalid: Receives the invalid points; None to raise the ConfigError of the first.
     """
     parsed_parts: dict[Any, dict[str, Any]] = {}
     for base, values in plan.points:
         other_values = [(key, id(value)) for key, value in values.items() if key != "batch_size"]
         kind = (base, *other_values)
         batch_size = values.get("batch_size")
-        if isinstance(batch_size, int) and kind in parsed_parts:
-            point = read(Point, {"batch_size": batch_size}, "", given=parsed_parts[kind])
+        try:
+            if isinstance(batch_size, int) and kind in parsed_parts:
+                point = read(Point, {"batch_size": batch_size}, "", given=parsed_parts[kind])
+            else:
+                point = parse_point(plan.config(base, values))
+                if batch_size is not None:
+                    parts = dict(vars(point))
+                    del parts["batch_size"]
+                    parsed_parts[kind] = parts
+            point = canonical_point(point)
+        except ConfigError as error:
+            if invalid is None:
+                raise
+            invalid.append(InvalidPoint(plan.config(base, values), error))
         else:
-            point = parse_point(plan.config(base, values))
-            if batch_size is not None:
-                parts = dict(vars(point))
-                del parts["batch_size"]
-                parsed_parts[kind] = parts
-        yield canonical_point(point)
+            yield point
 
 
 def _smallest_point(config: Mapping[str, Any], largest: Largest) -> Point:

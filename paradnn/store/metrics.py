@@ -120,6 +120,16 @@ _OTHERS = (
         has_interval=True,
     ),
     Metric("comparison_rounds", "1", None, "rounds in which both sides were measured"),
+    Metric("race_candidates", "1", None, "candidates of a race, invalid ones included"),
+    Metric("race_processes", "1", None, "processes that a race measured"),
+    Metric(
+        "race_lead",
+        "1",
+        None,
+        "score of a race's best candidate / the next one's, shrunk",
+        has_interval=True,
+    ),
+    Metric("race_risk", "1", "lower", "bound of the probability that another candidate is better"),
     Metric("design_candidates", "1", None, "points that the sweep might have measured"),
     Metric("design_measured", "1", None, "points measured, or tried, by all drivers and sessions"),
     Metric(

@@ -1,0 +1,1 @@
+"""Races of settings: find the one that is best for a model on this machine."""

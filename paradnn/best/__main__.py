@@ -1,0 +1,217 @@
+"""`python -m paradnn.best`: find the settings that are best for a model on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from paradnn.best.arguments import make_parser as make_parser
+from paradnn.best.arguments import read_arguments
+from paradnn.cli.command import run_command
+from paradnn.cli.program import program
+from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted, in_seconds
+
+if TYPE_CHECKING:
+    from paradnn.best.objective import Limits
+    from paradnn.best.race import Candidate
+    from paradnn.config.point import Point
+    from paradnn.config.settings import Settings
+    from paradnn.config.tasks import SweepInfo
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?) *(us|ms|s)?")
+_MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@program
+def main() -> int:
+    """Race the candidates of the command line.
+
+    Returns:
+        The exit code: 0 if the race is decided, 1 if not, 2 for wrong input, 130 after an
+        interruption.
+    """
+    options = read_arguments(sys.argv[1:])
+
+    def task(config: DictConfig) -> int:
+        from paradnn.config.tasks import read_task
+
+        settings, points, info = read_task(config)
+        assert info is not None, "a multirun has a sweep"
+        return _race(options, settings, points, info)
+
+    # The candidates are composed and checked as a whole, like a multirun.
+    sys.argv[1:] = ["-m", *options.overrides, "hydra/sweeper=race"]
+    return run_command(task)
+
+
+def _race(
+    options: argparse.Namespace, settings: Settings, points: Sequence[Point], info: SweepInfo
+) -> int:
+    """Measure, record and report; the exit code."""
+    from paradnn.best.objective import objective_of
+    from paradnn.best.race import Race
+    from paradnn.best.report import RaceAnswer, epoch_examples, print_answer
+    from paradnn.session.session import follow_design
+    from paradnn.statistics.elimination import EliminationRule
+    from paradnn.store.files import write_json
+
+    limits = _limits(options, points)
+    settings, points = _with_price(options, settings, points)
+    if limits.memory_bytes is not None:
+        points = [_with_memory_limit(point, limits.memory_bytes) for point in points]
+    candidates = _candidates(options, points, info)
+    race = Race(
+        info.sweep_id,
+        candidates,
+        objective_of(options.goal, points),
+        limits=limits,
+        rule=EliminationRule(margin=options.margin),
+        seconds=60 * options.minutes,
+    )
+    answer = RaceAnswer(
+        race,
+        epoch=epoch_examples(points, options.epoch),
+        currency=settings.price.currency or "",
+    )
+    race.conclude = answer.conclusion
+    families = "+".join(dict.fromkeys(point.model.name for point in points))
+    info = replace(info, name=f"best of {counted(len(candidates), 'candidate')}, {families}")
+    # Peak performance takes a minute to measure and says nothing about which candidate is best.
+    settings = replace(settings, ceilings=False)
+    with contextlib.ExitStack() as stack:
+        if options.quiet:
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        summary = follow_design(race, settings, info)
+    document = answer.document() | {
+        "interrupted": summary.interrupted,
+        "seconds": summary.seconds,
+        "run": summary.parent,
+    }
+    if options.json:
+        write_json(options.json, document)
+    closing = [
+        f"{counted(len(candidates), 'candidate')}, {counted(race.rounds, 'round')}, "
+        f"{counted(len(summary.rows), 'measurement')} in {in_seconds(summary.seconds)}: "
+        f"{summary.counts()}. Run {summary.parent} in {summary.where}"
+    ]
+    print_answer(answer, closing, options.quiet)
+    if summary.problem:
+        print(f"error: {summary.problem}", file=sys.stderr)
+    if summary.interrupted:
+        print("interrupted; what was measured is recorded", file=sys.stderr)
+        return 130
+    return int(answer.verdict != "best" or bool(summary.problem))
+
+
+def _candidates(
+    options: argparse.Namespace, points: Sequence[Point], info: SweepInfo
+) -> list[Candidate]:
+    """Return the distinct candidates, invalid ones included.
+
+    Raises:
+        ConfigError: There is only one.
+    """
+    from paradnn.best.race import Candidate, label_candidates
+    from paradnn.config.identity import digest, point_request
+
+    # An axis may name a value twice, or values that mean the same.
+    distinct = list({digest(point_request(point)): point for point in points}.values())
+    configs = [point_request(point) for point in distinct]
+    configs += [dict(each.config) for each in info.invalid_points]
+    if len(configs) < 2:
+        raise ConfigError(
+            "candidates",
+            " ".join(options.words),
+            "is one candidate",
+            "give a key several values, such as compile=graph,xla",
+        )
+    keys = [override.partition("=")[0].lstrip("+~") for override in options.overrides]
+    known_points = [*distinct, *(None for _ in info.invalid_points)]
+    labels = label_candidates(configs, known_points, keys)
+    candidates = [
+        Candidate(label, point) for label, point in zip(labels, known_points, strict=True)
+    ]
+    for candidate, invalid in zip(candidates[len(distinct) :], info.invalid_points, strict=True):
+        candidate.exclude("invalid", str(invalid.error))
+    return candidates
+
+
+def _limits(options: argparse.Namespace, points: Sequence[Point]) -> Limits:
+    """Read --memory and --p99.
+
+    Raises:
+        ConfigError: A limit is wrong, or the candidates do not measure it.
+    """
+    from paradnn.best.objective import Limits
+    from paradnn.config.identity import point_request
+    from paradnn.core.schema import memory_bytes
+
+    memory = None
+    if options.memory is not None:
+        memory = memory_bytes(options.memory, "--memory")
+        if memory is None:
+            raise ConfigError("--memory", options.memory, "is not a size", "give one such as 8GiB")
+    p99_ms = None
+    if options.p99 is not None:
+        match = _TIME.fullmatch(options.p99.strip())
+        p99_ms = float(match[1]) * _MS_PER_UNIT[match[2] or "ms"] if match else 0.0
+        if not p99_ms > 0:
+            raise ConfigError("--p99", options.p99, "is not a time", "write for example 20ms")
+        if any(point_request(point).get("mode") == "train" for point in points):
+            raise ConfigError(
+                "--p99",
+                options.p99,
+                "single steps are timed only in inference",
+                "add mode=inference, or omit it",
+            )
+    return Limits(memory, p99_ms)
+
+
+def _with_memory_limit(point: Point, limit: int) -> Point:
+    """Return a point of a CPU that ends out of memory at a limit, at the latest."""
+    from paradnn.core.schema import memory_bytes
+
+    if point.platform.name != "cpu":
+        return point
+    own_limit = memory_bytes(point.measure.memory_limit, "measure.memory_limit") or limit
+    return replace(point, measure=replace(point.measure, memory_limit=str(min(limit, own_limit))))
+
+
+def _with_price(
+    options: argparse.Namespace, settings: Settings, points: Sequence[Point]
+) -> tuple[Settings, Sequence[Point]]:
+    """Apply --price, and check that --for cost has a price.
+
+    Raises:
+        ConfigError: The price is wrong or missing.
+    """
+    from paradnn.config.price import load_prices, positive_price
+
+    if options.price is not None:
+        if re.fullmatch(r"[-+.\de]+", options.price):
+            price = positive_price("--price", options.price, options.price, "--price 1.5")
+            points = [
+                replace(point, platform=replace(point.platform, price_per_hour=price))
+                for point in points
+            ]
+        else:
+            settings = replace(settings, price=load_prices(options.price, "--price"))
+    has_price = settings.price.per_hour or any(
+        point.platform.price_per_hour is not None for point in points
+    )
+    if options.goal == "cost" and not has_price:
+        raise ConfigError("--for", "cost", "no price is known", "add --price, as in --price 1.5")
+    return settings, points
+
+
+if __name__ == "__main__":
+    sys.exit(main())

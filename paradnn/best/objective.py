@@ -1,0 +1,170 @@
+"""What a race optimizes, and the limits that its winner must keep."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paradnn.config.point import Point
+from paradnn.core.errors import ConfigError
+from paradnn.core.results import ResultDescription
+from paradnn.core.words import rounded
+from paradnn.session.design import RecordedPoint
+from paradnn.store.metrics import COSTS, METRICS, metric
+
+#: What `--for` accepts, with the word for the winner.
+GOALS = {
+    "throughput": "fastest",
+    "latency": "of lowest latency",
+    "memory": "smallest",
+    "cost": "cheapest",
+}
+_MEMORY = "peak_memory_bytes"
+_STEP_TIME = "step_time_ms"
+_P99 = "latency_p99_ms"
+_COST_NAMES = {cost.name for cost in COSTS}
+#: Units as they follow a number.
+_UNITS = {
+    "examples_per_second": " examples/s",
+    "tokens_per_second": " tokens/s",
+    "queries_per_second": " queries/s",
+    "scheduled_queries_per_second": " queries/s",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that the winner must keep.
+
+    Attributes:
+        memory_bytes: Largest peak memory; None for no limit.
+        p99_ms: Largest 99th percentile of the latency; None for no limit.
+    """
+
+    memory_bytes: int | None = None
+    p99_ms: float | None = None
+
+    def violation(self, rows: Sequence[RecordedPoint]) -> str | None:
+        """Return which limit a candidate exceeds, with both values; None if it keeps all.
+
+        One process may exceed a time limit by chance, so the lower end of its interval counts. Of
+        several processes the geometric mean counts.
+
+        Args:
+            rows: The successful measurements of the candidate.
+        """
+        if self.memory_bytes is not None:
+            peak = max(row.metrics.get(_MEMORY, 0.0) for row in rows)
+            if peak > self.memory_bytes:
+                return f"needs {format_bytes(peak)}, the limit is {format_bytes(self.memory_bytes)}"
+        if self.p99_ms is None:
+            return None
+        values = [row.metrics[_P99] for row in rows if _P99 in row.metrics]
+        if not values:
+            return "has no 99th percentile of the latency"
+        typical = statistics.geometric_mean(values)
+        if len(values) == 1:
+            certain = rows[0].metrics.get("latency_p99_low_ms", typical)
+        else:
+            certain = typical
+        if certain <= self.p99_ms:
+            return None
+        return f"has p99 {rounded(typical)} ms, the limit is {rounded(self.p99_ms)} ms"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The quantity by which candidates are compared.
+
+    Attributes:
+        goal: A key of `GOALS`.
+        names: Metrics that measure it; the first one that a run has counts.
+    """
+
+    goal: str
+    names: tuple[str, ...]
+
+    @property
+    def adjective(self) -> str:
+        """How the winner is described, such as "fastest"."""
+        return GOALS[self.goal]
+
+    def metric_name(self, row: RecordedPoint) -> str | None:
+        """Return the metric of a run that counts; None if it has none of them."""
+        return next((name for name in self.names if row.metrics.get(name, 0.0) > 0.0), None)
+
+    def log_score(self, row: RecordedPoint) -> float | None:
+        """Return the logarithm of a run's score, of which larger is better; None without one."""
+        name = self.metric_name(row)
+        if name is None:
+            return None
+        return _sign(name) * math.log(row.metrics[name])
+
+
+def objective_of(goal: str, points: Sequence[Point]) -> Objective:
+    """Return the objective of a race.
+
+    Args:
+        goal: A key of `GOALS`.
+        points: The candidates, whose kind of work determines the metrics.
+
+    Raises:
+        ConfigError: The candidates do different kinds of work, which no number compares.
+    """
+    works = {point.workload.name: point.workload for point in points}
+    if len(works) > 1:
+        raise ConfigError(
+            "candidates",
+            ", ".join(works),
+            "are different kinds of work",
+            "race one kind at a time",
+        )
+    [work] = works.values()
+    cost, *benefits, last = work.role(ResultDescription).objectives
+    latency = [last] if METRICS[last].better == "lower" else []
+    names = {
+        "throughput": tuple(benefits),
+        "latency": (*latency, _STEP_TIME),
+        "memory": (_MEMORY,),
+        "cost": (cost,),
+    }
+    return Objective(goal, names[goal])
+
+
+def format_value(name: str, value: float) -> str:
+    """Return a value of a metric with its unit."""
+    if name in _UNITS:
+        return f"{rounded(value)}{_UNITS[name]}"
+    if name == _MEMORY:
+        return format_bytes(value)
+    if name in _COST_NAMES:
+        return rounded(value)
+    return f"{rounded(value)} {metric(name).unit}"
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes in GiB."""
+    return f"{count / 2**30:.2f} GiB"
+
+
+def as_value(name: str, score: float) -> float:
+    """Return the value of a metric with the given score, or the score of a value."""
+    return score ** _sign(name)
+
+
+def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
+    """Return the geometric mean of each metric that all measurements of a candidate have."""
+    shared = set.intersection(*(set(row.metrics) for row in rows))
+    return {
+        name: statistics.geometric_mean([row.metrics[name] for row in rows])
+        for name in shared
+        if all(row.metrics[name] > 0 for row in rows)
+    }
+
+
+def _sign(name: str) -> int:
+    """1 if a larger value is better, else -1. The rate of a schedule has no direction of its own."""
+    is_rate = name in _UNITS
+    return 1 if is_rate or METRICS[name].better == "higher" else -1

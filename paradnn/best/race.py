@@ -1,0 +1,266 @@
+"""A race of candidates: which one is measured next, and what the measurements say."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paradnn.best.objective import Limits, Objective
+from paradnn.config.identity import as_params
+from paradnn.config.point import Point
+from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
+from paradnn.session.record import run_name
+from paradnn.statistics.elimination import EliminationRule, Observation, RaceState
+
+
+@dataclass
+class Candidate:
+    """One combination of settings.
+
+    Attributes:
+        label: Its settings, as a user types them.
+        point: What is measured; None if the combination is invalid.
+        outcome: "ok", or the outcome that excludes it.
+        problem: Why it is excluded; empty if it may win.
+        rows: Its successful measurements.
+        seconds: How long each of its measurements took.
+    """
+
+    label: str
+    point: Point | None
+    outcome: str = "ok"
+    problem: str = ""
+    rows: list[RecordedPoint] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def exclude(self, outcome: str, problem: str) -> None:
+        """Exclude the candidate from the race."""
+        self.outcome = outcome
+        self.problem = problem
+
+
+class Race(SweepDesign):
+    """Measures all candidates once, then the contenders of each round, until one has won.
+
+    Every batch is one measurement, so an interruption or the time limit loses no other.
+
+    Args:
+        name: Identifier of the sweep, which also seeds the random order of each round.
+        candidates: The valid candidates.
+        objective: What is compared.
+        limits: What the winner must keep.
+        rule: When the race ends.
+        seconds: Time limit in seconds.
+        clock: Returns the time in seconds.
+    """
+
+    resumes = False  # every round is measured
+
+    def __init__(
+        self,
+        name: str,
+        candidates: Sequence[Candidate],
+        objective: Objective,
+        *,
+        limits: Limits,
+        rule: EliminationRule,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.candidates = candidates
+        self.objective = objective
+        self.rule = rule
+        self.metric: str = objective.names[0]
+        self.points = [each.point for each in candidates if each.point]
+        self.is_time_over = False
+        self.conclude: Callable[[], DesignResult] = DesignResult
+        self._name = name
+        self._limits = limits
+        self._limit = seconds
+        self._clock = clock
+        self._random = random.Random(name)
+        self._observations: list[Observation] = []
+        self._begin: float | None = None
+        self._visit_begin = 0.0
+        self._round = 0
+        self._queue: list[int] = []
+        self._current: int | None = None
+
+    @property
+    def left(self) -> int:
+        """Number of measurements left in this round, the current one included."""
+        return len(self._queue) + 1
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the time limit."""
+        return self._limit - self._elapsed()
+
+    @property
+    def progress(self) -> str:
+        """The round and the candidate in the lead."""
+        state = self.state()
+        if state is None:
+            return f"round {self._round}"
+        return f"round {self._round}, best so far: {self.candidates[state.leader].label}"
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds that have begun."""
+        return self._round
+
+    @property
+    def processes(self) -> int:
+        """Number of successful measurements."""
+        return len(self._observations)
+
+    def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
+        """Return the next measurement; empty if the race has ended."""
+        if self._begin is None:
+            self._begin = self._clock()
+        for row in rows:
+            self._collect(row)
+        while self._queue and self.candidates[self._queue[0]].problem:
+            self._queue.pop(0)
+        if not self._queue:
+            self._queue = self._next_round()
+        if not self._queue:
+            return []
+        if self._is_too_late(self._queue[0]):
+            self.is_time_over = True
+            return []
+        self._current = self._queue.pop(0)
+        self._visit_begin = self._clock()
+        return [self._visit(self._current)]
+
+    def state(self) -> RaceState | None:
+        """Return what the measurements say; None if no candidate with a value may win."""
+        eligible = {
+            index for index, each in enumerate(self.candidates) if not each.problem and each.rows
+        }
+        if not eligible:
+            return None
+        return RaceState(self._observations, eligible, self.rule)
+
+    def is_decided(self) -> bool:
+        """Return whether a candidate has won: all are measured, and none is better."""
+        if any(not each.problem and not each.rows for each in self.candidates):
+            return False
+        state = self.state()
+        return state is not None and state.is_decided()
+
+    def seconds_needed(self) -> float | None:
+        """Return about how many more seconds would decide the race; None if it is decided.
+
+        Every contender is measured equally often, and the standard error of a difference falls with
+        the square root of the number of rounds.
+        """
+        state = self.state()
+        if state is None or self.is_decided():
+            return None
+        rounds = state.rounds_needed()
+        contenders = [self.candidates[index] for index in state.contenders()]
+        round_seconds = sum(statistics.fmean(each.seconds) for each in contenders)
+        unmeasured = sum(not each.problem and not each.rows for each in self.candidates)
+        return rounds * round_seconds + unmeasured * self._typical_seconds()
+
+    def conclusion(self) -> DesignResult:
+        """Return the answer for the parent run."""
+        return self.conclude()
+
+    def _elapsed(self) -> float:
+        return 0.0 if self._begin is None else self._clock() - self._begin
+
+    def _next_round(self) -> list[int]:
+        """Return the candidates of the next round in random order; empty if the race is over."""
+        if self._round == 0:
+            chosen = [index for index, each in enumerate(self.candidates) if not each.problem]
+        else:
+            state = self.state()
+            if state is None or state.is_decided():
+                return []
+            chosen = state.contenders()
+        self._round += 1
+        self._random.shuffle(chosen)
+        return chosen
+
+    def _is_too_late(self, index: int) -> bool:
+        """Return whether a measurement is expected to end after the time limit.
+
+        The first measurement of a race always begins.
+        """
+        seconds = self.candidates[index].seconds
+        if seconds:
+            expected = statistics.fmean(seconds)
+        else:
+            expected = self._typical_seconds()
+        return expected > 0 and self._elapsed() + expected > self._limit
+
+    def _typical_seconds(self) -> float:
+        """Median duration of the measurements so far; 0 without any."""
+        seconds = [value for each in self.candidates for value in each.seconds]
+        return statistics.median(seconds) if seconds else 0.0
+
+    def _visit(self, index: int) -> DesignPoint:
+        candidate = self.candidates[index]
+        assert candidate.point is not None
+        # Each round is a new process, and a profile would not be read.
+        measure = replace(candidate.point.measure, processes=1, profile=False)
+        point = replace(candidate.point, replicate=self._round, measure=measure)
+        return DesignPoint(point, {"race": self._name, "candidate": candidate.label})
+
+    def _collect(self, row: RecordedPoint) -> None:
+        """Add the measurement that has just ended."""
+        assert self._current is not None
+        candidate = self.candidates[self._current]
+        candidate.seconds.append(self._clock() - self._visit_begin)
+        if row.outcome != "ok":
+            candidate.exclude(row.outcome, row.reason or row.outcome)
+            return
+        score = self.objective.log_score(row)
+        if score is None:
+            names = " or ".join(self.objective.names)
+            candidate.exclude("no score", f"its runs have no {names}")
+            return
+        self.metric = self.objective.metric_name(row) or self.metric
+        candidate.rows.append(row)
+        self._observations.append(Observation(self._current, self._round, score))
+        violation = self._limits.violation(candidate.rows)
+        if violation:
+            candidate.exclude("over limit", violation)
+
+
+def label_candidates(
+    configs: Sequence[Mapping[str, Any]], points: Sequence[Point | None], typed_keys: Sequence[str]
+) -> list[str]:
+    """Return distinct names of candidates: their settings, as a user types them.
+
+    A preset varies keys that nobody typed. Its candidates have the names of their runs.
+
+    Args:
+        configs: The settings of each candidate as nested mappings of plain values.
+        points: The candidates; None for an invalid one.
+        typed_keys: Keys in the order in which the user typed them.
+    """
+    params = [as_params(config) for config in configs]
+    axes = [
+        key for key in dict.fromkeys(typed_keys) if len({_value(row, key) for row in params}) > 1
+    ]
+    labels = [" ".join(f"{key}={_value(row, key)}" for key in axes) for row in params]
+    if len(set(labels)) == len(labels):
+        return labels
+    names = [
+        run_name(point) if point else label for point, label in zip(points, labels, strict=True)
+    ]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
+
+
+def _value(params: Mapping[str, str], key: str) -> str:
+    """The value of a typed key; that of a group is the name of the chosen option."""
+    return params.get(f"{key}.name", params.get(key, ""))

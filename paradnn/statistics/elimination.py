@@ -1,0 +1,282 @@
+"""Successive elimination: find the best of several candidates in rounds of repeated measurements.
+
+Each round measures the remaining candidates once, each in a fresh process. The model of a value is
+
+    log score = candidate + round + process,
+
+where a round shares the state of the machine, and the process effect is independent. Rounds are
+fixed effects, so a drift between rounds does not favor the candidates that later rounds measure.
+The variance of processes has a scaled inverse chi-square prior, so two values per candidate already
+give an interval, and one value does too.
+
+No elimination is final. After every round all candidates are judged again with all values, so a
+candidate that had bad luck in the first round returns if the leader loses its advantage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from paradnn.statistics.lazy import np, special
+
+#: Prior of the scatter between processes: standard deviation of log scores, and degrees of freedom.
+#: It fits the scatter between processes on shared hosts (docs/validation/repeatability.md).
+PROCESS_SCATTER = 0.05
+PROCESS_DEGREES = 4.0
+#: Degrees of freedom with which the variance of one candidate is drawn to that of all.
+_CANDIDATE_DEGREES = 4.0
+#: Processes that the winner and its closest rival need.
+LEAST_PROCESSES = 2
+#: Share of the permitted risk that candidates which a round omits may hold together.
+_OMITTED_SHARE = 0.5
+#: Numbers of further rounds that a forecast tries.
+_FURTHER_ROUNDS = sorted({round(1.25**step) for step in range(32)})
+#: Standard errors behind the leader up to which a candidate is one of the top group.
+_GROUP_ERRORS = 2.0
+
+
+class Observation(NamedTuple):
+    """One measurement of a candidate.
+
+    Attributes:
+        candidate: Index of the candidate.
+        round: Number of the round.
+        log_score: Logarithm of the score; larger is better.
+    """
+
+    candidate: int
+    round: int
+    log_score: float
+
+
+class Interval(NamedTuple):
+    """A value with its 95% interval, all of them logarithms or all of them not."""
+
+    value: float
+    low: float
+    high: float
+
+    def map(self, function: Callable[[float], float]) -> Interval:
+        """Apply an increasing function to the value and both ends."""
+        return Interval(function(self.value), function(self.low), function(self.high))
+
+
+@dataclass(frozen=True)
+class EliminationRule:
+    """When a race ends.
+
+    Attributes:
+        margin: Advantage that does not matter, as a share of the score (0.05: 5%).
+        risk: Permitted probability, at one look, that a candidate beats the winner by more than the
+            margin. A race looks after every round, which about doubles it (docs/validation/best.md).
+    """
+
+    margin: float = 0.05
+    risk: float = 0.025
+
+
+class _Model:
+    """Least-squares fit of the candidates' means, with the rounds as fixed effects."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        self.candidates = sorted({each.candidate for each in observations})
+        position = {candidate: index for index, candidate in enumerate(self.candidates)}
+        rounds = {number: index for index, number in enumerate({o.round for o in observations})}
+        self.rows = np.array([position[each.candidate] for each in observations])
+        round_rows = np.array([rounds[each.round] for each in observations])
+        self.values = np.array([each.log_score for each in observations])
+        count = len(observations)
+        in_round = round_rows[:, None] == round_rows[None, :]
+        centering = np.eye(count) - in_round / in_round.sum(axis=1)
+        indicator = np.zeros((count, len(self.candidates)))
+        indicator[np.arange(count), self.rows] = 1.0
+        # With the round means removed, the normal equations have one row per candidate.
+        projected = centering @ indicator
+        self.weights = np.linalg.pinv(projected.T @ indicator) @ projected.T
+        self.means = self.weights @ self.values
+        residuals = centering @ self.values - projected @ self.means
+        freedom = np.diag(centering) - np.einsum("ij,ji->i", projected, self.weights)
+        self.sums = np.bincount(self.rows, residuals**2, len(self.candidates))
+        self.degrees = np.maximum(np.bincount(self.rows, freedom, len(self.candidates)), 0.0)
+        self.total_degrees = float(self.degrees.sum())
+        self.variances = self._moderated_variances()
+
+    def _moderated_variances(self) -> np.ndarray:
+        """Process variances of the candidates, drawn to their common variance and to the prior."""
+        common = (PROCESS_DEGREES * PROCESS_SCATTER**2 + self.sums.sum()) / (
+            PROCESS_DEGREES + self.total_degrees
+        )
+        variances: np.ndarray = (_CANDIDATE_DEGREES * common + self.sums) / (
+            _CANDIDATE_DEGREES + self.degrees
+        )
+        return variances
+
+    def contrast(self, first: int, second: int) -> tuple[float, float, float]:
+        """Difference of two candidates' means, its standard error and degrees of freedom.
+
+        Args:
+            first: Position of a candidate.
+            second: Position of the candidate that is subtracted.
+        """
+        weights = self.weights[first] - self.weights[second]
+        error = math.sqrt(float(weights**2 @ self.variances[self.rows]))
+        pair_degrees = self.degrees[first] + self.degrees[second]
+        degrees = min(
+            PROCESS_DEGREES + self.total_degrees,
+            PROCESS_DEGREES + _CANDIDATE_DEGREES + float(pair_degrees),
+        )
+        return float(self.means[first] - self.means[second]), error, degrees
+
+
+class RaceState:
+    """What the measurements so far say about the candidates.
+
+    Args:
+        observations: All measurements; every candidate was measured in the first of its rounds.
+        eligible: Candidates that may win; others have failed or exceed a limit.
+        rule: When the race ends.
+
+    Attributes:
+        leader: Index of the eligible candidate with the largest mean.
+        rivals: The other eligible candidates, the most dangerous to the leader first.
+    """
+
+    def __init__(
+        self,
+        observations: Sequence[Observation],
+        eligible: Collection[int],
+        rule: EliminationRule,
+    ) -> None:
+        self._rule = rule
+        self._model = _Model(observations)
+        self._observations = observations
+        self._position = {each: index for index, each in enumerate(self._model.candidates)}
+        measured = [each for each in self._model.candidates if each in eligible]
+        self.leader = max(measured, key=self._mean)
+        others = [each for each in measured if each != self.leader]
+        self._risks = {each: self._risk_of(each) for each in others}
+        self.rivals = sorted(others, key=lambda each: (-self._risks[each], -self._mean(each)))
+
+    @property
+    def risk(self) -> float:
+        """Bound of the probability that a rival beats the leader by more than the margin.
+
+        It is the sum of the probabilities of all rivals (Bonferroni).
+        """
+        return sum(self._risks.values())
+
+    def processes(self, candidate: int) -> int:
+        """Return the number of measurements of a candidate."""
+        return sum(each.candidate == candidate for each in self._observations)
+
+    def is_decided(self) -> bool:
+        """Return whether the leader has won."""
+        finalists = [self.leader, *self.rivals[:1]]
+        if any(self.processes(each) < LEAST_PROCESSES for each in finalists):
+            return False
+        return self.risk <= self._rule.risk
+
+    def rounds_needed(self) -> int:
+        """Return about how many more rounds of the contenders would decide the race.
+
+        The means are taken as they are, and standard errors as falling with the square root of the
+        number of processes.
+        """
+        least = min(self.processes(each) for each in self.contenders())
+        for rounds in _FURTHER_ROUNDS:
+            factor = math.sqrt((least + rounds) / least)
+            risk = sum(self._risk_of(each, factor) for each in self.rivals)
+            if risk <= self._rule.risk:
+                break
+        return rounds
+
+    def contenders(self) -> list[int]:
+        """Return the candidates to measure in the next round: the leader and its rivals.
+
+        Rivals are omitted, the least dangerous first, as long as their risks sum to at most half of
+        the permitted one.
+        """
+        omitted_risk = 0.0
+        kept = list(self.rivals)
+        while len(kept) > 1:
+            omitted_risk += self._risks[kept[-1]]
+            if omitted_risk > _OMITTED_SHARE * self._rule.risk:
+                break
+            kept.pop()
+        return [self.leader, *kept]
+
+    def score(self, candidate: int) -> Interval:
+        """Return the geometric mean of a candidate's scores; the leader's is shrunk.
+
+        The best of several similar candidates was also lucky. Its mean is therefore drawn to that
+        of the candidates that may be as good (`_shrinkage`).
+        """
+        values = np.array([o.log_score for o in self._observations if o.candidate == candidate])
+        deviations = float(((values - values.mean()) ** 2).sum())
+        degrees = PROCESS_DEGREES + len(values) - 1
+        variance = (PROCESS_DEGREES * PROCESS_SCATTER**2 + deviations) / degrees
+        middle = float(values.mean()) - self._shrinkage(candidate)
+        half = float(special.stdtrit(degrees, 0.975)) * math.sqrt(variance / len(values))
+        return Interval(middle, middle - half, middle + half).map(math.exp)
+
+    def lead(self, rival: int) -> Interval:
+        """Return the ratio of the leader's score to a rival's, both shrunk as in `score`."""
+        mean, error, degrees = self._contrast(self.leader, rival)
+        half = float(special.stdtrit(degrees, 0.975)) * error
+        middle = mean - self._shrinkage(self.leader) + self._shrinkage(rival)
+        return Interval(middle, middle - half, middle + half).map(math.exp)
+
+    def may_be_as_good(self, rival: int) -> bool:
+        """Return whether the interval of the leader's lead over a rival includes 1."""
+        return self.lead(rival).low <= 1.0
+
+    def _mean(self, candidate: int) -> float:
+        return float(self._model.means[self._position[candidate]])
+
+    def _contrast(self, first: int, second: int) -> tuple[float, float, float]:
+        return self._model.contrast(self._position[first], self._position[second])
+
+    def _risk_of(self, rival: int, precision: float = 1.0) -> float:
+        """Probability that a rival's score exceeds the leader's by more than the margin.
+
+        Args:
+            rival: The rival.
+            precision: Factor by which the standard error is smaller than it is now.
+        """
+        mean, error, degrees = self._contrast(self.leader, rival)
+        distance = (mean + math.log1p(self._rule.margin)) / error * precision
+        return float(special.stdtr(degrees, -distance))
+
+    @cached_property
+    def _top_group(self) -> list[int]:
+        """The leader and the rivals within two standard errors of it."""
+        group = [self.leader]
+        for rival in self.rivals:
+            mean, error, _ = self._contrast(self.leader, rival)
+            if mean <= _GROUP_ERRORS * error:
+                group.append(rival)
+        return group
+
+    def _shrinkage(self, candidate: int) -> float:
+        """How far a mean of the top group is drawn to the mean of the group.
+
+        The means of the group are one sample of a normal distribution. Its variance is that of the
+        observed means without their sampling variance (DerSimonian and Laird, Controlled Clinical
+        Trials 7, 1986). A mean moves by the share of its variance that is sampling.
+        """
+        group = self._top_group
+        if candidate not in group or len(group) == 1:
+            return 0.0
+        means = np.array([self._mean(each) for each in group])
+        positions = [self._position[each] for each in group]
+        sampling = {
+            each: self._model.variances[place] / self.processes(each)
+            for each, place in zip(group, positions, strict=True)
+        }
+        between = max(float(means.var(ddof=1)) - float(np.mean(list(sampling.values()))), 0.0)
+        share = sampling[candidate] / (sampling[candidate] + between)
+        return float(share * (self._mean(candidate) - means.mean()))
