@@ -3,7 +3,7 @@
   paradnn best model=lstm batch_size=16,64,256 compile=graph,xla precision=float32,bfloat16
   paradnn best model=fc mode=inference batch_size=1 framework=tensorflow,jax --for latency
   paradnn best model=fc batch_size=64,256,1024 --memory 2GiB --minutes 2
-  paradnn best model=resnet compile=graph,xla --for cost --price 1.5
+  paradnn best model=resnet50 compile=graph,xla --for cost --price 1.5
 
 Every word is an override of python -m paradnn.train (its --help lists them). Keys with several
 values are the axes, and every combination is a candidate. Combinations that are invalid are

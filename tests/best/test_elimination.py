@@ -1,0 +1,157 @@
+"""Successive elimination: the fit, the prior, stopping, and planted races."""
+
+import math
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from benchmarks.best_races import WORLDS, Outcome, tally
+from paradnn.statistics.elimination import EliminationRule, Observation, RaceState
+from tests.conftest import depth
+
+RULE = EliminationRule(margin=0.05, risk=0.025)
+
+
+def observe(*rounds: dict[int, float]) -> list[Observation]:
+    """Return the observations of rounds, each a mapping of candidate to score."""
+    return [
+        Observation(candidate, number, math.log(score))
+        for number, scores in enumerate(rounds, start=1)
+        for candidate, score in scores.items()
+    ]
+
+
+def state_of(*rounds: dict[int, float]) -> RaceState:
+    observations = observe(*rounds)
+    return RaceState(observations, {each.candidate for each in observations}, RULE)
+
+
+def test_one_process_each_has_the_interval_of_the_prior() -> None:
+    state = state_of({0: 150.0, 1: 100.0})
+
+    lead = state.lead(1)
+
+    # Scatter 5% with 4 degrees of freedom, on both sides of the ratio.
+    half = stats.t(4).ppf(0.975) * 0.05 * math.sqrt(2)
+    assert state.leader == 0
+    assert lead.value == pytest.approx(1.5)
+    assert lead.low == pytest.approx(1.5 * math.exp(-half))
+    assert lead.high == pytest.approx(1.5 * math.exp(half))
+
+
+def test_the_means_are_those_of_least_squares_with_round_effects() -> None:
+    random = np.random.default_rng(3)
+    rounds = [{0: 8.0, 1: 5.0, 2: 3.0, 3: 9.0}, {0: 7.0, 3: 8.0}, {0: 9.0, 3: 8.5, 1: 5.5}]
+    rounds = [
+        {candidate: score * math.exp(random.normal(0, 0.1)) for candidate, score in each.items()}
+        for each in rounds
+    ]
+    observations = observe(*rounds)
+    state = RaceState(observations, {0, 1, 2}, RULE)  # candidate 3 is excluded but informs
+
+    columns = np.array(
+        [
+            [each.candidate == one for one in (0, 1, 2, 3)]
+            + [each.round == number for number in (2, 3)]
+            for each in observations
+        ],
+        dtype=float,
+    )
+    fit = sm.OLS([each.log_score for each in observations], columns).fit()
+
+    assert state.leader == 0
+    for rival in (1, 2):
+        expected = math.exp(fit.params[0] - fit.params[rival])
+        assert state.lead(rival).value == pytest.approx(expected)
+
+
+def test_the_winner_and_its_rival_need_two_processes() -> None:
+    first = {0: 1000.0, 1: 100.0, 2: 10.0}
+
+    once = state_of(first)
+    twice = state_of(first, {0: 1000.0, 1: 100.0})
+
+    assert once.risk < RULE.risk
+    assert not once.is_decided()
+    assert once.contenders() == [0, 1]
+    assert twice.is_decided()
+
+
+def test_a_candidate_returns_if_the_leader_was_lucky() -> None:
+    lucky = {0: 130.0, 1: 100.0, 2: 50.0}
+    normal = {0: 96.0, 2: 50.0}
+
+    before = state_of(lucky)
+    after = state_of(lucky, normal, normal)
+
+    assert before.leader == 0
+    assert after.leader == 1 or 1 in after.contenders()
+
+
+@pytest.mark.parametrize(
+    ("margin", "is_decided"),
+    [
+        pytest.param(0.05, False, id="margin below the noise"),
+        pytest.param(0.5, True, id="margin above the noise"),
+    ],
+)
+def test_equal_candidates_are_decided_within_a_wide_margin(margin: float, is_decided: bool) -> None:
+    observations = observe({0: 100.0, 1: 101.0}, {0: 101.0, 1: 100.0})
+
+    state = RaceState(observations, {0, 1}, EliminationRule(margin=margin))
+
+    assert state.is_decided() is is_decided
+    assert state.may_be_as_good(1 - state.leader)
+
+
+def test_more_rounds_are_forecast_for_closer_candidates() -> None:
+    far = state_of({0: 120.0, 1: 100.0}, {0: 120.0, 1: 100.0})
+    near = state_of({0: 101.0, 1: 100.0}, {0: 101.0, 1: 100.0})
+
+    assert 1 <= far.rounds_needed() < near.rounds_needed() < 30
+
+
+def test_the_best_of_equal_candidates_is_drawn_to_their_mean() -> None:
+    random = np.random.default_rng(5)
+    held = 0
+    races = 200
+    for _ in range(races):
+        scores = 100.0 * np.exp(0.05 * random.standard_normal((3, 50)))
+        state = state_of(*(dict(enumerate(row)) for row in scores))
+        interval = state.score(state.leader)
+        raw = math.exp(np.log(scores).mean(axis=0).max())
+        assert interval.value < raw
+        held += interval.low <= 100.0 <= interval.high
+
+    assert held / races >= 0.93
+
+
+def false_winners(outcomes: list[Outcome]) -> float:
+    return sum(each.is_decided and each.is_false for each in outcomes) / len(outcomes)
+
+
+#: Largest permitted share of false winners per world; the scatter of the last is twice the prior's.
+MOST_FALSE = dict.fromkeys(WORLDS, 0.05) | {"scatter 10%, each 6% behind": 0.13}
+
+
+@pytest.mark.slow
+@depth(15, 400)
+@pytest.mark.parametrize("name", WORLDS)
+def test_planted_races_rarely_have_a_false_winner(name: str, draws: int) -> None:
+    outcomes = tally(WORLDS[name], draws)
+
+    chance = stats.binom(draws, MOST_FALSE[name]).ppf(0.999) / draws
+    assert false_winners(outcomes) <= max(chance, MOST_FALSE[name])
+    assert np.mean([each.time_share for each in outcomes]) <= 0.51
+    held = np.mean([each.holds_lead for each in outcomes])
+    assert held >= 0.85 - 3 * math.sqrt(0.85 * 0.15 / draws)
+
+
+@depth(40, 400)
+def test_clear_winners_are_found_in_a_third_of_the_standard_time(draws: int) -> None:
+    outcomes = tally(WORLDS["spread by a factor of 1.6"], draws)
+
+    assert np.mean([each.is_decided for each in outcomes]) >= 0.9
+    assert np.mean([each.time_share for each in outcomes]) <= 0.34

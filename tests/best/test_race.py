@@ -1,0 +1,282 @@
+"""Races of planted rows: rounds, exclusions, limits, the time limit, and the answer."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from paradnn.best.objective import Limits, Objective
+from paradnn.best.race import Candidate, Race, label_candidates
+from paradnn.best.report import RaceAnswer
+from paradnn.config.point import Point
+from paradnn.families.fc import FullyConnected
+from paradnn.session.design import DesignPoint, RecordedPoint
+from paradnn.statistics.elimination import EliminationRule
+
+POINT = Point(FullyConnected())
+THROUGHPUT = Objective("throughput", ("examples_per_second",))
+#: Metrics of a measurement, or its outcome if it failed.
+Measured = Mapping[str, float] | str
+Machine = Callable[[DesignPoint], Measured]
+
+
+def race_of(
+    labels: Sequence[str],
+    objective: Objective = THROUGHPUT,
+    limits: Limits = Limits(),  # noqa: B008
+    seconds: float = 1e9,
+    **options: Any,
+) -> Race:
+    candidates = [
+        Candidate(label, replace(POINT, batch_size=number + 1))
+        for number, label in enumerate(labels)
+    ]
+    return Race(
+        "id",
+        candidates,
+        objective,
+        limits=limits,
+        rule=EliminationRule(),
+        seconds=seconds,
+        **options,
+    )
+
+
+def follow(race: Race, machine: Machine) -> list[DesignPoint]:
+    """Return every visit that the race requests until it ends."""
+    visits: list[DesignPoint] = []
+    rows: list[RecordedPoint] = []
+    while batch := race.batch(rows):
+        [visit] = batch
+        measured = machine(visit)
+        if isinstance(measured, str):
+            row = RecordedPoint("id", "name", "fc", measured, "it failed", {}, visit.tags)
+        else:
+            row = RecordedPoint("id", "name", "fc", "ok", None, measured, visit.tags)
+        rows = [row]
+        visits.append(visit)
+    return visits
+
+
+def speeds(**values: float) -> Machine:
+    """Return a machine with a fixed speed per candidate, apart from 1% per round."""
+    return lambda visit: {
+        "examples_per_second": values[visit.tags["candidate"]] * 1.01**visit.point.replicate
+    }
+
+
+def test_the_first_round_measures_all_and_the_next_the_contenders() -> None:
+    race = race_of(["a", "b", "c", "d"])
+
+    visits = follow(race, speeds(a=100.0, b=90.0, c=40.0, d=10.0))
+
+    by_round: dict[int, list[str]] = {}
+    for visit in visits:
+        by_round.setdefault(visit.point.replicate, []).append(visit.tags["candidate"])
+    assert sorted(by_round[1]) == ["a", "b", "c", "d"]
+    assert {"a", "b"} <= set(by_round[2])
+    assert "d" not in by_round[2]
+    assert race.is_decided()
+    assert {visit.tags["race"] for visit in visits} == {"id"}
+    assert {visit.point.measure.processes for visit in visits} == {1}
+
+
+def test_the_answer_names_the_winner_its_lead_and_the_interval() -> None:
+    race = race_of(["a", "b", "c"])
+    follow(race, speeds(a=200.0, b=100.0, c=10.0))
+
+    document = RaceAnswer(race).document()
+
+    first = RaceAnswer(race).sentences()[0]
+    assert first.startswith("a is fastest: 203.0 examples/s (95% CI ")
+    assert " 2.00x (" in first
+    assert first.endswith(" ahead of b.")
+    assert document["verdict"] == "best"
+    assert document["best"] == "a"
+    assert document["ratio"] == pytest.approx(2.0)
+    assert document["low"] < 2.0 < document["high"]
+    assert [each["candidate"] for each in document["candidates"]] == ["a", "b", "c"]
+
+
+def test_a_failing_candidate_is_excluded_with_its_reason() -> None:
+    race = race_of(["a", "b", "c"])
+    planted = speeds(a=100.0, b=50.0)
+
+    visits = follow(
+        race, lambda visit: "oom_host" if visit.tags["candidate"] == "c" else planted(visit)
+    )
+
+    assert [visit.tags["candidate"] for visit in visits].count("c") == 1
+    assert RaceAnswer(race).exclusions() == ["c: oom_host: it failed"]
+    assert RaceAnswer(race).document()["best"] == "a"
+
+
+def test_a_race_without_a_measurement_has_no_answer() -> None:
+    race = race_of(["a", "b"])
+
+    follow(race, lambda visit: "crash")
+
+    answer = RaceAnswer(race)
+    assert answer.verdict == "none"
+    assert answer.sentences() == ["no answer: every candidate is excluded."]
+    assert answer.table() == ([], [])
+    assert answer.document()["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "metrics", "best"),
+    [
+        pytest.param(
+            Objective("latency", ("latency_p50_ms", "step_time_ms")),
+            {"a": {"step_time_ms": 3.0}, "b": {"step_time_ms": 1.0}},
+            "b is of lowest latency: 1.000 ms",
+            id="latency of a step",
+        ),
+        pytest.param(
+            Objective("memory", ("peak_memory_bytes",)),
+            {"a": {"peak_memory_bytes": 2.0**30}, "b": {"peak_memory_bytes": 2.0**32}},
+            "a is smallest: 1.00 GiB",
+            id="memory",
+        ),
+        pytest.param(
+            Objective("cost", ("cost_per_million_examples",)),
+            {"a": {"cost_per_million_examples": 5.0}, "b": {"cost_per_million_examples": 1.0}},
+            "b is cheapest: 1.000",
+            id="cost",
+        ),
+    ],
+)
+def test_smaller_is_better_for_other_goals(
+    objective: Objective, metrics: Mapping[str, Measured], best: str
+) -> None:
+    race = race_of(["a", "b"], objective)
+
+    follow(race, lambda visit: metrics[visit.tags["candidate"]])
+
+    assert RaceAnswer(race).sentences()[0].startswith(best)
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        pytest.param(
+            Limits(memory_bytes=2**31), "needs 3.00 GiB, the limit is 2.00 GiB", id="memory"
+        ),
+        pytest.param(Limits(p99_ms=20.0), "has p99 30.00 ms, the limit is 20.00 ms", id="p99"),
+    ],
+)
+def test_a_candidate_over_a_limit_cannot_win(limits: Limits, problem: str) -> None:
+    race = race_of(["slow", "fast"], limits=limits)
+    metrics = {
+        "slow": {"examples_per_second": 1.0, "peak_memory_bytes": 2.0**30, "latency_p99_ms": 9.0},
+        "fast": {
+            "examples_per_second": 5.0,
+            "peak_memory_bytes": 3 * 2.0**30,
+            "latency_p99_ms": 30.0,
+        },
+    }
+
+    follow(race, lambda visit: metrics[visit.tags["candidate"]])
+
+    answer = RaceAnswer(race)
+    assert answer.exclusions() == [f"fast: over limit: {problem}"]
+    assert "the only candidate that is not excluded" in answer.sentences()[0]
+    assert answer.document()["best"] == "slow"
+
+
+def test_one_process_over_a_time_limit_by_chance_is_measured_again() -> None:
+    race = race_of(["a", "b"], limits=Limits(p99_ms=20.0))
+    p99 = {1: 21.0, 2: 18.0}
+
+    def machine(visit: DesignPoint) -> Measured:
+        value = p99.get(visit.point.replicate, 19.0)
+        return {
+            "examples_per_second": 9.0 if visit.tags["candidate"] == "a" else 1.0,
+            "latency_p99_ms": value,
+            "latency_p99_low_ms": 0.9 * value,
+        }
+
+    follow(race, machine)
+
+    assert RaceAnswer(race).exclusions() == []
+    assert RaceAnswer(race).document()["best"] == "a"
+
+
+def clock_of(step: float) -> Callable[[], float]:
+    ticks: Iterator[float] = (step * number for number in count())
+    return ticks.__next__
+
+
+def test_no_measurement_begins_that_would_end_after_the_time_limit() -> None:
+    now = [0.0]
+    race = race_of(["a", "b", "c"], seconds=25.0, clock=lambda: now[0])
+
+    def machine(visit: DesignPoint) -> Measured:
+        now[0] += 10.0
+        return {"examples_per_second": 1.0}
+
+    visits = follow(race, machine)
+
+    answer = RaceAnswer(race)
+    assert len(visits) == 2
+    assert now[0] == 20.0
+    assert answer.verdict == "undecided"
+    [unmeasured] = answer.exclusions()
+    assert unmeasured.endswith(": not measured, the time was over")
+    assert "1 candidate could not be measured in time" in answer.sentences()[-1]
+
+
+def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_decide() -> None:
+    now = [0.0]
+    race = race_of(["a", "b", "c"], seconds=65.0, clock=lambda: now[0])
+    planted = speeds(a=100.0, b=99.0, c=10.0)
+
+    def machine(visit: DesignPoint) -> Measured:
+        now[0] += 10.0
+        return planted(visit)
+
+    follow(race, machine)
+
+    first, second, last = RaceAnswer(race).sentences()
+    assert first.startswith("undecided: a leads: ")
+    assert second.startswith("May be as good: b (")
+    assert "c" not in second
+    assert "would decide it: raise --minutes." in last
+
+
+def test_an_interrupted_race_keeps_what_it_has() -> None:
+    race = race_of(["a", "b"])
+    planted = speeds(a=100.0, b=50.0)
+    [first] = race.batch([])
+    row = RecordedPoint("id", "n", "fc", "ok", None, planted(first), first.tags)  # type: ignore[arg-type]
+    race.batch([row])
+
+    document = RaceAnswer(race).document()
+
+    assert document["best"] == first.tags["candidate"]
+    assert document["verdict"] == "undecided"
+    assert document["candidates"][1]["outcome"] == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("typed", "labels"),
+    [
+        pytest.param(
+            ["compile", "batch_size", "model"],
+            ["compile=graph batch_size=1", "compile=xla batch_size=2"],
+            id="in typed order",
+        ),
+        pytest.param(
+            ["experiment"],
+            ["fc 4x1024 b1 float32 cpu", "fc 4x1024 b2 float32 cpu xla"],
+            id="a preset",
+        ),
+    ],
+)
+def test_labels_are_the_settings_that_differ(typed: Sequence[str], labels: Sequence[str]) -> None:
+    points = [replace(POINT, batch_size=1), replace(POINT, batch_size=2, compile="xla")]
+    configs = [{"batch_size": each.batch_size, "compile": each.compile} for each in points]
+
+    assert label_candidates(configs, points, typed) == labels
