@@ -118,9 +118,14 @@ def _candidates(
     """Return the distinct candidates, invalid ones included.
 
     Raises:
-        ConfigError: There is only one.
+        ConfigError: There is only one, or a value is invalid in every combination.
     """
-    from paradnn.best.race import Candidate, label_candidates
+    from paradnn.best.race import (
+        Candidate,
+        axis_values,
+        is_combination_invalid,
+        label_candidates,
+    )
     from paradnn.config.identity import digest, point_request
 
     # An axis may name a value twice, or values that mean the same.
@@ -134,9 +139,12 @@ def _candidates(
             "is one candidate",
             "give a key several values, such as compile=graph,xla",
         )
-    keys = [override.partition("=")[0].lstrip("+~") for override in options.overrides]
+    axes = axis_values(configs, options.axes)
+    for number, invalid in enumerate(info.invalid_points):
+        if not is_combination_invalid(len(distinct) + number, axes, valid=len(distinct)):
+            raise invalid.error
     known_points = [*distinct, *(None for _ in info.invalid_points)]
-    labels = label_candidates(configs, known_points, keys)
+    labels = label_candidates(axes, known_points)
     candidates = [
         Candidate(label, point) for label, point in zip(labels, known_points, strict=True)
     ]

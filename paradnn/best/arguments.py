@@ -21,7 +21,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from paradnn.cli.overrides import split_overrides
+from paradnn.cli.overrides import is_axis, split_overrides
 from paradnn.cli.parser import Parser, number, share
 from paradnn.core.errors import ConfigError, ParadnnError
 
@@ -46,7 +46,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check a command line.
 
     Returns:
-        The options; `overrides` has one override per entry, a default protocol included.
+        The options; `overrides` has one override per entry, a default protocol included, and `axes`
+        has the keys with several values.
 
     Raises:
         ParadnnError: The command line is wrong.
@@ -67,6 +68,9 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if "measure" not in keys:
         overrides.insert(0, "measure=quick")
     options.overrides = overrides
+    options.axes = [
+        override.partition("=")[0].lstrip("+~") for override in overrides if is_axis(override)
+    ]
     return options
 
 

@@ -11,6 +11,7 @@ from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import rounded
+from paradnn.core.workload import DEFAULT_KEYS
 from paradnn.session.design import RecordedPoint
 from paradnn.store.metrics import COSTS, METRICS, metric
 
@@ -63,7 +64,7 @@ class Limits:
             return None
         values = [row.metrics[_P99] for row in rows if _P99 in row.metrics]
         if not values:
-            return "has no 99th percentile of the latency"
+            return self._unknown_p99(rows)
         typical = statistics.geometric_mean(values)
         if len(values) == 1:
             certain = rows[0].metrics.get("latency_p99_low_ms", typical)
@@ -72,6 +73,19 @@ class Limits:
         if certain <= self.p99_ms:
             return None
         return f"has p99 {rounded(typical)} ms, the limit is {rounded(self.p99_ms)} ms"
+
+    def _unknown_p99(self, rows: Sequence[RecordedPoint]) -> str:
+        """Why a candidate without a 99th percentile is excluded; a lower one may suffice."""
+        assert self.p99_ms is not None
+        for share in (50, 90):
+            values = [row.metrics.get(f"latency_p{share}_ms", 0.0) for row in rows]
+            if min(values) > self.p99_ms:
+                typical = statistics.geometric_mean(values)
+                return (
+                    f"has p{share} {rounded(typical)} ms, the limit of p99 is "
+                    f"{rounded(self.p99_ms)} ms"
+                )
+        return "has no p99, since too few steps were timed; raise measure.min_seconds"
 
 
 @dataclass(frozen=True)
@@ -113,15 +127,16 @@ def objective_of(goal: str, points: Sequence[Point]) -> Objective:
     Raises:
         ConfigError: The candidates do different kinds of work, which no number compares.
     """
-    works = {point.workload.name: point.workload for point in points}
-    if len(works) > 1:
-        raise ConfigError(
-            "candidates",
-            ", ".join(works),
-            "are different kinds of work",
-            "race one kind at a time",
-        )
-    [work] = works.values()
+    for key in DEFAULT_KEYS:
+        values = {str(point.workload.stored_keys()[key]) for point in points}
+        if len(values) > 1:
+            raise ConfigError(
+                key,
+                ",".join(sorted(values)),
+                "selects different kinds of work, which no number compares",
+                "race one kind at a time",
+            )
+    work = points[0].workload
     cost, *benefits, last = work.role(ResultDescription).objectives
     latency = [last] if METRICS[last].better == "lower" else []
     names = {

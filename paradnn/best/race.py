@@ -234,23 +234,33 @@ class Race(SweepDesign):
             candidate.exclude("over limit", violation)
 
 
+def axis_values(
+    configs: Sequence[Mapping[str, Any]], typed_keys: Sequence[str]
+) -> list[dict[str, str]]:
+    """Return the values of the typed axes that differ between candidates, per candidate.
+
+    Args:
+        configs: The settings of each candidate as nested mappings of plain values.
+        typed_keys: Keys of the axes in the order in which the user typed them.
+    """
+    params = [as_params(config) for config in configs]
+    rows = [{key: _value(row, key) for key in typed_keys} for row in params]
+    axes = [key for key in dict.fromkeys(typed_keys) if len({row[key] for row in rows}) > 1]
+    return [{key: row[key] for key in axes} for row in rows]
+
+
 def label_candidates(
-    configs: Sequence[Mapping[str, Any]], points: Sequence[Point | None], typed_keys: Sequence[str]
+    axes: Sequence[Mapping[str, str]], points: Sequence[Point | None]
 ) -> list[str]:
     """Return distinct names of candidates: their settings, as a user types them.
 
     A preset varies keys that nobody typed. Its candidates have the names of their runs.
 
     Args:
-        configs: The settings of each candidate as nested mappings of plain values.
+        axes: The result of `axis_values`.
         points: The candidates; None for an invalid one.
-        typed_keys: Keys in the order in which the user typed them.
     """
-    params = [as_params(config) for config in configs]
-    axes = [
-        key for key in dict.fromkeys(typed_keys) if len({_value(row, key) for row in params}) > 1
-    ]
-    labels = [" ".join(f"{key}={_value(row, key)}" for key in axes) for row in params]
+    labels = [" ".join(f"{key}={value}" for key, value in row.items()) for row in axes]
     if len(set(labels)) == len(labels):
         return labels
     names = [
@@ -261,6 +271,23 @@ def label_candidates(
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
 
 
+def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid: int) -> bool:
+    """Return whether an invalid candidate consists of values that are valid elsewhere.
+
+    Otherwise one of its values is wrong by itself, such as a misspelled one.
+
+    Args:
+        index: Index of the invalid candidate.
+        axes: The result of `axis_values`, with the valid candidates first.
+        valid: Number of valid candidates.
+    """
+    return all(any(row[key] == value for row in axes[:valid]) for key, value in axes[index].items())
+
+
 def _value(params: Mapping[str, str], key: str) -> str:
-    """The value of a typed key; that of a group is the name of the chosen option."""
-    return params.get(f"{key}.name", params.get(key, ""))
+    """The value of a typed key; that of a group is the name of the chosen option.
+
+    An integer has the same text, whether it was read as an integer or as a float.
+    """
+    text = params.get(f"{key}.name", params.get(key, ""))
+    return text.removesuffix(".0")

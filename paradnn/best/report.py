@@ -122,7 +122,9 @@ class RaceAnswer:
             for each in self.race.candidates
             if each.problem
         ]
-        lines += [f"{each.label}: not measured, the time was over" for each in self._unmeasured()]
+        lines += [
+            f"{each.label}: not measured: {self._missing_reason()}" for each in self._unmeasured()
+        ]
         return lines
 
     def document(self) -> dict[str, Any]:
@@ -176,8 +178,11 @@ class RaceAnswer:
 
     def _nothing_measured(self) -> str:
         if self._unmeasured():
-            return "no answer: no candidate was measured in time; raise --minutes."
+            return f"no answer: no candidate was measured, {self._missing_reason()}."
         return "no answer: every candidate is excluded."
+
+    def _missing_reason(self) -> str:
+        return "the time was over" if self.race.is_time_over else "the race was interrupted"
 
     def _unmeasured(self) -> list[Candidate]:
         return [each for each in self.race.candidates if not each.problem and not each.rows]
@@ -204,7 +209,9 @@ class RaceAnswer:
         unmeasured = self._unmeasured()
         reasons = []
         if unmeasured:
-            reasons.append(f"{counted(len(unmeasured), 'candidate')} could not be measured in time")
+            reasons.append(
+                f"{counted(len(unmeasured), 'candidate')} not measured, {self._missing_reason()}"
+            )
         margin = f"{self.race.rule.margin:.3g}"
         state = self.race.state()
         if state is not None and not state.is_decided():
@@ -265,7 +272,7 @@ class RaceAnswer:
             reason = candidate.problem
         else:
             outcome = "not measured"
-            reason = "the time was over"
+            reason = self._missing_reason()
         return {
             "candidate": candidate.label,
             "outcome": outcome,

@@ -5,6 +5,7 @@ overrides make it raise a plain ValueError or TypeError. An exception from insid
 composer is the user's error. Every other exception is a fault of this program.
 """
 
+import contextlib
 import itertools
 import re
 import sys
@@ -72,6 +73,13 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
             continue
         overrides += split_quoted("overrides", argument.removeprefix("overrides="))
     return overrides
+
+
+def is_axis(override: str) -> bool:
+    """Whether an override has several values. Hydra itself reports one that it cannot read."""
+    with contextlib.suppress(HydraException, RecursionError):
+        return bool(_parser().parse_override(override).is_sweep_override())
+    return False
 
 
 def is_multirun(arguments: Sequence[str]) -> bool:

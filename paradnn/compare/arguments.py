@@ -23,17 +23,13 @@ measured); 2 wrong input; 130 interrupted.
 """
 
 import argparse
-import contextlib
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-
-from paradnn.cli.overrides import split_overrides
+from paradnn.cli.overrides import is_axis, split_overrides
 from paradnn.cli.parser import Parser, number, share, split_quoted
 from paradnn.compare.metric import OutputMetric, is_higher_faster
 from paradnn.compare.processes import CommandProtocol
@@ -228,17 +224,10 @@ def _side(word: str) -> dict[str, str]:
             raise ConfigError("side", word, f"sets {key} twice", "give it one value")
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
             raise ConfigError(key, value, "is not a setting of a side", "write it after both sides")
-        if _is_sweep(override):
+        if is_axis(override):
             raise ConfigError(key, value, "a side is one setting", "write axes after both sides")
         found[key] = override
     return found
-
-
-def _is_sweep(override: str) -> bool:
-    """Whether an override has several values. Hydra itself reports one that it cannot read."""
-    with contextlib.suppress(HydraException, RecursionError):
-        return bool(OverridesParser.create().parse_override(override).is_sweep_override())
-    return False
 
 
 def _key(override: str) -> str:

@@ -6,8 +6,8 @@ Each round measures the remaining candidates once, each in a fresh process. The 
 
 where a round shares the state of the machine, and the process effect is independent. Rounds are
 fixed effects, so a drift between rounds does not favor the candidates that later rounds measure.
-The variance of processes has a scaled inverse chi-square prior, so two values per candidate already
-give an interval, and one value does too.
+The variance of processes has a prior (`paradnn.statistics.priors`), so one value per candidate
+already gives an interval.
 
 No elimination is final. After every round all candidates are judged again with all values, so a
 candidate that had bad luck in the first round returns if the leader loses its advantage.
@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from paradnn.statistics.lazy import np, special
+from paradnn.statistics.priors import VariancePrior, scatter_priors
 
-#: Prior of the scatter between processes: standard deviation of log scores, and degrees of freedom.
-#: It fits the scatter between processes on shared hosts (docs/validation/repeatability.md).
-PROCESS_SCATTER = 0.05
-PROCESS_DEGREES = 4.0
 #: Degrees of freedom with which the variance of one candidate is drawn to that of all.
 _CANDIDATE_DEGREES = 4.0
 #: Processes that the winner and its closest rival need.
@@ -73,16 +70,18 @@ class EliminationRule:
         margin: Advantage that does not matter, as a share of the score (0.05: 5%).
         risk: Permitted probability, at one look, that a candidate beats the winner by more than the
             margin. A race looks after every round, which about doubles it (docs/validation/best.md).
+        prior: Prior of the variance between processes.
     """
 
     margin: float = 0.05
     risk: float = 0.025
+    prior: VariancePrior = field(default_factory=lambda: scatter_priors().process)
 
 
 class _Model:
     """Least-squares fit of the candidates' means, with the rounds as fixed effects."""
 
-    def __init__(self, observations: Sequence[Observation]) -> None:
+    def __init__(self, observations: Sequence[Observation], prior: VariancePrior) -> None:
         self.candidates = sorted({each.candidate for each in observations})
         position = {candidate: index for index, candidate in enumerate(self.candidates)}
         rounds = {number: index for index, number in enumerate({o.round for o in observations})}
@@ -102,18 +101,21 @@ class _Model:
         freedom = np.diag(centering) - np.einsum("ij,ji->i", projected, self.weights)
         self.sums = np.bincount(self.rows, residuals**2, len(self.candidates))
         self.degrees = np.maximum(np.bincount(self.rows, freedom, len(self.candidates)), 0.0)
-        self.total_degrees = float(self.degrees.sum())
-        self.variances = self._moderated_variances()
+        self.variances, self.total_degrees = self._moderated_variances(prior)
+        self._prior = prior
 
-    def _moderated_variances(self) -> np.ndarray:
-        """Process variances of the candidates, drawn to their common variance and to the prior."""
-        common = (PROCESS_DEGREES * PROCESS_SCATTER**2 + self.sums.sum()) / (
-            PROCESS_DEGREES + self.total_degrees
-        )
-        variances: np.ndarray = (_CANDIDATE_DEGREES * common + self.sums) / (
+    def _moderated_variances(self, prior: VariancePrior) -> tuple[np.ndarray, float]:
+        """Process variances of the candidates, and the degrees of freedom of their common part.
+
+        The variance of a candidate is drawn to the common one, and that to the prior.
+        """
+        degrees = float(self.degrees.sum())
+        variance = float(self.sums.sum()) / degrees if degrees > 0 else 0.0
+        common = prior.update(variance, degrees)
+        variances: np.ndarray = (_CANDIDATE_DEGREES * common.variance + self.sums) / (
             _CANDIDATE_DEGREES + self.degrees
         )
-        return variances
+        return variances, float(common.freedom)
 
     def contrast(self, first: int, second: int) -> tuple[float, float, float]:
         """Difference of two candidates' means, its standard error and degrees of freedom.
@@ -126,8 +128,8 @@ class _Model:
         error = math.sqrt(float(weights**2 @ self.variances[self.rows]))
         pair_degrees = self.degrees[first] + self.degrees[second]
         degrees = min(
-            PROCESS_DEGREES + self.total_degrees,
-            PROCESS_DEGREES + _CANDIDATE_DEGREES + float(pair_degrees),
+            self.total_degrees,
+            self._prior.freedom + _CANDIDATE_DEGREES + float(pair_degrees),
         )
         return float(self.means[first] - self.means[second]), error, degrees
 
@@ -152,7 +154,7 @@ class RaceState:
         rule: EliminationRule,
     ) -> None:
         self._rule = rule
-        self._model = _Model(observations)
+        self._model = _Model(observations, rule.prior)
         self._observations = observations
         self._position = {each: index for index, each in enumerate(self._model.candidates)}
         measured = [each for each in self._model.candidates if each in eligible]
@@ -216,11 +218,11 @@ class RaceState:
         of the candidates that may be as good (`_shrinkage`).
         """
         values = np.array([o.log_score for o in self._observations if o.candidate == candidate])
-        deviations = float(((values - values.mean()) ** 2).sum())
-        degrees = PROCESS_DEGREES + len(values) - 1
-        variance = (PROCESS_DEGREES * PROCESS_SCATTER**2 + deviations) / degrees
+        sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
+        scatter = self._rule.prior.update(sample_variance, len(values) - 1)
         middle = float(values.mean()) - self._shrinkage(candidate)
-        half = float(special.stdtrit(degrees, 0.975)) * math.sqrt(variance / len(values))
+        error = math.sqrt(float(scatter.variance) / len(values))
+        half = float(special.stdtrit(scatter.freedom, 0.975)) * error
         return Interval(middle, middle - half, middle + half).map(math.exp)
 
     def lead(self, rival: int) -> Interval:

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from paradnn.best.objective import Limits, Objective
-from paradnn.best.race import Candidate, Race, label_candidates
+from paradnn.best.race import (
+    Candidate,
+    Race,
+    axis_values,
+    is_combination_invalid,
+    label_candidates,
+)
 from paradnn.best.report import RaceAnswer
 from paradnn.config.point import Point
 from paradnn.families.fc import FullyConnected
@@ -186,6 +192,27 @@ def test_a_candidate_over_a_limit_cannot_win(limits: Limits, problem: str) -> No
     assert answer.document()["best"] == "slow"
 
 
+@pytest.mark.parametrize(
+    ("metrics", "problem"),
+    [
+        pytest.param(
+            {"latency_p50_ms": 15.0, "latency_p90_ms": 25.0},
+            "has p90 25.00 ms, the limit of p99 is 20.00 ms",
+            id="p90 exceeds the limit",
+        ),
+        pytest.param(
+            {"latency_p50_ms": 15.0, "latency_p90_ms": 18.0},
+            "has no p99, since too few steps were timed; raise measure.min_seconds",
+            id="unknown",
+        ),
+    ],
+)
+def test_few_steps_have_no_p99(metrics: Mapping[str, float], problem: str) -> None:
+    row = RecordedPoint("id", "name", "fc", "ok", None, metrics, {})
+
+    assert Limits(p99_ms=20.0).violation([row]) == problem
+
+
 def test_one_process_over_a_time_limit_by_chance_is_measured_again() -> None:
     race = race_of(["a", "b"], limits=Limits(p99_ms=20.0))
     p99 = {1: 21.0, 2: 18.0}
@@ -224,8 +251,8 @@ def test_no_measurement_begins_that_would_end_after_the_time_limit() -> None:
     assert now[0] == 20.0
     assert answer.verdict == "undecided"
     [unmeasured] = answer.exclusions()
-    assert unmeasured.endswith(": not measured, the time was over")
-    assert "1 candidate could not be measured in time" in answer.sentences()[-1]
+    assert unmeasured.endswith(": not measured: the time was over")
+    assert "1 candidate not measured, the time was over" in answer.sentences()[-1]
 
 
 def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_decide() -> None:
@@ -279,4 +306,20 @@ def test_labels_are_the_settings_that_differ(typed: Sequence[str], labels: Seque
     points = [replace(POINT, batch_size=1), replace(POINT, batch_size=2, compile="xla")]
     configs = [{"batch_size": each.batch_size, "compile": each.compile} for each in points]
 
-    assert label_candidates(configs, points, typed) == labels
+    assert label_candidates(axis_values(configs, typed), points) == labels
+
+
+@pytest.mark.parametrize(
+    ("valid", "invalid", "is_combination"),
+    [
+        pytest.param([(4, 2), (3, 1)], (3, 2), True, id="each value is valid elsewhere"),
+        pytest.param([(4, 2), (3, 2)], (3, 7), False, id="one value is never valid"),
+    ],
+)
+def test_a_combination_is_told_from_a_wrong_value(
+    valid: Sequence[tuple[int, int]], invalid: tuple[int, int], is_combination: bool
+) -> None:
+    configs = [{"batch_size": batch, "devices": devices} for batch, devices in [*valid, invalid]]
+    axes = axis_values(configs, ["batch_size", "devices"])
+
+    assert is_combination_invalid(len(valid), axes, len(valid)) is is_combination

@@ -1,0 +1,187 @@
+"""`python -m paradnn.best` as a user runs it: real races of tiny points, recorded."""
+
+import json
+import signal
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paradnn.store.metrics import METRICS
+from paradnn.store.mlflow_store import MlflowStore
+from tests.conftest import TINY, Store, run
+
+#: Options that a race determines itself are omitted.
+POINT = [entry for entry in TINY if "processes" not in entry]
+MODEL = [entry for entry in POINT if not entry.startswith("batch_size")]
+RACE = "paradnn.best.__main__"
+
+
+@pytest.mark.framework
+def test_every_candidate_has_an_outcome_and_everything_is_recorded(
+    store: Store, tmp_path: Path
+) -> None:
+    axes = ["batch_size=4,3", "devices=1,2", "platform=cpu,tpu"]
+    options = ["--json", str(tmp_path / "answer.json"), "--price", "3.6", "--epoch", "1000"]
+
+    done = run([RACE, *options, "--margin", "100%", *axes, *MODEL], store)
+
+    assert done.returncode == 0, done.stderr
+    points = store.runs()
+    [parent] = store.runs("sweep")
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    by_label = {each["candidate"]: each for each in answer["candidates"]}
+    outcomes = {label: each["outcome"] for label, each in by_label.items()}
+    assert outcomes == {
+        "batch_size=4 devices=1 platform=cpu": "ok",
+        "batch_size=4 devices=2 platform=cpu": "ok",
+        "batch_size=3 devices=1 platform=cpu": "ok",
+        "batch_size=3 devices=2 platform=cpu": "invalid",
+        "batch_size=4 devices=1 platform=tpu": "unavailable",
+        "batch_size=4 devices=2 platform=tpu": "unavailable",
+        "batch_size=3 devices=1 platform=tpu": "unavailable",
+        "batch_size=3 devices=2 platform=tpu": "invalid",
+    }
+    # Every run belongs to the race, and names its candidate.
+    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
+    assert {point["race"] for point in points} == {parent["sweep_id"]}
+    for label, each in by_label.items():
+        recorded = [point["run_id"] for point in points if point["candidate"] == label]
+        if each["outcome"] == "ok":
+            assert sorted(each["runs"]) == sorted(recorded)
+        else:
+            assert len(recorded) == (each["outcome"] == "unavailable")
+    # The values are means of the recorded metrics, in plain arithmetic.
+    best = by_label[answer["best"]]
+    rates = [
+        store.values("latest_metrics", run_id)["examples_per_second"] for run_id in best["runs"]
+    ]
+    assert len(rates) >= 2
+    rate = statistics.geometric_mean(rates)
+    assert best["metrics"]["examples_per_second"] == pytest.approx(rate)
+    assert best["metrics"]["cost_per_million_examples"] == pytest.approx(1000 / rate, rel=1e-4)
+    assert best["low"] < best["value"] < best["high"]
+    # The answer comes first, and the parent run holds it.
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(f"{answer['best']} is fastest: ")
+    assert first in parent["mlflow.note.content"]
+    assert parent["best"] == answer["best"]
+    assert parent["status"] == "FINISHED"
+    metrics = store.values("latest_metrics", parent["run_id"])
+    assert metrics["race_candidates"] == 8
+    assert metrics["race_processes"] == len([1 for point in points if point["outcome"] == "ok"])
+    assert metrics["race_lead_low"] < metrics["race_lead"] < metrics["race_lead_high"]
+    declared = {name for name in METRICS if name.startswith("race_")}
+    assert {name for name in metrics if not name.startswith("points")} == declared
+    stored = json.loads((store.files(parent["run_id"]) / "race.json").read_text())
+    assert stored["candidates"] == answer["candidates"]
+    problem = "invalid: devices=2: does not divide batch_size=3"
+    assert f"batch_size=3 devices=2 platform=cpu: {problem}" in done.stdout
+    assert "epoch" in done.stdout
+
+
+@pytest.mark.framework
+def test_an_interrupted_race_prints_the_best_so_far(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Press Ctrl-C when the second measurement is recorded."""
+    record = MlflowStore.record
+    recorded = []
+
+    def interrupted(*arguments: Any) -> str:
+        recorded.append(record(*arguments))
+        if len(recorded) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return recorded[-1]
+
+    monkeypatch.setattr(MlflowStore, "record", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        options = ["--json", str(tmp_path / "answer.json")]
+        done = run([RACE, *options, "compile=graph,eager,xla", *POINT], store)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert done.returncode == 130, done.stderr
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert answer["interrupted"]
+    assert answer["verdict"] == "undecided"
+    assert done.stdout.startswith(f"undecided: {answer['best']} ")
+    assert "not measured, the time was over" not in done.stdout
+    assert "not measured: the race was interrupted" in done.stdout
+    assert "interrupted; what was measured is recorded" in done.stderr
+    [parent] = store.runs("sweep")
+    assert parent["status"] == "KILLED"
+
+
+@pytest.mark.framework
+def test_no_candidate_can_be_measured(store: Store) -> None:
+    done = run(
+        [RACE, "model.nodes=2000000,3000000", "model.layers=2", *POINT[2:]],
+        store,
+    )
+
+    assert done.returncode == 1
+    assert done.stdout.startswith("no answer: every candidate is excluded.")
+    assert {point["outcome"] for point in store.runs()} == {"oom_predicted"}
+    assert "model.nodes=2000000: oom_predicted: needs at least " in done.stdout
+
+
+COMPILED = "model=fc compile=graph,xla"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(
+            "model=fc",
+            "candidates=model=fc: is one candidate; give a key several values",
+            id="one candidate",
+        ),
+        pytest.param(
+            "model=fc compile=graph,fast",
+            "compile=fast: no such choice; choose one of graph, xla, eager",
+            id="misspelled value",
+        ),
+        pytest.param(
+            "model=fc batch_size=4,8 devices=1,3",
+            "devices=3: does not divide batch_size=",
+            id="value that is never valid",
+        ),
+        pytest.param(
+            "model=fc compile=fast,faster", "compile=fast: no such choice", id="no valid value"
+        ),
+        pytest.param(
+            "modle=fc compile=graph,xla",
+            "modle=fc: no such key; did you mean model?",
+            id="misspelled key",
+        ),
+        pytest.param(
+            "model=fc mode=train,inference",
+            "mode=inference,train: selects different kinds of work",
+            id="two kinds of work",
+        ),
+        pytest.param(
+            f"{COMPILED} --for cost", "--for=cost: no price is known; add --price", id="no price"
+        ),
+        pytest.param(f"{COMPILED} --price -1", "--price=-1: is not a positive price", id="price"),
+        pytest.param(f"{COMPILED} --price nowhere", "--price=nowhere: ", id="price table"),
+        pytest.param(
+            f"{COMPILED} --p99 20ms",
+            "--p99=20ms: single steps are timed only in inference; add mode=inference",
+            id="p99 of a training",
+        ),
+        pytest.param(f"{COMPILED} --p99 soon", "--p99=soon: is not a time", id="p99"),
+        pytest.param(
+            f"{COMPILED} --memory much", "--memory=much: is not a memory size", id="memory"
+        ),
+    ],
+)
+def test_wrong_input_ends_in_one_line(words: str, message: str, store: Store) -> None:
+    done = run([RACE, *words.split()], store)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
