@@ -113,8 +113,8 @@ class Outcome:
     Attributes:
         is_decided: Whether it named a winner.
         is_false: Whether another candidate is better than the leader by at least the margin.
-        holds_lead: Whether the interval of the lead over the closest rival holds the truth.
-        holds_score: Whether the interval of the leader's score holds the truth, apart from what
+        covers_lead: Whether the interval of the lead over the closest rival covers the truth.
+        covers_score: Whether the interval of the leader's score covers the truth, apart from what
             the machine did to all candidates.
         processes: Processes that were measured.
         time_share: Time as a share of the standard protocol's.
@@ -122,8 +122,8 @@ class Outcome:
 
     is_decided: bool
     is_false: bool
-    holds_lead: bool
-    holds_score: bool
+    covers_lead: bool
+    covers_score: bool
     processes: int
     time_share: float
 
@@ -202,8 +202,8 @@ def planted_race(world: World, random: Random) -> Outcome:
     return Outcome(
         is_decided=race.is_decided(),
         is_false=bool(truth.max() - truth[state.leader] >= math.log1p(_MARGIN)),
-        holds_lead=lead.low <= true_lead <= lead.high,
-        holds_score=score.low <= true_score <= score.high,
+        covers_lead=lead.low <= true_lead <= lead.high,
+        covers_score=score.low <= true_score <= score.high,
         processes=race.processes,
         time_share=machine.seconds / standard,
     )
@@ -231,8 +231,8 @@ def main() -> None:
                 "decided": f"{len(decided) / draws:.1%}",
                 "false winners": f"{sum(each.is_false for each in decided) / draws:.1%}",
                 "leader false": f"{sum(each.is_false for each in outcomes) / draws:.1%}",
-                "lead held": f"{sum(each.holds_lead for each in outcomes) / draws:.1%}",
-                "score held": f"{sum(each.holds_score for each in outcomes) / draws:.1%}",
+                "lead covered": f"{sum(each.covers_lead for each in outcomes) / draws:.1%}",
+                "score covered": f"{sum(each.covers_score for each in outcomes) / draws:.1%}",
                 "processes": f"{sum(each.processes for each in outcomes) / draws:.1f}",
                 "time": f"{sum(each.time_share for each in outcomes) / draws:.0%}",
             }

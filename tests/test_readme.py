@@ -66,6 +66,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, *SHORT, *small]
     if "paradnn.compare" in words:
         return [*words, *(word for word in SHORT if "processes" not in word), "--most", "5"]
+    if words[:2] == ["paradnn", "best"]:
+        return [*words, *(word for word in SHORT if "processes" not in word), "--minutes", "0.3"]
     if words[:2] == ["paradnn", "compare"]:
         return [*words, "--minutes", "0.1"]
     return words
@@ -91,9 +93,10 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
             text=True,
             check=False,
         )
-        # A comparison that is undecided after these few rounds is a valid answer. So is advice for
+        # A comparison or race that is undecided after this short time is a valid answer. So is advice for
         # a quieter machine.
-        if {"paradnn.compare", "paradnn.check"} & set(words):
+        is_race = words[:2] == ["paradnn", "best"]
+        if is_race or {"paradnn.compare", "paradnn.check"} & set(words):
             expected = (0, 1)
         else:
             expected = (0,)

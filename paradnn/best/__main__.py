@@ -107,7 +107,7 @@ def _race(
     if summary.problem:
         print(f"error: {summary.problem}", file=sys.stderr)
     if summary.interrupted:
-        print("interrupted; what was measured is recorded", file=sys.stderr)
+        print("interrupted; all finished measurements are recorded", file=sys.stderr)
         return 130
     return int(answer.verdict != "best" or bool(summary.problem))
 

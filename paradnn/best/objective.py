@@ -106,11 +106,11 @@ class Objective:
         return GOALS[self.goal]
 
     def metric_name(self, row: RecordedPoint) -> str | None:
-        """Return the metric of a run that counts; None if it has none of them."""
+        """Return the first metric of the objective that a run has; None without any."""
         return next((name for name in self.names if row.metrics.get(name, 0.0) > 0.0), None)
 
     def log_score(self, row: RecordedPoint) -> float | None:
-        """Return the logarithm of a run's score, of which larger is better; None without one."""
+        """Return the logarithm of a run's score; larger is better. None without a score."""
         name = self.metric_name(row)
         if name is None:
             return None
@@ -180,6 +180,6 @@ def mean_metrics(rows: Sequence[RecordedPoint]) -> Mapping[str, float]:
 
 
 def _sign(name: str) -> int:
-    """1 if a larger value is better, else -1. The rate of a schedule has no direction of its own."""
+    """1 if a larger value is better, else -1. A scheduled rate states no direction."""
     is_rate = name in _UNITS
     return 1 if is_rate or METRICS[name].better == "higher" else -1

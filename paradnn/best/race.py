@@ -274,7 +274,7 @@ def label_candidates(
 def is_combination_invalid(index: int, axes: Sequence[Mapping[str, str]], valid: int) -> bool:
     """Return whether an invalid candidate consists of values that are valid elsewhere.
 
-    Otherwise one of its values is wrong by itself, such as a misspelled one.
+    Otherwise one of its values is wrong, for example misspelled.
 
     Args:
         index: Index of the invalid candidate.

@@ -110,7 +110,7 @@ def test_an_interrupted_race_prints_the_best_so_far(
     assert done.stdout.startswith(f"undecided: {answer['best']} ")
     assert "not measured, the time was over" not in done.stdout
     assert "not measured: the race was interrupted" in done.stdout
-    assert "interrupted; what was measured is recorded" in done.stderr
+    assert "interrupted; all finished measurements are recorded" in done.stderr
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"
 

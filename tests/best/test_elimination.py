@@ -145,7 +145,7 @@ def test_planted_races_rarely_have_a_false_winner(name: str, draws: int) -> None
     chance = stats.binom(draws, MOST_FALSE[name]).ppf(0.999) / draws
     assert false_winners(outcomes) <= max(chance, MOST_FALSE[name])
     assert np.mean([each.time_share for each in outcomes]) <= 0.51
-    held = np.mean([each.holds_lead for each in outcomes])
+    held = np.mean([each.covers_lead for each in outcomes])
     assert held >= 0.85 - 3 * math.sqrt(0.85 * 0.15 / draws)
 
 
