@@ -7,6 +7,7 @@ shtab is no alternative: it completes the options of an argparse parser. The key
 their values come from Hydra's groups, and depend on the options that earlier words choose.
 """
 
+import argparse
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
@@ -79,9 +80,12 @@ def _candidates(before: Sequence[str], current: str) -> Iterable[str]:
     if not before:
         return COMMANDS
     command = before[0]
-    is_option = current.startswith("-") or (not current and before[-1].startswith("-"))
-    if command in _TAKE_OVERRIDES or (command in _TAKE_BOTH and not is_option):
+    if command in _TAKE_OVERRIDES:
         return _overrides(before[1:], current)
+    if command in _TAKE_BOTH:
+        is_option = current.startswith("-") or (not current and before[-1].startswith("-"))
+        if not is_option and not _is_option_with_value(command, before[-1]):
+            return _overrides(before[1:], current)
     if command == "list":
         if len(before) == 1:
             return [*KINDS, *group_names()]
@@ -134,10 +138,23 @@ def _documented_values(entry: str, text: str) -> Sequence[str]:
     return ()
 
 
+def _is_option_with_value(command: str, word: str) -> bool:
+    """Whether a word is an option of a command that the next word belongs to."""
+    known = options(_parser_of(command))
+    return word in known and known[word].nargs != 0
+
+
+def _parser_of(command: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = importlib.import_module(
+        COMMANDS[command].module
+    ).make_parser()
+    return parser
+
+
 def _options(before: Sequence[str], current: str) -> Iterable[str]:
     """The sub-commands of a command, its options, or the values of the last option."""
     command, *words = before
-    parser = importlib.import_module(COMMANDS[command].module).make_parser()
+    parser = _parser_of(command)
     commands = sub_commands(parser)
     if commands:
         if not words:

@@ -103,7 +103,7 @@ def _race(
         f"{counted(len(summary.rows), 'measurement')} in {in_seconds(summary.seconds)}: "
         f"{summary.counts()}. Run {summary.parent} in {summary.where}"
     ]
-    print_answer(answer, closing, options.quiet)
+    print_answer(answer, closing, is_quiet=options.quiet)
     if summary.problem:
         print(f"error: {summary.problem}", file=sys.stderr)
     if summary.interrupted:

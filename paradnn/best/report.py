@@ -351,7 +351,7 @@ def epoch_examples(points: Sequence[Point], given: int | None) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def print_answer(answer: RaceAnswer, closing: Sequence[str], is_quiet: bool) -> None:
+def print_answer(answer: RaceAnswer, closing: Sequence[str], *, is_quiet: bool) -> None:
     """Print the answer first, then the table, the excluded candidates and closing lines."""
     console = standard_output()
     sentences = answer.sentences()
