@@ -55,7 +55,8 @@ def test_every_candidate_has_an_outcome_and_everything_is_recorded(
     # The values are means of the recorded metrics, in plain arithmetic.
     best = by_label[answer["best"]]
     rates = [
-        store.values("latest_metrics", run_id)["examples_per_second"] for run_id in best["runs"]
+        float(str(store.values("latest_metrics", run_id)["examples_per_second"]))
+        for run_id in best["runs"]
     ]
     assert len(rates) >= 2
     rate = statistics.geometric_mean(rates)
@@ -68,7 +69,8 @@ def test_every_candidate_has_an_outcome_and_everything_is_recorded(
     assert first in parent["mlflow.note.content"]
     assert parent["best"] == answer["best"]
     assert parent["status"] == "FINISHED"
-    metrics = store.values("latest_metrics", parent["run_id"])
+    recorded_metrics = store.values("latest_metrics", parent["run_id"])
+    metrics = {name: float(str(value)) for name, value in recorded_metrics.items()}
     assert metrics["race_candidates"] == 8
     assert metrics["race_processes"] == len([1 for point in points if point["outcome"] == "ok"])
     assert metrics["race_lead_low"] < metrics["race_lead"] < metrics["race_lead_high"]
