@@ -234,12 +234,13 @@ def split_by_settings(
         return [("", rows)]
     parts = []
     for values, part in rows.groupby(varying, dropna=False, sort=True):
-        texts = [_format_setting(name, value) for name, value in zip(varying, values, strict=True)]
+        texts = [format_setting(name, value) for name, value in zip(varying, values, strict=True)]
         parts.append((", ".join(texts), part))
     return parts
 
 
-def _format_setting(name: str, value: Any) -> str:
+def format_setting(name: str, value: Any) -> str:
+    """Return a setting as text, such as "eager" or "threads 2"."""
     if pd.isna(value):
         return not_recorded(name)
     if name in _SELF_EXPLANATORY:

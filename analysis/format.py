@@ -1,7 +1,7 @@
 """Numbers as people read them, in sentences and figures: few digits, SI prefixes, percent."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 #: Parts of the names of metrics that are shares.
@@ -73,6 +73,36 @@ def _format_plain(number: float, digits: int) -> str:
     if 1e3 <= abs(number) < 1e9:
         return f"{number:,.0f}"
     return f"{number:.{digits}g}"
+
+
+def format_with_interval(
+    estimate: tuple[float, float, float], format_value: Callable[[float], str], note: str = ""
+) -> str:
+    """Format a value with its 95% interval, such as "5.3x (95% CI 3.9x to 7.2x)".
+
+    Args:
+        estimate: the value and the ends of its interval. If an end is not finite, the value stands
+            alone.
+        format_value: formats a number.
+        note: text within the brackets, behind the interval.
+    """
+    value, low, high = estimate
+    parts = []
+    if math.isfinite(low) and math.isfinite(high):
+        parts.append(f"95% CI {format_value(low)} to {format_value(high)}")
+    if note:
+        parts.append(note)
+    text = format_value(value)
+    if not parts:
+        return text
+    return f"{text} ({', '.join(parts)})"
+
+
+def format_share(value: float) -> str:
+    """Format a share as percent with three digits; "unknown" for NaN."""
+    if math.isnan(value):
+        return "unknown"
+    return format_number(value, share=True, digits=3)
 
 
 def format_percent_interval(estimate: tuple[float, float, float]) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from analysis.ceilings import with_best_ceilings
-from analysis.format import format_percent_interval
+from analysis.format import format_percent_interval, format_share
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.result import Paragraph, Result
@@ -25,7 +25,6 @@ from analysis.roofs import (
     find_roofs,
     find_verdict,
     format_roof,
-    format_share,
     roof_sentences,
 )
 from analysis.store.frame import is_ok

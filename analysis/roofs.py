@@ -484,10 +484,3 @@ def roof_sentences(roof: Roof) -> str:
         "run exceeded them. Shares of the roof are too high, and verdicts may be wrong. Measure "
         f"the ceilings again on a quiet machine: {roof.remedy}"
     )
-
-
-def format_share(value: float) -> str:
-    """Format a share as percent with three digits; "unknown" for NaN."""
-    if math.isnan(value):
-        return "unknown"
-    return format_number(value, share=True, digits=3)

@@ -19,13 +19,13 @@ from analysis.columns import (
     find_column,
     find_metric,
 )
-from analysis.format import format_number, is_share
+from analysis.format import format_number, format_with_interval, is_share
 from analysis.labels import label, label_with_unit
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
 from analysis.pairing import pair
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Result, pooled_within, require_runs
+from analysis.result import Answer, Result, pooled_within, require_runs
 from analysis.sides import choose_sides, side_option
 from analysis.store.frame import aggregate_replicates, families, units
 from paradnn.core.errors import ConfigError, NotEnoughData
@@ -172,10 +172,36 @@ def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) ->
     known = boxes[boxes["count"] > 0]
     return Result(
         numbers=table,
+        answer=_answer(known, quantity),
         sentences=[_box_sentence(row, quantity) for row in boxes.to_dict("records")],
         picture=(lambda: draw_boxes(known, quantity, by)) if len(known) else None,
         sources=(),
     )
+
+
+def _answer(boxes: pd.DataFrame, quantity: _Quantity) -> Answer:
+    """State the median of the only group, or of those with the highest and the lowest one."""
+    points = int(boxes["count"].sum())
+    if not points:
+        return Answer(sentence=f"No point has {quantity.name}.", points=0)
+
+    def format_median(row: Mapping[Any, Any]) -> str:
+        ends = (row["p50"], row["median_low"], row["median_high"])
+        note = counted(row["count"], "point")
+        return format_with_interval(ends, quantity.format_value, note)
+
+    ordered = boxes.sort_values("p50", ascending=False, kind="stable").to_dict("records")
+    highest = ordered[0]
+    lowest = ordered[-1]
+    if len(ordered) == 1:
+        text = f"The median {quantity.name} of {highest['label']} is {format_median(highest)}"
+    else:
+        text = (
+            f"The median {quantity.name} is highest for {highest['label']}, "
+            f"{format_median(highest)}, and lowest for {lowest['label']}, {format_median(lowest)}"
+        )
+    basis = str(highest["sample"]) if pd.notna(highest["median_low"]) else ""
+    return Answer(sentence=f"{text}.", points=points, basis=basis)
 
 
 def _pooled_settings_sentences(

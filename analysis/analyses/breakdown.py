@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from analysis.columns import OPERATION_SETTINGS, settings, split_by_settings
-from analysis.format import format_number
+from analysis.format import format_number, format_with_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
-from analysis.result import Highlight, Paragraph, Result, pooled_within
+from analysis.result import Answer, Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
@@ -86,9 +87,31 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
         numbers=table,
         sentences=[*_sentences(leading, types, points, profiled)],
         picture=lambda: draw_breakdown(leading),
+        answer=_answer(leading),
         stands_out=_headline(leading),
         sources=tuple(frame.loc[is_source, "run_id"]),
         pooled=pooled,
+    )
+
+
+def _answer(shares: pd.DataFrame) -> Answer:
+    """State the largest share of each group, together for groups with the same name."""
+    largest: dict[str, list[str]] = {}
+    bases = []
+    points = 0
+    for _, rows in shares.groupby(["family", "settings"], sort=False):
+        row = rows.sort_values("median", ascending=False, kind="stable").iloc[0].to_dict()
+        points += int(row["points"])
+        ends = (row["median"], row["low"], row["high"])
+        share = format_with_interval(ends, partial(format_number, share=True))
+        largest.setdefault(row["name"], []).append(f"{share} in {_group_name(row)}")
+        if _has_interval(row):
+            bases.append(str(row["sample"]))
+    parts = [f"{name}, {', '.join(texts)}" for name, texts in largest.items()]
+    return Answer(
+        sentence=f"Most of the profiled step is {'; '.join(parts)}.",
+        points=points,
+        basis="; ".join(dict.fromkeys(bases)),
     )
 
 

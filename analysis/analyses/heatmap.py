@@ -17,7 +17,7 @@ from analysis.labels import label
 from analysis.lazy import pd
 from analysis.options import Options, column_option, metric_option, option
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import Answer, Paragraph, Result, pooled_within
 from paradnn.cli.console import si
 from paradnn.core.words import counted
 
@@ -79,6 +79,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
         pooled = pooled_within(frame, groups, pool=True)
     return Result(
         numbers=maps.cells.drop(columns=["i", "j"]).rename(columns=names),
+        answer=_answer(maps),
         sentences=[*_sentences(maps)],
         picture=lambda: draw_heat_maps(maps),
         rows=[
@@ -88,6 +89,36 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
         sources=tuple(maps.run_ids),
         pooled=pooled,
     )
+
+
+def _answer(maps: HeatMaps) -> Answer:
+    """State the highest and the lowest value of all maps, and where they are."""
+    points = int(maps.cells["points"].sum())
+    measured = maps.cells[maps.cells["value"].notna()]
+    name = label(maps.metric)
+    if measured.empty:
+        failed = int(maps.cells["failed"].sum())
+        sentence = f"No cell has a {name}: {counted(failed, 'point')} did not run."
+        return Answer(sentence=sentence, points=points)
+    as_share = is_share(maps.metric, maps.unit, measured["value"])
+    has_several = len(list(maps.maps())) > 1
+
+    def format_cell(cell: pd.Series) -> str:
+        value = format_number(cell["value"], maps.unit, as_share)
+        where = f"{label(maps.x.column)} {cell['x']}, {label(maps.y.column)} {cell['y']}"
+        if has_several:
+            where += f", {cell['family']} on {cell['device']}"
+        return f"{value} ({where})"
+
+    ordered = measured.sort_values("value", kind="stable")
+    highest = ordered.iloc[-1]
+    lowest = ordered.iloc[0]
+    whose = "" if has_several else f" of {highest['family']} on {highest['device']}"
+    name = f"{name[0].upper()}{name[1:]}{whose}"
+    if len(ordered) == 1:
+        return Answer(sentence=f"{name} is {format_cell(highest)}.", points=points)
+    text = f"{name} ranges from {format_cell(lowest)} to {format_cell(highest)}"
+    return Answer(sentence=f"{text}.", points=points)
 
 
 def _text_grid(cells: pd.DataFrame, maps: HeatMaps) -> pd.DataFrame:

@@ -18,8 +18,9 @@ from analysis.columns import (
 )
 from analysis.lazy import np, pd
 from analysis.options import Options
+from analysis.point_names import point_names, with_point_names
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import Answer, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -43,11 +44,13 @@ class MemoryFrontier(NamedTuple):
         points: the tried points, the smallest first: hyperparameters; `failed`; `side`, what the
             frontier of the other points says ("fits", "fails", "open" or "contradicted"); `edge`,
             whether the point is one of the smallest that failed or of the largest that fitted.
+        tried: all columns of these points, by the same index.
         excluded: number of points that say nothing about memory, by outcome.
     """
 
     group: FamilyGroup
     points: pd.DataFrame
+    tried: pd.DataFrame
     excluded: Mapping[Any, int]
 
 
@@ -87,12 +90,14 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
     parts = []
     for frontier in frontiers:
         part = frontier.points.sort_values("edge", ascending=False, kind="stable")
-        part.insert(0, "family", frontier.group.family)
-        part.insert(1, "device", frontier.group.device)
+        part = with_point_names(part, frontier.tried.loc[part.index])
+        part.insert(1, "family", frontier.group.family)
+        part.insert(2, "device", frontier.group.device)
         parts.append(part)
     run_ids = [run for frontier in frontiers for run in frontier.group.rows["run_id"]]
     return Result(
         numbers=pd.concat(parts, ignore_index=True),
+        answer=_answer(frontiers),
         sentences=[*_sentences(frontiers), *(f"{reason}." for reason in lacking)],
         sources=tuple(run_ids),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
@@ -147,7 +152,7 @@ def _find_frontier(group: FamilyGroup, *, pool: bool) -> MemoryFrontier:
         side[rows], edge[rows] = sides(increasing[rows], failed[rows])
     order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
     table = points[varying].assign(failed=failed, side=side, edge=edge).iloc[order]
-    return MemoryFrontier(group, table, excluded)
+    return MemoryFrontier(group, table, points, excluded)
 
 
 def _size_columns(points: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -166,6 +171,26 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
         return [np.arange(len(points))]
     groups = points.groupby(list(settings), dropna=False).indices
     return [np.asarray(positions) for positions in groups.values()]
+
+
+def _answer(frontiers: Sequence[MemoryFrontier]) -> Answer:
+    """State how many points ran out of memory, and the smallest of them per group."""
+    tried = sum(len(frontier.points) for frontier in frontiers)
+    failed = sum(int(frontier.points["failed"].sum()) for frontier in frontiers)
+    if not failed:
+        sentence = f"None of {counted(tried, 'tried point')} ran out of memory."
+        return Answer(sentence=sentence, points=tried)
+    smallest = []
+    for frontier in frontiers:
+        edge = frontier.points[frontier.points["edge"] & frontier.points["failed"]]
+        if len(edge):
+            (name,) = point_names(frontier.tried.loc[edge.index[:1]])
+            smallest.append(f"{name} on {frontier.group.device}")
+    text = f"{failed:,} of {counted(tried, 'tried point')} ran out of memory, the smallest "
+    text += " and ".join(smallest[:_MAX_NAMED])
+    if len(smallest) > _MAX_NAMED:
+        text += f" (and of {len(smallest) - _MAX_NAMED} more families)"
+    return Answer(sentence=f"{text}.", points=tried)
 
 
 def _sentences(frontiers: Sequence[MemoryFrontier]) -> Iterator[Paragraph]:

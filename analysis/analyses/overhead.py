@@ -10,11 +10,11 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from analysis.format import format_percent_interval, format_seconds
+from analysis.format import format_seconds, format_share, format_with_interval
 from analysis.lazy import drawing, np, pd, special
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Result, pooled_within, require_runs
+from analysis.result import Answer, Result, pooled_within, require_runs
 from analysis.sides import rare_event_caveat
 from analysis.store.frame import families
 from paradnn.core.results import ResultDescription
@@ -87,6 +87,7 @@ def overhead(frame: pd.DataFrame, options: Options) -> Result:
     table["share"] = table["total"] / total if total else math.nan
     return Result(
         numbers=table.rename_axis("phase").reset_index(),
+        answer=_answer(spent, untimed=len(frame) - len(timed)),
         sentences=[*_sentences(spent, untimed=len(frame) - len(timed))],
         picture=lambda: draw_phases(spent, timed),
         sources=tuple(timed["run_id"]),
@@ -94,28 +95,44 @@ def overhead(frame: pd.DataFrame, options: Options) -> Result:
     )
 
 
-def _sentences(spent: pd.DataFrame, untimed: int) -> Iterator[str]:
-    """State the shares of measuring and of the stack.
+def _answer(spent: pd.DataFrame, untimed: int) -> Answer:
+    """State the shares of measuring and of the stack's own overhead.
 
     Args:
         spent: seconds of runs by phase.
         untimed: number of runs without phases.
     """
     if spent.empty:
-        yield f"None of these {counted(untimed, 'run')} reports phases; published runs do not."
+        runs = counted(untimed, "run")
+        return Answer(sentence=f"None of these {runs} reports phases; published runs do not.")
+    measuring = format_with_interval(phase_share(spent, MEASURING_PHASES), format_share)
+    stack = format_with_interval(phase_share(spent, OVERHEAD_PHASES), format_share)
+    return Answer(
+        sentence=(
+            f"Measuring takes {measuring} of the wall time of {counted(len(spent), 'point')}, the "
+            f"stack's own overhead {stack}."
+        ),
+        points=len(spent),
+        basis="the scatter between points",
+    )
+
+
+def _sentences(spent: pd.DataFrame, untimed: int) -> Iterator[str]:
+    """State the wall time of the points.
+
+    Args:
+        spent: seconds of runs by phase.
+        untimed: number of runs without phases.
+    """
+    if spent.empty:
         return
     mean = spent.sum(axis=1).mean()
-    measuring = phase_share(spent, MEASURING_PHASES)
     stack = phase_share(spent, OVERHEAD_PHASES)
     total = format_seconds(mean * len(spent))
     yield (
-        f"{counted(len(spent), 'point')} took {total} of wall time, {format_seconds(mean)} each."
-    )
-    yield (
-        f"{format_percent_interval(measuring)} of it is measuring; "
-        f"{format_percent_interval(stack)} is the stack's own overhead "
-        f"({' + '.join(OVERHEAD_PHASES)}), {format_seconds(stack.value * mean)} a point. "
-        "Intervals are 95%, over points."
+        f"{counted(len(spent), 'point')} took {total} of wall time, {format_seconds(mean)} each; "
+        f"the stack's own overhead ({' + '.join(OVERHEAD_PHASES)}) takes "
+        f"{format_seconds(stack.value * mean)} a point."
     )
     yield from rare_event_caveat(len(spent))
     if untimed:

@@ -16,7 +16,7 @@ from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Result, require_runs
+from analysis.result import Answer, Result, require_runs
 from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
@@ -99,6 +99,7 @@ def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
     table = ranges.assign(q25=ranges["q25"].mask(is_real), q75=ranges["q75"].mask(is_real))
     return Result(
         numbers=table,
+        answer=_answer(ranges),
         sentences=[*_sentences(ranges[~is_real], models)],
         picture=lambda: _draw(ranges[~is_real], models),
         sources=tuple(frame.get("run_id", ())),
@@ -155,6 +156,26 @@ def _ranges(models: pd.DataFrame) -> pd.DataFrame:
     table = table.reindex(columns=list(names)).rename(columns=names).astype({"models": int})
     table["span"] = table["maximum"] / table["minimum"]
     return table.rename_axis("family").reset_index()
+
+
+def _answer(ranges: pd.DataFrame) -> Answer:
+    """State how many models there are, and the smallest and the largest of them."""
+    models = int(ranges["models"].sum())
+    if not models:
+        return Answer(sentence="No run reports trainable parameters.", points=0)
+    smallest = ranges.loc[ranges["minimum"].idxmin()]
+    largest = ranges.loc[ranges["maximum"].idxmax()]
+    low = f"{_format_count(smallest['minimum'])} ({smallest['family']})"
+    high = f"{_format_count(largest['maximum'])} ({largest['family']})"
+    if models == 1:
+        text = f"1 model has {low} trainable parameters"
+    else:
+        factor = _format_count(largest["maximum"] / smallest["minimum"])
+        text = (
+            f"{models:,} models have from {low} to {high} trainable parameters, a factor of "
+            f"{factor}"
+        )
+    return Answer(sentence=f"{text}.", points=models)
 
 
 def _sentences(ranges: pd.DataFrame, models: _Models) -> Iterator[str]:

@@ -16,20 +16,20 @@ from typing import Any, Literal
 
 from analysis.ceilings import with_best_ceilings
 from analysis.columns import find_column
-from analysis.format import format_number
+from analysis.format import format_share, format_with_interval
 from analysis.labels import label
 from analysis.lazy import drawing, pd
 from analysis.operations import ALL, operations_of
 from analysis.options import Options, column_option, option, unit_option
+from analysis.point_names import POINT, with_point_names
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Highlight, Paragraph, Result, pooled_within, require_runs
+from analysis.result import Answer, Highlight, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import (
     PlacedModels,
     Roof,
     RoofVerdict,
     draw_roofs,
     format_roof,
-    format_share,
     group_columns,
     place_models,
     roof_sentences,
@@ -46,6 +46,8 @@ _UNEXPLAINED_SHARE = 0.1
 #: Infeed fraction above which a point waits for its input.
 _WAITING_FRACTION = 0.1
 _MAX_PANELS = 6
+#: Columns of the table that come first.
+_LEADING_COLUMNS = ("device", "verdict", "share", "arithmetic_intensity", "flops_per_second")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,33 +124,55 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     # A point rests on all its replicates.
     used_points = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
     groups = summarize_families(points, options.unit)
+    answer = _answer(placed, options.unit)
     return Result(
-        numbers=points[[*(name for name in points if name != "run_id"), "run_id"]],
+        numbers=_table(points, rows),
         sentences=[*_sentences(placed, groups)],
         picture=lambda: draw_roofline(points, placed.roofs, colour),
-        stands_out=_headline(placed, options.unit),
+        answer=answer,
+        stands_out=Highlight("What limits it", answer.sentence) if answer else None,
         sources=tuple(frame.loc[frame["point_id"].isin(used_points), "run_id"]),
         pooled=pooled,
     )
 
 
-def _headline(placed: PlacedModels, unit: Unit) -> Highlight | None:
-    """State what limits the models with a known verdict, if there are any."""
+def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the points under their names, what limits them first."""
+    named = rows.set_index("run_id").loc[points["run_id"]].reset_index(drop=True)
+    table = with_point_names(points.reset_index(drop=True), named)
+    leading = [POINT, *_LEADING_COLUMNS]
+    others = [name for name in table if name not in (*leading, "run_id")]
+    return table[[*leading, *others, "run_id"]]
+
+
+def _answer(placed: PlacedModels, unit: Unit) -> Answer | None:
+    """State what limits the models with a known verdict; None if there are none."""
     known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
         return None
-    memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, shared_levels(known, unit))
-    share = format_number(memory.value, share=True)
-    low = format_number(memory.low, share=True)
-    high = format_number(memory.high, share=True)
-    reached = format_number(known["share"].median(), share=True)
-    text = (
-        f"memory, not arithmetic, sets the limit of {share} of {counted(len(known), 'point')} "
-        f"(95% interval {low} to {high}); in the median they reach {reached} of their limit"
-    )
+    is_memory = known["verdict"] == RoofVerdict.MEMORY
+    count = int(is_memory.sum())
+    points = counted(len(known), "point")
+    basis = ""
+    if count == 0:
+        every = f"All {points} are" if len(known) > 1 else "The point is"
+        text = f"{every} limited by arithmetic or overhead, none by memory bandwidth"
+    elif count == len(known):
+        every = f"All {points} are" if len(known) > 1 else "The point is"
+        text = f"{every} limited by memory bandwidth"
+    else:
+        levels = shared_levels(known, unit)
+        basis = levels.description
+        share = format_with_interval(crossed_share(is_memory, levels), format_share)
+        text = (
+            f"Memory bandwidth limits {count} of {points}, {share}, and arithmetic or overhead "
+            "the others"
+        )
+    reached = format_share(known["share"].median())
+    text += f"; in the median they reach {reached} of their limit"
     if any(roof.is_low for roof in placed.roofs):
         text += " (at most: some measured ceilings are too low)"
-    return Highlight("What limits it", f"{text}.")
+    return Answer(sentence=f"{text}.", points=len(known), basis=basis)
 
 
 def draw_roofline(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from analysis.labels import label
 from analysis.lazy import pd
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Result
+from analysis.result import Answer, Result
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
@@ -30,7 +31,8 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
     """
     del options  # every run counts, so there is nothing to choose
     if frame.empty:
-        return Result(numbers=frame[["family", "device"]], sentences=["no run matches"], sources=())
+        answer = Answer(sentence="No run matches.", points=0)
+        return Result(numbers=frame[["family", "device"]], answer=answer, sources=())
     named = frame.assign(
         family=frame["family"].fillna("(none)"),
         device=frame["device"].fillna("(none)"),
@@ -44,5 +46,22 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
     for name in times:
         times[name] = times[name].dt.strftime("%Y-%m-%d %H:%M")
     table = pd.concat([groups.size().rename("runs"), counts[outcomes], times], axis=1)
-    text = f"{counted(len(frame), 'run')}, {is_ok(frame).sum()} of them measured"
-    return Result(numbers=table.reset_index(), sentences=[text], sources=tuple(frame["run_id"]))
+    return Result(
+        numbers=table.reset_index(),
+        answer=_answer(named),
+        sources=tuple(frame["run_id"]),
+    )
+
+
+def _answer(runs: pd.DataFrame) -> Answer:
+    """State how many runs there are, of what, and how they ended."""
+    measured = int(is_ok(runs).sum())
+    ended = "all" if measured == len(runs) else f"{measured:,} of them"
+    devices = runs["device"].unique()
+    where = str(devices[0]) if len(devices) == 1 else counted(len(devices), "device")
+    others = runs.loc[~is_ok(runs), "outcome"].value_counts()
+    failures = "".join(f", {count:,} {label(name)}" for name, count in others.items())
+    families = runs["family"].nunique()
+    of = f"{families} families" if families > 1 else str(runs["family"].iloc[0])
+    sentence = f"{counted(len(runs), 'run')} of {of} on {where}, {ended} measured{failures}."
+    return Answer(sentence=sentence, points=len(runs))

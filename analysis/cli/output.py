@@ -22,8 +22,10 @@ from typing import Any, NamedTuple, TextIO
 from rich.table import Table
 from rich.text import Text
 
+from analysis.columns import is_configuration_column
 from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
+from analysis.point_names import POINT
 from analysis.result import Result
 from paradnn.cli.console import say, si, standard_output, unlimited_output, visible
 from paradnn.config.paths import default_experiment
@@ -315,6 +317,8 @@ def print_result(result: Result, *, everything: bool = False) -> None:
             say_dim(note)
     if result.rows is not None and not grids and len(result.table):
         shown = result.table.head(limits.rows)
+        if not everything:
+            shown = _without_named_columns(shown)
         fitting = _fit_table(_format_cells(shown), limits)
         console.print()
         console.print(_make_table(fitting.cells, numeric=[*shown.select_dtypes("number")]))
@@ -381,6 +385,15 @@ def _format_column(values: pd.Series) -> pd.Series:
         return si(float(value)).strip()
 
     return values.map(format_cell)
+
+
+def _without_named_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """Drop the columns that the names of points contain, if the table has such names."""
+    if POINT not in table:
+        return table
+    return table[
+        [name for name in table if name != "family" and not is_configuration_column(str(name))]
+    ]
 
 
 class _TableLimits(NamedTuple):

@@ -18,6 +18,7 @@ import pandas as pd
 from analysis.columns import MEMORY_OUTCOMES
 from analysis.format import format_number
 from analysis.labels import label
+from analysis.point_names import model_name
 from analysis.prices import PRICE
 from analysis.report.comparisons import (
     COSTS,
@@ -28,7 +29,7 @@ from analysis.report.comparisons import (
     price_per_hour,
 )
 from analysis.report.populations import Population, common_overrides
-from analysis.report.results import AT_BATCH, have_contended_ceilings, model_name
+from analysis.report.results import AT_BATCH, have_contended_ceilings
 from analysis.report.sections import KeyFinding, PopulationReport, Section
 from analysis.store.frame import families, is_ok, select_rows
 from analysis.store.lazy_step_inputs import step_inputs

@@ -5,10 +5,8 @@ sorting, and columns without information are omitted. The picture of the first s
 throughput by model with intervals, and one mark per system.
 """
 
-import dataclasses
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +17,12 @@ from analysis import drawing
 from analysis.columns import MEMORY_OUTCOMES, is_number
 from analysis.format import format_number
 from analysis.labels import label, label_with_unit
+from analysis.point_names import Row, describe_rows, is_known, model_name
 from analysis.report.page import embed
 from analysis.report.populations import Population
 from analysis.store.frame import is_ok
 from analysis.store.load import read_environment
-from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
-from paradnn.families import FAMILIES
 
 #: Most rows of a table in the page.
 _MAX_ROWS = 200
@@ -48,8 +45,6 @@ _SOFTWARE = ("tensorflow", "jax", "torch", "keras", "python")
 _NOT_RECORDED = "not recorded"
 #: How a name states the batch size.
 AT_BATCH = " at batch size {:,.0f}"
-
-Row = Mapping[Any, Any]
 
 
 class Cell(NamedTuple):
@@ -214,15 +209,9 @@ def _as_texts(values: pd.Series) -> list[str]:
 
 def _number(row: Row, name: str) -> float:
     """A metric of a row; NaN if the row has none."""
-    if _is_known(row.get(name)):
+    if is_known(row.get(name)):
         return float(row[name])
     return math.nan
-
-
-def _is_known(value: Any) -> bool:
-    if value is None:
-        return False
-    return not (pd.api.types.is_scalar(value) and pd.isna(value))
 
 
 def results(
@@ -281,12 +270,12 @@ def _results_frame(population: Population) -> pd.DataFrame:
     quality: Any = "published, one figure, no interval"
     if not population.is_published:
         rounded = points.assign(processes=column("processes").round())
-        quality = _describe_rows(rounded, _QUALITY_COLUMNS, _describe_quality)
+        quality = describe_rows(rounded, _QUALITY_COLUMNS, _describe_quality)
     memory_bytes = column("peak_device_memory_bytes").fillna(column("peak_memory_bytes"))
     joules_per_example = column("energy_per_step_joules") / column("batch_size")
     columns = {
         "system": population.name,
-        "model": _describe_rows(points, ["family", "batch_size", *size_names], model_name),
+        "model": describe_rows(points, ["family", "batch_size", *size_names], model_name),
         **settings,
         "cost_per_million_examples": column("cost_per_million_examples"),
         "price_currency": points.get("price_currency"),
@@ -300,67 +289,6 @@ def _results_frame(population: Population) -> pd.DataFrame:
         "quality": quality,
     }
     return pd.DataFrame(columns, index=points.index)
-
-
-def _describe_rows(
-    points: pd.DataFrame, names: Sequence[str], describe: Callable[[Row], str]
-) -> list[str]:
-    """A description of every row, which depends on some columns alone.
-
-    Rows that are equal in these columns are described once.
-    """
-    rows = points[[name for name in names if name in points]]
-    group = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
-    descriptions = [describe(row) for row in rows[~group.duplicated()].to_dict("records")]
-    return [descriptions[number] for number in group]
-
-
-def model_name(values: Row, batch: str = "") -> str:
-    """Family and size of a model, such as "fc 4x1024", as the names of runs have them.
-
-    The family alone remains if this version does not know it, or not its options.
-
-    Args:
-        values: A row of a frame.
-        batch: Format of the batch size, which follows if it is known.
-    """
-    family = str(values["family"])
-    name = family
-    size = _model_size(family, values)
-    if size is not None:
-        name = f"{family} {size}".strip()
-        prompt = _number(values, "generate.prompt")
-        tokens = _number(values, "generate.tokens")
-        if not math.isnan(prompt) and not math.isnan(tokens):
-            name += f" generate {prompt:.0f}+{tokens:.0f}"
-    batch_size = _number(values, "batch_size")
-    if math.isnan(batch_size):
-        return name
-    return name + batch.format(batch_size)
-
-
-def _model_size(family: str, values: Row) -> str | None:
-    """The size of a model as text; None if the options are unknown to this version."""
-    if family not in FAMILIES:
-        return None
-    options_class = FAMILIES[family].options
-    try:
-        options = {}
-        for entry in dataclasses.fields(options_class):
-            value = values.get(f"model.{entry.name}")
-            if _is_known(value):
-                options[entry.name] = _option_value(value)
-        options["name"] = family
-        return str(options_class(**options).size)
-    except (ParadnnError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def _option_value(value: Any) -> Any:
-    """An option's value. The store holds a list of numbers as JSON."""
-    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
-        return tuple(json.loads(value))
-    return value
 
 
 def _describe_quality(values: Row) -> str:

@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from analysis.options import Selection
+from analysis.point_names import model_name
 from analysis.prices import PRICE, PriceList, with_costs
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import key_findings
 from analysis.report.populations import Population, common_overrides, split
-from analysis.report.results import PageTable, model_name, results, systems
+from analysis.report.results import PageTable, results, systems
 from analysis.report.sections import Context, PopulationReport, outline
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure

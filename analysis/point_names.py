@@ -1,0 +1,136 @@
+"""Names of points, as `paradnn.train` prints them: "lstm 1x100 t10 b32"."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from analysis.columns import format_setting, is_configuration_column
+from analysis.lazy import pd
+from paradnn.core.errors import ParadnnError
+from paradnn.families import FAMILIES
+from paradnn.store.files import read_json
+
+#: The column of a table that holds the names of its points.
+POINT = "point"
+Row = Mapping[Any, Any]
+
+
+def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[str]:
+    """Return the name of each point: family, size, batch size, and the settings that vary.
+
+    Args:
+        points: One row per point, with all columns of the configuration.
+        differing: Columns of the configuration that the rows lack because they set two sides of a
+            comparison apart. If a size of the model is among them, the other sizes are named
+            separately.
+    """
+    is_model_known = not any(name.startswith("model.") for name in differing)
+    in_name = [name for name in map(str, points) if _is_in_model_name(name)]
+    settings = [
+        name
+        for name in map(str, points)
+        if is_configuration_column(name)
+        and points[name].nunique(dropna=False) > 1
+        and not (name in in_name and (is_model_known or name == "batch_size"))
+    ]
+
+    def name_point(row: Row) -> str:
+        if is_model_known:
+            name = model_name(row, " b{:.0f}")
+        else:
+            name = str(row["family"])
+            if is_known(row.get("batch_size")):
+                name += f" b{row['batch_size']:.0f}"
+        words = [format_setting(column, row[column]) for column in settings]
+        return " ".join([name, *words])
+
+    return describe_rows(points, ["family", *in_name, *settings], name_point)
+
+
+def with_point_names(
+    table: pd.DataFrame, points: pd.DataFrame, differing: Collection[str] = ()
+) -> pd.DataFrame:
+    """Return a table with the names of its points as the first column.
+
+    Args:
+        table: The table.
+        points: The points of its rows, in the same order; see `point_names`.
+        differing: See `point_names`.
+    """
+    named = table.copy(deep=False)
+    named.insert(0, POINT, point_names(points, differing))
+    return named
+
+
+def _is_in_model_name(column: str) -> bool:
+    return column == "batch_size" or column.startswith(("model.", "generate."))
+
+
+def describe_rows(
+    points: pd.DataFrame, names: Sequence[str], describe: Callable[[Row], str]
+) -> list[str]:
+    """Return a description of every row, which depends on some columns alone.
+
+    Rows that are equal in these columns are described once.
+    """
+    rows = points[[name for name in names if name in points]]
+    group = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
+    descriptions = [describe(row) for row in rows[~group.duplicated()].to_dict("records")]
+    return [descriptions[number] for number in group]
+
+
+def model_name(values: Row, batch: str = "") -> str:
+    """Return family and size of a model, such as "fc 4x1024", as the names of runs have them.
+
+    The family alone remains if this version does not know it, or not its options.
+
+    Args:
+        values: A row of a frame.
+        batch: Format of the batch size, which follows if it is known.
+    """
+    family = str(values["family"])
+    name = family
+    size = _model_size(family, values)
+    if size is not None:
+        name = f"{family} {size}".strip()
+        prompt = values.get("generate.prompt")
+        tokens = values.get("generate.tokens")
+        if is_known(prompt) and is_known(tokens):
+            name += f" generate {prompt:.0f}+{tokens:.0f}"
+    batch_size = values.get("batch_size")
+    if not is_known(batch_size):
+        return name
+    return name + batch.format(float(batch_size))
+
+
+def is_known(value: Any) -> bool:
+    """Return whether a cell of a frame has a value."""
+    if value is None:
+        return False
+    return not (pd.api.types.is_scalar(value) and pd.isna(value))
+
+
+def _model_size(family: str, values: Row) -> str | None:
+    """Return the size of a model as text; None if this version does not know the options."""
+    if family not in FAMILIES:
+        return None
+    options_class = FAMILIES[family].options
+    try:
+        options = {}
+        for entry in dataclasses.fields(options_class):
+            value = values.get(f"model.{entry.name}")
+            if is_known(value):
+                options[entry.name] = _option_value(value)
+        options["name"] = family
+        return str(options_class(**options).size)
+    except (ParadnnError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _option_value(value: Any) -> Any:
+    """Return an option's value. The store holds a list of numbers as JSON."""
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        return tuple(read_json(value))
+    return value
