@@ -1,6 +1,8 @@
 """Labels of columns for readers: quantities as text, with their units apart."""
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from paradnn.store.metrics import metric
 
@@ -37,6 +39,10 @@ _LABELS = {
     "data.name": "input data",
 }
 _SUFFIX_LABELS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
+_LOW_END = re.compile(r"(^|_)low$")
+_QUANTILE = re.compile(r"[pq]\d\d?")
+#: Columns whose intervals have another name.
+_VALUES_OF_ENDS = {"median": "p50", "rate": "flops_per_second"}
 _PERCENTILE = re.compile(r"p(\d\d?)")
 _ORDINAL_SUFFIXES = {"1": "st", "2": "nd", "3": "rd"}
 _UNIT_SUFFIX = re.compile(r"_(ms|us|bytes|seconds|joules)$")
@@ -50,6 +56,35 @@ _DROPPED_PREFIXES = (
     "software.",
     "framework.",
 )
+
+
+class IntervalEnds(NamedTuple):
+    """Columns of an interval: its upper end, and its value (empty if there is none)."""
+
+    high: str
+    value: str
+
+
+def interval_ends(names: Sequence[str]) -> dict[str, IntervalEnds]:
+    """Find the columns that hold intervals, by the columns of their lower ends.
+
+    The value of "speedup_low" is "speedup". If there is no such column, it is the closest column
+    before it that is neither an end of an interval nor a percentile.
+    """
+    found: dict[str, IntervalEnds] = {}
+    highs = {name: f"{name.removesuffix('low')}high" for name in names if _LOW_END.search(name)}
+    ends = {*highs, *highs.values()}
+    closest = ""
+    for name in names:
+        if name in highs and highs[name] in names:
+            base = name.removesuffix("low").removesuffix("_")
+            if base not in names:
+                base = _VALUES_OF_ENDS.get(base, base)
+            value = base if base in names else closest
+            found[name] = IntervalEnds(highs[name], value)
+        elif name not in ends and not _QUANTILE.fullmatch(name):
+            closest = name
+    return found
 
 
 def label(column: str) -> str:

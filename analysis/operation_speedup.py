@@ -19,10 +19,11 @@ from analysis.columns import (
     is_platform_column,
     join_columns,
 )
+from analysis.format import format_with_interval
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.pairing import RESULT_COLUMNS, pair
-from analysis.result import Result
+from analysis.result import AnalysisAnswer, Result
 from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, format_mean, tidy
 from paradnn.core.errors import NotEnoughData
@@ -104,10 +105,32 @@ def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]
     speedup = operation_speedup(sides.a, sides.b, types, ridges, on)
     return Result(
         numbers=tidy(speedup.operations, ("operation_type", *KEPT)),
+        answer=_answer(speedup, sides),
         sentences=[*_sentences(speedup, sides, ridges)],
         picture=lambda: draw_operations(speedup, ridges, sides.name_a, sides.name_b),
         sources=sides.sources,
         pooled=sides.pooled,
+    )
+
+
+def _answer(of: OperationSpeedup, sides: Sides) -> AnalysisAnswer:
+    """State the geometric mean of the speedup at the level with the most operations."""
+    name_a, name_b = sides.display_names
+    row = of.levels.sort_values("operations", ascending=False, kind="stable").iloc[0]
+    ends = tuple(float(row[f"geometric_mean{end}"]) for end in ("", "_low", "_high"))
+    mean = format_with_interval((ends[0], ends[1], ends[2]), "{:.3g}x".format)
+    operations = counted(int(row["operations"]), "operation")
+    points = counted(int(row["points"]), "point")
+    return AnalysisAnswer(
+        sentence=(
+            f"{name_a} runs {operations} ({row['level']}) in {points} at {mean} the FLOP rate of "
+            f"{name_b}."
+        ),
+        ratio=ends[0],
+        low=ends[1],
+        high=ends[2],
+        points=int(row["points"]),
+        basis="the scatter between operations and points",
     )
 
 

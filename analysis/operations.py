@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from analysis.ceilings import with_best_ceilings
-from analysis.format import format_percent_interval, format_share
+from analysis.format import format_percent_interval, format_share, format_with_interval
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
-from analysis.result import Paragraph, Result
+from analysis.result import AnalysisAnswer, Paragraph, Result
 from analysis.roofs import (
     Roof,
     RoofVerdict,
@@ -310,9 +310,26 @@ def make_result(
         models=models,
         levels=levels,
         numbers=table,
+        answer=_answer(operations, models, levels, single_run),
         sentences=[*map(roof_sentences, roofs), *findings],
         picture=picture,
         **attributes,
+    )
+
+
+def _answer(
+    operations: pd.DataFrame, models: pd.DataFrame, levels: Levels, single_run: str
+) -> AnalysisAnswer:
+    """State which limit takes the largest part of the profiled time."""
+    verdicts = [verdict for verdict in RoofVerdict if verdict in models]
+    times = {verdict: median_time(models, levels, verdict) for verdict in verdicts}
+    longest = max(times, key=lambda verdict: times[verdict].value)
+    share = format_with_interval(times[longest], format_share)
+    whose = single_run or f"the median of {counted(len(models), 'model')}"
+    return AnalysisAnswer(
+        sentence=f"Operations that are {longest} take {share} of the profiled time of {whose}.",
+        points=len(models),
+        basis=levels.description if len(models) > 1 else "",
     )
 
 

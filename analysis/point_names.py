@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from analysis.columns import format_setting, is_configuration_column
-from analysis.lazy import pd
+from analysis.lazy import np, pd
 from paradnn.core.errors import ParadnnError
 from paradnn.families import FAMILIES
 from paradnn.store.files import read_json
@@ -20,6 +20,9 @@ Row = Mapping[Any, Any]
 def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[str]:
     """Return the name of each point: family, size, batch size, and the settings that vary.
 
+    A size that the name of its model omits, such as the input size, is added if it separates points
+    that share a name.
+
     Args:
         points: One row per point, with all columns of the configuration.
         differing: Columns of the configuration that the rows lack because they set two sides of a
@@ -27,14 +30,39 @@ def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[s
             separately.
     """
     is_model_known = not any(name.startswith("model.") for name in differing)
-    in_name = [name for name in map(str, points) if _is_in_model_name(name)]
+    sizes = [name for name in map(str, points) if _is_size(name)]
     settings = [
         name
         for name in map(str, points)
         if is_configuration_column(name)
+        and name != "batch_size"
+        and (name not in sizes or not is_model_known)
         and points[name].nunique(dropna=False) > 1
-        and not (name in in_name and (is_model_known or name == "batch_size"))
     ]
+    names = _names(points, sizes, settings, is_model_known=is_model_known)
+    if is_model_known:
+        groups = points.groupby(np.asarray(names, dtype=object), sort=False)
+        hidden = [
+            name
+            for name in sizes
+            if points[name].nunique() > 1 and (groups[name].nunique() > 1).any()
+        ]
+        if hidden:
+            names = _names(points, sizes, [*hidden, *settings], is_model_known=True)
+    return names
+
+
+def _names(
+    points: pd.DataFrame, sizes: Sequence[str], settings: Sequence[str], *, is_model_known: bool
+) -> list[str]:
+    """Return the names of points.
+
+    Args:
+        points: One row per point.
+        sizes: Columns of the sizes of models.
+        settings: Columns whose values follow the batch size.
+        is_model_known: Whether the rows have every size of their models.
+    """
 
     def name_point(row: Row) -> str:
         if is_model_known:
@@ -46,7 +74,7 @@ def point_names(points: pd.DataFrame, differing: Collection[str] = ()) -> list[s
         words = [format_setting(column, row[column]) for column in settings]
         return " ".join([name, *words])
 
-    return describe_rows(points, ["family", *in_name, *settings], name_point)
+    return describe_rows(points, ["family", "batch_size", *sizes, *settings], name_point)
 
 
 def with_point_names(
@@ -64,8 +92,8 @@ def with_point_names(
     return named
 
 
-def _is_in_model_name(column: str) -> bool:
-    return column == "batch_size" or column.startswith(("model.", "generate."))
+def _is_size(column: str) -> bool:
+    return column.startswith(("model.", "generate."))
 
 
 def describe_rows(
@@ -75,7 +103,7 @@ def describe_rows(
 
     Rows that are equal in these columns are described once.
     """
-    rows = points[[name for name in names if name in points]]
+    rows = points[[name for name in dict.fromkeys(names) if name in points]]
     group = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
     descriptions = [describe(row) for row in rows[~group.duplicated()].to_dict("records")]
     return [descriptions[number] for number in group]

@@ -42,7 +42,7 @@ AnswerVerdict = Literal["faster", "slower", "equal", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class AnalysisAnswer:
     """What an analysis found, in one sentence and as numbers.
 
     Attributes:
@@ -67,6 +67,10 @@ class Answer:
     basis: str = ""
 
 
+#: The former name.
+Answer = AnalysisAnswer
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
     """The result of an analysis. A subclass may have further attributes.
@@ -83,12 +87,13 @@ class Result:
         caveats: What limits the findings, also written below the figure.
         picture: Draws the figure; None if there is nothing to draw.
         stands_out: The finding that a page shows first.
-        rows: What a terminal shows in place of the numbers; None for nothing.
+        rows: Tables of text that a terminal shows in place of the numbers, each under its title.
+            The first column of a table with a title names its rows. None for nothing.
     """
 
     sources: tuple[str, ...]
     numbers: pd.DataFrame
-    answer: Answer | None = None
+    answer: AnalysisAnswer | None = None
     pooled: str = ""
     quality: Quality | None = None
     set_aside: Paragraph | None = None
@@ -178,7 +183,7 @@ class Result:
         Missing values and NaN are None. Infinite numbers are "Infinity" and "-Infinity", as in the
         JSON form of protocol buffers. Times are text in ISO 8601.
         """
-        answer = self.answer or Answer(sentence=self.opening())
+        answer = self.answer or AnalysisAnswer(sentence=self.opening())
         fields = {
             "answer": answer.sentence,
             "verdict": answer.verdict,

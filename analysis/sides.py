@@ -16,7 +16,8 @@ from analysis.format import format_distinct, format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import LEVELLED
-from analysis.result import Answer, AnswerVerdict, Result, joined
+from analysis.point_names import with_point_names
+from analysis.result import AnalysisAnswer, AnswerVerdict, Result, joined
 from analysis.store.conditions import filter_by_text, parse_condition
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
@@ -225,7 +226,7 @@ class Sides:
         options: PairedOptions,
         sentences: Iterable[str],
         picture: Callable[[], drawing.Figure],
-        answer: Answer | None = None,
+        answer: AnalysisAnswer | None = None,
         keep: Sequence[str] = (),
     ) -> Compared:
         """Return the result of a comparison of the sides.
@@ -243,7 +244,7 @@ class Sides:
             cells=cells,
             families=families,
             asked=options,
-            numbers=tidy(cells, [*KEPT, *keep]),
+            numbers=_name_points(cells, [*KEPT, *keep]),
             answer=answer,
             sentences=list(sentences),
             picture=picture,
@@ -340,6 +341,13 @@ def format_mean(value: float, low: float, high: float) -> str:
     return f"{mean} ({lower} to {upper})"
 
 
+def _name_points(pairs: pd.DataFrame, keep: Sequence[str]) -> pd.DataFrame:
+    """Return the columns of pairs that differ, under the names of the points."""
+    if not len(pairs):
+        return pairs
+    return with_point_names(tidy(pairs, keep), pairs, pairs.attrs["differ"])
+
+
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
     """Drop the columns that are constant or empty, except those of `keep`."""
     if not len(pairs):
@@ -368,7 +376,7 @@ def make_answer(
     margin: float,
     verdict: str = "verdict",
     remedy: str = "",
-) -> Answer:
+) -> AnalysisAnswer:
     """Return the answer of a comparison of two sides on their common points.
 
     Args:
@@ -382,7 +390,7 @@ def make_answer(
     """
     points = int(row["points"])
     if not points:
-        return Answer(
+        return AnalysisAnswer(
             sentence=f"{names[0]} and {names[1]} have no point in common.",
             verdict="undecided",
             ahead=0,
@@ -420,7 +428,7 @@ def make_answer(
             f"{counted(points, 'point')}"
         )
         sentence += f"; {remedy}." if remedy else "."
-    return Answer(
+    return AnalysisAnswer(
         sentence=sentence,
         verdict=cast(AnswerVerdict, decision),
         ratio=value,

@@ -19,7 +19,7 @@ from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Highlight, Result, pooled_within, require_runs
+from analysis.result import AnalysisAnswer, Highlight, Result, pooled_within, require_runs
 from analysis.store.frame import aggregate_replicates, is_ok
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
@@ -91,11 +91,13 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
         raise NotEnoughData("no model with layers was measured here, such as model=fc")
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
+    headline = _headline(table)
     return Result(
         numbers=table,
         sentences=[*_sentences(table, here, points=points, compiled=compiled)],
         picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,
-        stands_out=_headline(table),
+        answer=_answer(table, headline),
+        stands_out=headline,
         sources=tuple(runs["run_id"]),
         pooled=pooled,
     )
@@ -244,6 +246,15 @@ def _has_similar_precisions(rows: pd.DataFrame) -> pd.Series:
         for here, there in zip(rows["here_precision"], rows["precision"], strict=True)
     ]
     return pd.Series(similar, index=rows.index, dtype=bool)
+
+
+def _answer(table: pd.DataFrame, headline: Highlight | None) -> AnalysisAnswer:
+    """State the ratios of each platform, or that there are none."""
+    points = table["point"].nunique()
+    if headline is not None:
+        return AnalysisAnswer(sentence=headline.words, points=points)
+    sentence = f"No platform has a number for any of {counted(points, 'point')} of this machine."
+    return AnalysisAnswer(sentence=sentence, points=points)
 
 
 def _headline(table: pd.DataFrame) -> Highlight | None:

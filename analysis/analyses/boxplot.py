@@ -25,7 +25,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, unit_option
 from analysis.pairing import pair
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Answer, Result, pooled_within, require_runs
+from analysis.result import AnalysisAnswer, Result, pooled_within, require_runs
 from analysis.sides import choose_sides, side_option
 from analysis.store.frame import aggregate_replicates, families, units
 from paradnn.core.errors import ConfigError, NotEnoughData
@@ -179,11 +179,11 @@ def _make_result(boxes: pd.DataFrame, quantity: _Quantity, by: Sequence[str]) ->
     )
 
 
-def _answer(boxes: pd.DataFrame, quantity: _Quantity) -> Answer:
+def _answer(boxes: pd.DataFrame, quantity: _Quantity) -> AnalysisAnswer:
     """State the median of the only group, or of those with the highest and the lowest one."""
     points = int(boxes["count"].sum())
     if not points:
-        return Answer(sentence=f"No point has {quantity.name}.", points=0)
+        return AnalysisAnswer(sentence=f"No point has {quantity.name}.", points=0)
 
     def format_median(row: Mapping[Any, Any]) -> str:
         ends = (row["p50"], row["median_low"], row["median_high"])
@@ -201,7 +201,7 @@ def _answer(boxes: pd.DataFrame, quantity: _Quantity) -> Answer:
             f"{format_median(highest)}, and lowest for {lowest['label']}, {format_median(lowest)}"
         )
     basis = str(highest["sample"]) if pd.notna(highest["median_low"]) else ""
-    return Answer(sentence=f"{text}.", points=points, basis=basis)
+    return AnalysisAnswer(sentence=f"{text}.", points=points, basis=basis)
 
 
 def _pooled_settings_sentences(

@@ -20,7 +20,7 @@ from analysis.format import format_number, format_with_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
-from analysis.result import Answer, Highlight, Paragraph, Result, pooled_within
+from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
@@ -94,7 +94,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     )
 
 
-def _answer(shares: pd.DataFrame) -> Answer:
+def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
     """State the largest share of each group, together for groups with the same name."""
     largest: dict[str, list[str]] = {}
     bases = []
@@ -108,7 +108,7 @@ def _answer(shares: pd.DataFrame) -> Answer:
         if _has_interval(row):
             bases.append(str(row["sample"]))
     parts = [f"{name}, {', '.join(texts)}" for name, texts in largest.items()]
-    return Answer(
+    return AnalysisAnswer(
         sentence=f"Most of the profiled step is {'; '.join(parts)}.",
         points=points,
         basis="; ".join(dict.fromkeys(bases)),

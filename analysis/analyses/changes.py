@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.format import format_with_interval
+from analysis.labels import label
 from analysis.lazy import np, pd
 from analysis.options import Options, column_option, option
 from analysis.registry import analysis
-from analysis.result import Result, require_runs
+from analysis.result import AnalysisAnswer, Result, require_runs
 from analysis.store.frame import is_ok
 from analysis.versions import sort_versions
 from paradnn.core.errors import ConfigError, DataError, NotEnoughData
@@ -139,7 +141,7 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
             "measure the same points again"
         )
     rows = change_points(series)
-    sentences = [_describe(row) for row in rows] or ["No change of the level is shown."]
+    sentences = [_describe(row) for row in rows]
     scope = f"Examined: {options.metric} of {len(series)} series by {label_column}."
     short = len(every_series) - len(series)
     if short:
@@ -152,6 +154,7 @@ def changes(frame: pd.DataFrame, options: ChangesOptions) -> Result:
         )
     return Result(
         numbers=pd.DataFrame(rows, columns=_COLUMNS),
+        answer=_answer(rows, options.metric, len(series)),
         sentences=sentences,
         sources=tuple(frame["run_id"]) if options.history is None else (),
     )
@@ -192,6 +195,22 @@ def change_points(series: Sequence[tuple[str, pd.DataFrame]]) -> list[dict[str, 
             row["p"] = p
             found.append(row)
     return found
+
+
+def _answer(rows: Sequence[Mapping[str, Any]], metric: str, series: int) -> AnalysisAnswer:
+    """State the number of changes, and the largest of them."""
+    name = label(metric)
+    of = f"{series:,} series" if series > 1 else "the series"
+    if not rows:
+        return AnalysisAnswer(sentence=f"No change of the {name} is shown in {of}.", points=series)
+    largest = max(rows, key=lambda row: abs(math.log(row["ratio"])))
+    ends = (largest["ratio"], largest["low"], largest["high"])
+    change = format_with_interval(ends, lambda ratio: f"{100 * (ratio - 1):+.2g}%")
+    where = f"between {largest['before']} and {largest['after']} ({largest['series']})"
+    text = f"The {name} changed by {change} {where}"
+    if len(rows) > 1:
+        text += f", the largest of {len(rows):,} changes in {of}"
+    return AnalysisAnswer(sentence=f"{text}.", points=series, basis="the scatter between sessions")
 
 
 def _describe(row: Mapping[str, Any]) -> str:

@@ -6,14 +6,15 @@ Each transport and pattern is fitted separately, in pieces where a protocol chan
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from analysis.format import format_number
+from analysis.format import format_number, format_with_interval
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within
 from analysis.store.frame import is_ok
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -89,6 +90,7 @@ def channel(frame: pd.DataFrame, options: Options) -> Result:
     rows = [_piece_row(each, piece) for each in channels for piece in each.pieces]
     return Result(
         numbers=pd.DataFrame(rows, columns=_COLUMNS),
+        answer=_answer(channels),
         sentences=[*_sentences(channels)],
         picture=lambda: _draw(channels),
         sources=tuple(run_ids),
@@ -190,6 +192,30 @@ def _format_settings(names: Sequence[str], values: Sequence[Any]) -> list[str]:
         elif not pd.isna(value):
             texts.append(f"{label(name)} {value}")
     return texts
+
+
+def _answer(channels: Sequence[_Channel]) -> AnalysisAnswer:
+    """State start-up and bandwidth of the only channel, or the best of each."""
+    runs = sum(len(each.runs) for each in channels)
+    fits = {each.full_name: each.fit for each in channels if each.fit is not None}
+    if not fits:
+        sentence = f"{counted(len(channels), 'channel')} have too few sizes of messages for a fit."
+        return AnalysisAnswer(sentence=sentence, points=runs)
+    quickest = min(fits, key=lambda name: fits[name].latency.value)
+    widest = max(fits, key=lambda name: fits[name].bandwidth.value)
+    latency = format_with_interval(fits[quickest].latency, "{:.3g} us".format)
+    format_rate = partial(format_number, unit="B/s", digits=3)
+    bandwidth = format_with_interval(fits[widest].bandwidth, format_rate)
+    if len(fits) == 1:
+        text = f"A message over {quickest} starts in {latency}, and large ones move at {bandwidth}"
+    else:
+        text = (
+            f"Of {counted(len(fits), 'channel')}, {quickest} has the shortest start-up, {latency}, "
+            f"and {widest} the highest bandwidth, {bandwidth}"
+        )
+    return AnalysisAnswer(
+        sentence=f"{text}.", points=runs, basis="the scatter between measurements"
+    )
 
 
 def _sentences(channels: Sequence[_Channel]) -> Iterator[Paragraph]:

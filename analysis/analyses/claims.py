@@ -31,7 +31,7 @@ from analysis.claims.load import load_claims, observations
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.store.conditions import format_conditions
 from paradnn.core.errors import ConfigError
 
@@ -44,6 +44,13 @@ class ClaimsOptions(Options):
         None, "YAML file of claims (default: the paper's observations)", metavar="FILE"
     )
     only: tuple[str, ...] | None = option(None, "claims by their ids, such as 7,8", metavar="IDS")
+
+
+#: How to read the numbers of the checks.
+_INTERVALS = (
+    "Intervals are 95% for each check by itself, over models and batch sizes as a sample of their "
+    "kind; an interval that holds both sides of a claim leaves it undecided."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -74,11 +81,23 @@ def answered(
     return ClaimsResult(
         verdicts=verdicts,
         numbers=table(verdicts),
-        sentences=[*said, Paragraph(summary(verdicts))],
+        answer=AnalysisAnswer(sentence=summary(verdicts), points=len(verdicts)),
+        sentences=[*said, _INTERVALS] if said else (),
         picture=lambda: draw_claims(verdicts),
-        rows=None,  # the sentences state every number
+        rows=[("", _overview(verdicts))] if verdicts else None,
         sources=sources,
         pooled=pooled,
+    )
+
+
+def _overview(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
+    """Return a row of text per claim: the claim, its answer, and its checks with data."""
+    return pd.DataFrame(
+        {
+            "claim": [f"{one.claim.id}. {one.claim.says.rstrip('.')}" for one in verdicts],
+            "answer": [one.answer.value for one in verdicts],
+            "checks with data": [f"{one.measured} of {len(one.findings)}" for one in verdicts],
+        }
     )
 
 
@@ -93,7 +112,7 @@ def answered(
     reading=("Supported: the 95% interval of its number lies on the claimed side."),
 )
 def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-    """Answer every claim, with its numbers and the data that are missing.
+    """AnalysisAnswer every claim, with its numbers and the data that are missing.
 
     An obstacle to a single check raises nothing; the finding of the check names it.
 

@@ -17,6 +17,7 @@ from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import option
 from analysis.pairing import pair
+from analysis.ratio_figure import draw_ratios
 from analysis.registry import analysis
 from analysis.sides import (
     Compared,
@@ -39,15 +40,6 @@ from paradnn.statistics.decision import MARGIN, Verdict, adjust_p_values, equiva
 from paradnn.statistics.dependence import Unit
 
 _KEPT = ("a_count", "b_count", "p_adjusted", "verdict")
-#: Color (an index into the palette, or a gray) and marker of a cell's verdict.
-_LOOKS: dict[Verdict, tuple[int | str, str]] = {
-    Verdict.FASTER: (0, "^"),
-    Verdict.SLOWER: (1, "v"),
-    Verdict.EQUAL: (2, "D"),
-    Verdict.UNDECIDED: ("#999999", "o"),
-}
-#: Fractional part of the golden ratio: its multiples modulo 1 are a low-discrepancy sequence.
-_GOLDEN_RATIO = 0.6180339887
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +90,8 @@ class ComparedPoints(NamedTuple):
     order=160,
     title="Cell by cell",
     reading=(
-        "Each mark is a point that both measured; the bar is the geometric mean with its 95% "
-        "interval."
+        "Each mark is a point that both measured, with the 95% interval of its ratio. The dashed "
+        "line and the band are the geometric mean with its interval."
     ),
 )
 def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
@@ -263,50 +255,12 @@ def _verdict_counts(cells: pd.DataFrame) -> dict[str, int]:
 
 
 def _draw(compared: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure:
-    """Draw a row per family: a mark per cell by its verdict, and the geometric mean in black.
-
-    Right of 1, A is better. Marks are spread in height so that similar ratios stay apart.
-    """
-    rows = compared.families
-    verdict_names = {
-        Verdict.FASTER: f"{sides.name_a} better",
-        Verdict.SLOWER: f"{sides.name_b} better",
-    }
-    figure, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(rows))
-    axes.axvline(1, color="#333333", linewidth=1)
-    axes.set_xscale("log")
-    row_numbers = {name: number for number, name in enumerate(rows["family"])}
-    cells = compared.cells.assign(height=compared.cells["family"].map(row_numbers))
-    cells = cells.sort_values(["height", "speedup"])
-    # Neighbors in ratio become far apart in height.
-    cells["height"] += (cells.groupby("height").cumcount() * _GOLDEN_RATIO % 1 - 0.5) * 0.6
-    for verdict, (color, marker) in _LOOKS.items():
-        part = cells[cells["verdict"] == verdict]
-        if len(part):
-            axes.scatter(
-                part["speedup"],
-                part["height"],
-                s=18,
-                color=drawing.COLOURS[color] if isinstance(color, int) else color,
-                marker=marker,
-                alpha=0.7,
-                linewidths=0,
-                label=f"cell: {verdict_names.get(verdict, verdict)}",
-            )
-    means = drawing.ends_of(rows.set_index("family"), "geometric_mean")
-    labels = {
-        row["family"]: f"{row['family']}\n{verdict_names.get(row['verdict'], row['verdict'])}"
-        for row in rows.to_dict("records")
-    }
-    mean = "geometric mean, 95% interval"
-    look = {"marker": "D", "color": "#000000", "zorder": 4}
-    drawing.forest(axes, labels, {mean: means}, {mean: look})
-    drawing.finish(
-        axes,
-        f"{label(metric)}: {sides.name_a} against {sides.name_b}",
-        f"speedup of {sides.name_a} over {sides.name_b}",
-        logs={"x": drawing.times},
-        grid="x",
+    """Draw the ratio of every point, with the geometric mean of all."""
+    ends = ("geometric_mean", "geometric_mean_low", "geometric_mean_high")
+    return draw_ratios(
+        compared.cells,
+        title=f"{label(metric)}: {sides.name_a} against {sides.name_b}",
+        label=f"{sides.name_a} over {sides.name_b}",
+        mean=[float(compared.total[name]) for name in ends],
+        differing=compared.cells.attrs["differ"],
     )
-    drawing.legend(figure)
-    return figure

@@ -25,7 +25,7 @@ from analysis.lazy import np, pd, stats
 from analysis.options import Options, column_option, option
 from analysis.pairing import direction
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, Result, pooled_within, require_runs
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, require_runs
 from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
@@ -149,7 +149,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
                 if single
             ),
         ],
-        answer=best,
+        answer=best or _baseline_alone(first, suite),
         pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
         sources=sources,
     )
@@ -223,8 +223,14 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
         means = {"arithmetic": float(per_day.mean()), "mean_ratio": float(ratios.mean())}
         units_of_work = {f"unit_{place}": rate for place, rate in enumerate(per_day, start=1)}
         rows.append(known | unknown | means | {"merit": merit} | units_of_work)
+    best = max(rows, key=lambda row: float(row["merit"]))
+    suite = f"in the harmonic mean over {counted(len(hours[first]), 'unit')} of work"
+    sentence = f"{best['side']} does {best['merit']:.3g}x the work of {first} {suite}"
     return Result(
         numbers=pd.DataFrame(rows),
+        answer=AnalysisAnswer(
+            sentence=sentence, ratio=float(best["merit"]), points=len(hours[first])
+        ),
         sentences=[
             f"The suite is {counted(len(hours[first]), 'unit')} of work; rates are per day.",
             *_describe_nodes(nodes),
@@ -378,13 +384,19 @@ def _decide_merit(points: pd.DataFrame, base: pd.DataFrame, effects: Sequence[Ef
     return decide(log - base_log, [*errors, *(effect.component for effect in effects)])
 
 
+def _baseline_alone(first: str, suite: pd.DataFrame) -> AnalysisAnswer:
+    """State that no other side was measured."""
+    sentence = f"Only {first} was measured, on {counted(len(suite), 'point')}"
+    return AnalysisAnswer(sentence=sentence, points=len(suite))
+
+
 def _answer(
     name: str,
     first: str,
     suite: pd.DataFrame,
     points: Mapping[str, pd.DataFrame],
     effects: Sequence[Effect],
-) -> Answer:
+) -> AnalysisAnswer:
     """State how a side compares with the baseline."""
     found = _decide_merit(points[name], points[first], effects)
     value = float(stats.hmean(suite[name]) / stats.hmean(suite[first]))
@@ -397,7 +409,7 @@ def _answer(
         sentence = f"{sentence}: undecided, measure each side in more sessions"
     sources = ["measurement errors", *(effect.name for effect in effects)]
     prior = any(effect.prior_share > 0.5 for effect in effects)
-    return Answer(
+    return AnalysisAnswer(
         sentence=sentence,
         verdict=found.verdict.value,
         ratio=value,

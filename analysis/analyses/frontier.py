@@ -28,7 +28,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option
 from analysis.prices import PRICE, currency_of, price_option, read_prices, with_costs
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Highlight, Paragraph, Result, joined
+from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, joined
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.results import ResultDescription
@@ -122,6 +122,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
     best = Highlight("What to choose", " ".join(_best(one, currency) for one in largest[:_WRITTEN]))
     return Result(
         numbers=table[["task", *table.columns.drop(["task", "run_ids"])]],
+        answer=_answer(largest, limits, currency),
         sentences=said,
         picture=lambda: _draw(largest, limits, currency),
         sources=tuple(table["run_ids"].explode()),
@@ -175,6 +176,22 @@ def _told(
         yield Paragraph(
             f"Between choices that were measured in sessions of their own a session may be {ALLOWANCE - 1:.0%}."
         )
+
+
+def _answer(
+    largest: Sequence[Frontier], limits: Mapping[str, float], currency: str
+) -> AnalysisAnswer:
+    """State which choice to take for the limits, else the best choice in either quantity."""
+    one = largest[0]
+    if limits:
+        sentence = _advise(one, limits, currency).head
+    else:
+        sentence = _best(one, currency)
+    if len(largest) > 1:
+        sentence = f"{sentence.removesuffix('.')} ({counted(len(largest) - 1, 'more task')} below)."
+    return AnalysisAnswer(
+        sentence=sentence, points=len(one.table), basis="the intervals of the choices"
+    )
 
 
 def _best(one: Frontier, currency: str) -> str:

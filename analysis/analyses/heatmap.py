@@ -17,7 +17,7 @@ from analysis.labels import label
 from analysis.lazy import pd
 from analysis.options import Options, column_option, metric_option, option
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Answer, Paragraph, Result, pooled_within
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within
 from paradnn.cli.console import si
 from paradnn.core.words import counted
 
@@ -91,7 +91,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     )
 
 
-def _answer(maps: HeatMaps) -> Answer:
+def _answer(maps: HeatMaps) -> AnalysisAnswer:
     """State the highest and the lowest value of all maps, and where they are."""
     points = int(maps.cells["points"].sum())
     measured = maps.cells[maps.cells["value"].notna()]
@@ -99,7 +99,7 @@ def _answer(maps: HeatMaps) -> Answer:
     if measured.empty:
         failed = int(maps.cells["failed"].sum())
         sentence = f"No cell has a {name}: {counted(failed, 'point')} did not run."
-        return Answer(sentence=sentence, points=points)
+        return AnalysisAnswer(sentence=sentence, points=points)
     as_share = is_share(maps.metric, maps.unit, measured["value"])
     has_several = len(list(maps.maps())) > 1
 
@@ -116,9 +116,9 @@ def _answer(maps: HeatMaps) -> Answer:
     whose = "" if has_several else f" of {highest['family']} on {highest['device']}"
     name = f"{name[0].upper()}{name[1:]}{whose}"
     if len(ordered) == 1:
-        return Answer(sentence=f"{name} is {format_cell(highest)}.", points=points)
+        return AnalysisAnswer(sentence=f"{name} is {format_cell(highest)}.", points=points)
     text = f"{name} ranges from {format_cell(lowest)} to {format_cell(highest)}"
-    return Answer(sentence=f"{text}.", points=points)
+    return AnalysisAnswer(sentence=f"{text}.", points=points)
 
 
 def _text_grid(cells: pd.DataFrame, maps: HeatMaps) -> pd.DataFrame:

@@ -19,10 +19,11 @@ from analysis.format import format_number, format_percent_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.sides import rare_event_caveat
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
+from paradnn.core.words import counted
 from paradnn.statistics.dependence import Unit, crossed_quantile, crossed_share, shared_levels
 from paradnn.statistics.estimate import Estimate
 from paradnn.statistics.regression import Lacking
@@ -99,11 +100,40 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
     table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
     return Result(
         numbers=table.rename(columns={"size": _SIZE}),
+        answer=_answer(summaries, options),
         sentences=[*_sentences(summaries, lacking, options)],
         picture=lambda: draw_infeed(summaries, options),
         sources=tuple(run for summary in summaries for run in summary.runs["run_id"]),
         pooled=joined(summary.runs.attrs.get("pooled", "") for summary in summaries),
         metrics=_UTILIZATION,
+    )
+
+
+def _answer(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> AnalysisAnswer:
+    """State how many points wait for their input, and the largest gain without the wait."""
+    points = sum(len(summary.points) for summary in summaries)
+    waiting = [summary for summary in summaries if summary.points["input_bound"].any()]
+    count = sum(int(summary.points["input_bound"].sum()) for summary in waiting)
+    threshold = f"more than {options.threshold:.0%} of the step"
+    if not count:
+        sentence = f"None of {counted(points, 'point')} waits for its input for {threshold}."
+        return AnalysisAnswer(sentence=sentence, points=points)
+    share = ""
+    basis = ""
+    if len(summaries) == 1:
+        share = f" ({format_percent_interval(summaries[0].share)})"
+        basis = summaries[0].sample
+    headroom = pd.concat(
+        [summary.points.loc[summary.points["input_bound"], "headroom"] for summary in waiting]
+    )
+    return AnalysisAnswer(
+        sentence=(
+            f"{count} of {counted(points, 'point')}{share} wait for their input for {threshold}; "
+            f"without the wait they would be at most {headroom.median():.3g}x as fast in the "
+            f"median, {headroom.max():.3g}x at most."
+        ),
+        points=points,
+        basis=basis,
     )
 
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from analysis.choices import estimate, tasks, words_of
-from analysis.format import format_number
+from analysis.format import format_number, format_with_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.store.frame import require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.statistics.estimate import LEVEL
@@ -111,11 +112,33 @@ def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
         parts.append(part)
     return Result(
         numbers=pd.concat(parts, ignore_index=True),
+        answer=_answer(curves, options.quantile),
         sentences=[*_sentences(curves, options.quantile)],
         picture=lambda: draw_latency(curves[:_MAX_CURVES], options.quantile),
         sources=tuple(run for curve in curves for run in curve.run_ids),
         pooled=joined(curve.pooled for curve in curves),
     )
+
+
+def _answer(curves: Sequence[Curve], quantile: str) -> AnalysisAnswer:
+    """State the latency and the knee of the policy that served the highest rate."""
+    rates = sum(len(curve.table) for curve in curves)
+    served = [curve for curve in curves if curve.table["held"].any()]
+    if not served:
+        return AnalysisAnswer(sentence="No rate of queries was served.", points=rates)
+    best = max(served, key=lambda curve: float(curve.table.loc[curve.table["held"], "rate"].max()))
+    held = best.table[best.table["held"]].iloc[-1]
+    ends = (held["latency"], held["low"], held["high"])
+    milliseconds = format_with_interval(ends, partial(format_number, unit="ms", digits=3))
+    text = f"{best.task}, {best.name}: {_format_rate(held['rate'])} is served with a {quantile} "
+    text += f"latency of {milliseconds}"
+    if len(curves) > 1:
+        text += f", the highest rate of {len(curves)} policies"
+    if best.knee:
+        low = _format_rate(best.knee.low)
+        high = _format_rate(best.knee.high)
+        text += f"; its knee is at {_format_rate(best.knee.rate)} ({low} to {high})"
+    return AnalysisAnswer(sentence=f"{text}.", points=rates, basis="the scatter between runs")
 
 
 def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:

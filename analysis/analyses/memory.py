@@ -20,7 +20,7 @@ from analysis.lazy import np, pd
 from analysis.options import Options
 from analysis.point_names import point_names, with_point_names
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Answer, Paragraph, Result, pooled_within
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -173,13 +173,13 @@ def _comparable_rows(points: pd.DataFrame, settings: Sequence[str]) -> list[np.n
     return [np.asarray(positions) for positions in groups.values()]
 
 
-def _answer(frontiers: Sequence[MemoryFrontier]) -> Answer:
+def _answer(frontiers: Sequence[MemoryFrontier]) -> AnalysisAnswer:
     """State how many points ran out of memory, and the smallest of them per group."""
     tried = sum(len(frontier.points) for frontier in frontiers)
     failed = sum(int(frontier.points["failed"].sum()) for frontier in frontiers)
     if not failed:
         sentence = f"None of {counted(tried, 'tried point')} ran out of memory."
-        return Answer(sentence=sentence, points=tried)
+        return AnalysisAnswer(sentence=sentence, points=tried)
     smallest = []
     for frontier in frontiers:
         edge = frontier.points[frontier.points["edge"] & frontier.points["failed"]]
@@ -190,7 +190,7 @@ def _answer(frontiers: Sequence[MemoryFrontier]) -> Answer:
     text += " and ".join(smallest[:_MAX_NAMED])
     if len(smallest) > _MAX_NAMED:
         text += f" (and of {len(smallest) - _MAX_NAMED} more families)"
-    return Answer(sentence=f"{text}.", points=tried)
+    return AnalysisAnswer(sentence=f"{text}.", points=tried)
 
 
 def _sentences(frontiers: Sequence[MemoryFrontier]) -> Iterator[Paragraph]:

@@ -14,7 +14,7 @@ from analysis.format import format_seconds, format_share, format_with_interval
 from analysis.lazy import drawing, np, pd, special
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Answer, Result, pooled_within, require_runs
+from analysis.result import AnalysisAnswer, Result, pooled_within, require_runs
 from analysis.sides import rare_event_caveat
 from analysis.store.frame import families
 from paradnn.core.results import ResultDescription
@@ -95,7 +95,7 @@ def overhead(frame: pd.DataFrame, options: Options) -> Result:
     )
 
 
-def _answer(spent: pd.DataFrame, untimed: int) -> Answer:
+def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
     """State the shares of measuring and of the stack's own overhead.
 
     Args:
@@ -104,10 +104,12 @@ def _answer(spent: pd.DataFrame, untimed: int) -> Answer:
     """
     if spent.empty:
         runs = counted(untimed, "run")
-        return Answer(sentence=f"None of these {runs} reports phases; published runs do not.")
+        return AnalysisAnswer(
+            sentence=f"None of these {runs} reports phases; published runs do not."
+        )
     measuring = format_with_interval(phase_share(spent, MEASURING_PHASES), format_share)
     stack = format_with_interval(phase_share(spent, OVERHEAD_PHASES), format_share)
-    return Answer(
+    return AnalysisAnswer(
         sentence=(
             f"Measuring takes {measuring} of the wall time of {counted(len(spent), 'point')}, the "
             f"stack's own overhead {stack}."

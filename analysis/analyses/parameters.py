@@ -16,7 +16,7 @@ from analysis.format import format_number
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Answer, Result, require_runs
+from analysis.result import AnalysisAnswer, Result, require_runs
 from analysis.store.lazy_step_inputs import step_inputs
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
@@ -158,11 +158,11 @@ def _ranges(models: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis("family").reset_index()
 
 
-def _answer(ranges: pd.DataFrame) -> Answer:
+def _answer(ranges: pd.DataFrame) -> AnalysisAnswer:
     """State how many models there are, and the smallest and the largest of them."""
     models = int(ranges["models"].sum())
     if not models:
-        return Answer(sentence="No run reports trainable parameters.", points=0)
+        return AnalysisAnswer(sentence="No run reports trainable parameters.", points=0)
     smallest = ranges.loc[ranges["minimum"].idxmin()]
     largest = ranges.loc[ranges["maximum"].idxmax()]
     low = f"{_format_count(smallest['minimum'])} ({smallest['family']})"
@@ -175,7 +175,7 @@ def _answer(ranges: pd.DataFrame) -> Answer:
             f"{models:,} models have from {low} to {high} trainable parameters, a factor of "
             f"{factor}"
         )
-    return Answer(sentence=f"{text}.", points=models)
+    return AnalysisAnswer(sentence=f"{text}.", points=models)
 
 
 def _sentences(ranges: pd.DataFrame, models: _Models) -> Iterator[str]:

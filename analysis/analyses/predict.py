@@ -27,11 +27,11 @@ from analysis.columns import (
     find_metric,
 )
 from analysis.heat_maps import HeatMaps, choose_axes, draw_heat_maps, make_heat_maps
-from analysis.labels import not_recorded
+from analysis.labels import label, not_recorded
 from analysis.lazy import np, pd
 from analysis.options import Options, column_option, metric_option
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within
 from analysis.store.frame import (
     IDENTITY,
     aggregate_replicates,
@@ -119,6 +119,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     maps = _maps(completed, options)
     return Result(
         numbers=_every_point(completed),
+        answer=_answer(completed),
         sentences=[*_told_of(completed)],
         picture=None if maps is None else lambda: draw_heat_maps(maps),
         sources=tuple(completed.frame.loc[~completed.frame["predicted"], "run_id"]),
@@ -496,6 +497,36 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     if work.isna().any():
         raise NotEnoughData(f"{name} of {int(work.isna().sum())} points is not known")
     return work.to_numpy(dtype="float64")
+
+
+def _answer(completed: PredictedGrid) -> AnalysisAnswer:
+    """State how many points are predicted, from how many, and how accurate that is."""
+    spaces = completed.spaces
+    measured = sum(space.measured for space in spaces)
+    others = sum(len(space.others) for space in spaces)
+    trust = [completed.trust[space.name] for space in spaces]
+    errors = np.concatenate([np.abs(np.expm1(-each.error)) for each in trust])
+    name = label(completed.metric)
+    accuracy = ""
+    if len(errors) > 1:
+        accuracy = (
+            f"; left out of the fit in turn, measured points are predicted to within "
+            f"{np.median(errors):.1%} in the median"
+        )
+    if not others:
+        sentence = (
+            f"All {counted(measured, 'point')} were tried, so nothing is predicted{accuracy}."
+        )
+        return AnalysisAnswer(sentence=sentence, points=measured)
+    excluded = sum(int((space.others["outcome"] == EXCLUDED).sum()) for space in spaces)
+    text = f"{name[0].upper()}{name[1:]} of {counted(others - excluded, 'point')} is predicted"
+    if excluded:
+        text += f", {excluded:,} more are taken to be out of memory,"
+    return AnalysisAnswer(
+        sentence=f"{text} from {measured:,} measured ones{accuracy}.",
+        points=measured + others,
+        basis="the model of step times, fitted to the measured points",
+    )
 
 
 def _told_of(completed: PredictedGrid) -> Iterator[Paragraph]:

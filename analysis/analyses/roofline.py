@@ -23,7 +23,14 @@ from analysis.operations import ALL, operations_of
 from analysis.options import Options, column_option, option, unit_option
 from analysis.point_names import POINT, with_point_names
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Answer, Highlight, Paragraph, Result, pooled_within, require_runs
+from analysis.result import (
+    AnalysisAnswer,
+    Highlight,
+    Paragraph,
+    Result,
+    pooled_within,
+    require_runs,
+)
 from analysis.roofs import (
     PlacedModels,
     Roof,
@@ -47,7 +54,17 @@ _UNEXPLAINED_SHARE = 0.1
 _WAITING_FRACTION = 0.1
 _MAX_PANELS = 6
 #: Columns of the table that come first.
-_LEADING_COLUMNS = ("device", "verdict", "share", "arithmetic_intensity", "flops_per_second")
+_LEADING_COLUMNS = (
+    "device",
+    "verdict",
+    "share",
+    "share_low",
+    "share_high",
+    "arithmetic_intensity",
+    "flops_per_second",
+    "rate_low",
+    "rate_high",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +162,7 @@ def _table(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*leading, *others, "run_id"]]
 
 
-def _answer(placed: PlacedModels, unit: Unit) -> Answer | None:
+def _answer(placed: PlacedModels, unit: Unit) -> AnalysisAnswer | None:
     """State what limits the models with a known verdict; None if there are none."""
     known = placed.points[placed.points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
@@ -172,7 +189,7 @@ def _answer(placed: PlacedModels, unit: Unit) -> Answer | None:
     text += f"; in the median they reach {reached} of their limit"
     if any(roof.is_low for roof in placed.roofs):
         text += " (at most: some measured ceilings are too low)"
-    return Answer(sentence=f"{text}.", points=len(known), basis=basis)
+    return AnalysisAnswer(sentence=f"{text}.", points=len(known), basis=basis)
 
 
 def draw_roofline(

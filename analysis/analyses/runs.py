@@ -6,7 +6,7 @@ from analysis.labels import label
 from analysis.lazy import pd
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Answer, Result
+from analysis.result import AnalysisAnswer, Result
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
@@ -31,7 +31,7 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
     """
     del options  # every run counts, so there is nothing to choose
     if frame.empty:
-        answer = Answer(sentence="No run matches.", points=0)
+        answer = AnalysisAnswer(sentence="No run matches.", points=0)
         return Result(numbers=frame[["family", "device"]], answer=answer, sources=())
     named = frame.assign(
         family=frame["family"].fillna("(none)"),
@@ -53,7 +53,7 @@ def runs(frame: pd.DataFrame, options: Options) -> Result:
     )
 
 
-def _answer(runs: pd.DataFrame) -> Answer:
+def _answer(runs: pd.DataFrame) -> AnalysisAnswer:
     """State how many runs there are, of what, and how they ended."""
     measured = int(is_ok(runs).sum())
     ended = "all" if measured == len(runs) else f"{measured:,} of them"
@@ -64,4 +64,4 @@ def _answer(runs: pd.DataFrame) -> Answer:
     families = runs["family"].nunique()
     of = f"{families} families" if families > 1 else str(runs["family"].iloc[0])
     sentence = f"{counted(len(runs), 'run')} of {of} on {where}, {ended} measured{failures}."
-    return Answer(sentence=sentence, points=len(runs))
+    return AnalysisAnswer(sentence=sentence, points=len(runs))

@@ -12,13 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from analysis.format import format_number, format_percent_interval
+from analysis.format import (
+    format_number,
+    format_percent_interval,
+    format_share,
+    format_with_interval,
+)
 from analysis.labels import column_unit, label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option
 from analysis.pairing import RESULT_COLUMNS, pair
 from analysis.registry import SectionSpec, analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import AnalysisAnswer, Paragraph, Result, joined
 from analysis.sides import describe_confounding
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
@@ -124,10 +129,33 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     ]
     return Result(
         numbers=found.pairs[["family", *others, *_SHOWN]],
+        answer=_answer(found, options.by.rpartition(".")[2]),
         sentences=[*_sentences(found, options.by.rpartition(".")[2])],
         picture=lambda: draw_scaling(found, options),
         sources=tuple(found.measured["run_id"]),
         pooled=found.pooled,
+    )
+
+
+def _answer(found: Scaling, what: str) -> AnalysisAnswer:
+    """State the efficiency on the most devices, and the family that scales best and worst."""
+    points = sum(family.points for family in found.families)
+    ordered = sorted(found.families, key=lambda family: family.efficiency.value)
+    worst = ordered[0]
+    best = ordered[-1]
+
+    def describe(family: FamilyScaling) -> str:
+        speed = format_with_interval(family.efficiency, format_share)
+        return f"{family.family} runs on {family.counts[-1]} {what} at {speed} of the speed without loss"
+
+    if len(ordered) == 1:
+        text = describe(best)
+    else:
+        text = (
+            f"{describe(best)}, the best of {len(ordered)} families; {describe(worst)}, the worst"
+        )
+    return AnalysisAnswer(
+        sentence=f"{text}.", points=points, basis="models and batch sizes as a sample of their kind"
     )
 
 

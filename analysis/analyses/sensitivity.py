@@ -40,7 +40,7 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, column_option, metric_option, option, unit_option
 from analysis.registry import SectionSpec, analysis
 from analysis.regression_terms import encode, format_weight, logarithms, takes_logarithm
-from analysis.result import Highlight, Paragraph, Result, pooled_within
+from analysis.result import AnalysisAnswer, Highlight, Paragraph, Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -190,6 +190,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
         f"deviation of the hyperparameter; {LEVEL:.0%} intervals over {samples}, and over the "
         "values that a hyperparameter has."
     )
+    headline = _headline(fits, metric)
     return Result(
         numbers=pd.concat([_rows(fit, metric) for fit in fits], ignore_index=True),
         sentences=[
@@ -198,7 +199,8 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
             explanation,
         ],
         picture=lambda: _draw(fits, f"{prefix}{label(metric)}", log),
-        stands_out=_headline(fits, metric),
+        answer=_answer(fits, metric, headline),
+        stands_out=headline,
         sources=tuple(run for fit in fits for run in fit.sources),
         pooled=pooled,
         metrics=(metric,),
@@ -227,6 +229,18 @@ def _weight_rows(weights: pd.DataFrame, regression: Regression) -> pd.DataFrame:
     rows = weights.drop(columns=["p_given", "between", "drift"], errors="ignore")
     rows = rows.rename_axis("term").reset_index()
     return rows.assign(points=regression.rows, r2=regression.r2, r2_held_out=regression.r2_held_out)
+
+
+def _answer(fits: Sequence[Fit], metric: str, headline: Highlight | None) -> AnalysisAnswer:
+    """State what the metric depends on most, or that no dependence is shown."""
+    points = sum(fit.regression.rows for fit in fits)
+    if headline is None:
+        groups = ", ".join(dict.fromkeys(fit.family for fit in fits))
+        sentence = f"No hyperparameter of {groups} is shown to change the {label(metric)}."
+        return AnalysisAnswer(sentence=sentence, points=points)
+    sentence = f"{headline.words[0].upper()}{headline.words[1:]}"
+    samples = dict.fromkeys(fit.sample for fit in fits)
+    return AnalysisAnswer(sentence=sentence, points=points, basis="; ".join(samples))
 
 
 def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:

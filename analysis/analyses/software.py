@@ -19,7 +19,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import pair
 from analysis.registry import analysis
-from analysis.result import Answer, AnswerVerdict, Result, joined
+from analysis.result import AnalysisAnswer, AnswerVerdict, Result, joined
 from analysis.sides import describe_basis, describe_confounding, format_ratio, speed_word
 from analysis.store.frame import families, is_ok, require_homogeneous
 from analysis.versions import sort_versions, version_key
@@ -152,7 +152,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     )
 
 
-def _answer(table: pd.DataFrame, metric: str) -> Answer:
+def _answer(table: pd.DataFrame, metric: str) -> AnalysisAnswer:
     """Return the answer: the row of all families with the largest effect that was decided."""
     devices = ["device", "column", "value", "over"]
     # Of several families the last row of each comparison is about all of them.
@@ -183,7 +183,7 @@ def _answer(table: pd.DataFrame, metric: str) -> Answer:
     text += f" on {row['device']}"
     if len(whole) > 1:
         text += f"; the largest of {len(whole)} comparisons"
-    return Answer(
+    return AnalysisAnswer(
         sentence=f"{text}.",
         verdict=cast(AnswerVerdict, str(verdict)),
         ratio=float(mean),

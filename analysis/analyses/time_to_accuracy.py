@@ -20,12 +20,12 @@ from typing import Any
 
 from analysis.choices import PLATFORM, words_of
 from analysis.columns import hyperparameters
-from analysis.format import format_number
+from analysis.format import format_number, format_with_interval
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
 from analysis.prices import PRICE, price_option, read_prices, with_costs
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, Result
+from analysis.result import AnalysisAnswer, Paragraph, Result
 from analysis.store.frame import families
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -120,10 +120,29 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
         )
     return Result(
         numbers=scores.drop(columns=["_platform", "_logs"]),
-        answer=answer,
+        answer=answer or _answer(scores),
         sentences=sentences,
         picture=(lambda: _draw(scores)) if drawable else None,
         sources=tuple(runs["run_id"]),
+    )
+
+
+def _answer(scores: pd.DataFrame) -> AnalysisAnswer:
+    """State the setting that reached its target first."""
+    runs = int(scores["runs"].sum())
+    reached = scores[np.isfinite(scores["seconds"])]
+    if reached.empty:
+        sentence = f"No setting has a score: {scores['reached'].sum()} of {counted(runs, 'run')} reached the target."
+        return AnalysisAnswer(sentence=sentence, points=len(scores))
+    best = reached.loc[reached["seconds"].idxmin()]
+    ends = (best["seconds"], best["seconds_low"], best["seconds_high"])
+    score = format_with_interval(ends, lambda seconds: f"{seconds:.4g} s")
+    bound = "at most " if best["is_upper_bound"] else ""
+    text = f"{best['family']} on {best['platform']} reaches its target in {bound}{score}"
+    if len(scores) > 1:
+        text += f" with {_format_setting(best)}, the fastest of {counted(len(scores), 'setting')}"
+    return AnalysisAnswer(
+        sentence=f"{text}.", points=len(scores), basis="the scatter between seeds"
     )
 
 
@@ -391,7 +410,7 @@ def _from_zero(score: Estimate, high: float) -> Estimate:
     return Estimate(score.value, 0.0, high)
 
 
-def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[Answer]:
+def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[AnalysisAnswer]:
     """Return the answer about each pair of platforms, over the settings that both have."""
     sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_platform")))
     columns = [name for name in PLATFORM if name in runs]
@@ -405,7 +424,7 @@ def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[Answer]
         exact = both[~(both["is_upper_bound_a"] | both["is_upper_bound_b"])]
         if exact.empty:
             answers.append(
-                Answer(
+                AnalysisAnswer(
                     sentence=(
                         f"{names[0]} and {names[1]}: undecided, the target was reached in the "
                         "first epoch, so times are upper bounds; raise learn.target"
@@ -422,7 +441,7 @@ def _compare_platforms(scores: pd.DataFrame, runs: pd.DataFrame) -> list[Answer]
 
 def _compare_scores(
     both: pd.DataFrame, names: tuple[str, str], effects: Sequence[Effect]
-) -> Answer:
+) -> AnalysisAnswer:
     """Compare two platforms over the settings that both have.
 
     Times of a setting are compared by their geometric means over seeds, whose interval holds for
@@ -447,7 +466,7 @@ def _compare_scores(
     interval = f"95% CI {found.low:.3g}x to {found.high:.3g}x"
     basis = ["seeds", *(effect.name for effect in effects)]
     sentence = _verdict_sentence(found, names, interval, epoch_ratio)
-    return Answer(
+    return AnalysisAnswer(
         sentence=f"{sentence}, geometric mean over {settings}",
         verdict=found.verdict.value,
         ratio=found.ratio,

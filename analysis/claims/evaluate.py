@@ -253,7 +253,7 @@ class CheckFinding:
 
 
 def evaluate(check: Check, data: Data) -> CheckFinding:
-    """Answer a check; if it has no number, the finding says why."""
+    """AnalysisAnswer a check; if it has no number, the finding says why."""
     try:
         return _EVALUATORS[check.kind](check, data)
     except ParadnnError as problem:
@@ -678,7 +678,7 @@ class ClaimVerdict:
 
 
 def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]:
-    """Answer every claim over one frame."""
+    """AnalysisAnswer every claim over one frame."""
     return tuple(
         ClaimVerdict(claim, tuple(evaluate(check, data) for check in claim.checks))
         for claim in claims
@@ -728,11 +728,7 @@ def summary(verdicts: Sequence[ClaimVerdict]) -> str:
     for answer in ClaimAnswer:
         count = sum(verdict.answer is answer for verdict in verdicts)
         counts.append(f"{count} {answer}")
-    return (
-        f"{counted(len(verdicts), 'claim')}: {', '.join(counts)}. Intervals are 95% for each check "
-        "by itself, over models and batch sizes as a sample of their kind; an interval that holds "
-        "both sides of a claim leaves it undecided."
-    )
+    return f"{counted(len(verdicts), 'claim')}: {', '.join(counts)}."
 
 
 def sentences(verdict: ClaimVerdict) -> list[str]:

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.columns import is_configuration_column
+from analysis.labels import interval_ends
 from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
 from analysis.point_names import POINT
@@ -40,7 +41,7 @@ _MAX_ROWS = 20  # that are printed
 _MAX_LINES = 5  # between the answer and the table
 _MAX_WIDTH = 100  # characters of a printed table
 _COLUMN_GAP = 2  # characters
-_MAX_CELL_WIDTH = 48  # characters of a cell on a terminal
+_MAX_CELL_WIDTH = 60  # characters of a cell on a terminal
 _MAX_EXACT = 100_000  # columns of whole numbers below this are shown with all digits
 _MISSING = ("nan", "None", "<NA>", "NaT", "")
 #: Start of a text that a spreadsheet would evaluate, or send somewhere, when it opens a file
@@ -309,21 +310,39 @@ def print_result(result: Result, *, everything: bool = False) -> None:
         say_dim(f"{counted(omitted, 'more line')}: --all")
     limits = _NO_LIMITS if everything else _TableLimits(min(console.width, _MAX_WIDTH))
     grids = result.rows or ()
-    for title, cells in grids:
-        console.print(f"\n{title}", style="bold", soft_wrap=True, markup=False)
-        fitting = _fit_table(cells, limits, is_map=True)
-        console.print(_make_table(fitting.cells, numeric=fitting.cells.columns[1:]))
-        for note in fitting.notes():
+    fitting_grids = _first_grids(grids, limits.rows)
+    for title, cells in fitting_grids:
+        console.print(f"\n{title}" if title else "", style="bold", soft_wrap=True, markup=False)
+        shown = cells.head(limits.rows)
+        fitting = _fit_table(shown, limits, keeps_constants=bool(title))
+        numeric = fitting.cells.columns[1:] if title else ()
+        console.print(_make_table(fitting.cells, numeric=numeric))
+        for note in fitting.notes(len(cells) - len(shown)):
             say_dim(note)
+    if len(grids) > len(fitting_grids):
+        say_dim(f"{counted(len(grids) - len(fitting_grids), 'more map')}: --all prints them")
     if result.rows is not None and not grids and len(result.table):
         shown = result.table.head(limits.rows)
         if not everything:
             shown = _without_named_columns(shown)
-        fitting = _fit_table(_format_cells(shown), limits)
+        cells = _format_cells(shown)
+        fitting = _fit_table(cells if everything else _merge_intervals(cells), limits)
         console.print()
         console.print(_make_table(fitting.cells, numeric=[*shown.select_dtypes("number")]))
         for note in fitting.notes(len(result.table) - len(shown)):
             say_dim(note)
+
+
+def _first_grids(
+    grids: Sequence[tuple[str, pd.DataFrame]], rows: int
+) -> Sequence[tuple[str, pd.DataFrame]]:
+    """Return the first grids that have at most some rows together, at least one of them."""
+    total = 0
+    for position, (_, cells) in enumerate(grids):
+        total += len(cells)
+        if total > rows and position:
+            return grids[:position]
+    return grids
 
 
 def _print_csv(table: pd.DataFrame) -> None:
@@ -360,6 +379,24 @@ def _format_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Format every cell as text, without the columns that have no value."""
     names = [name for name in table.columns if not table[name].map(_is_missing).all()]
     return table[names].apply(_format_column).astype(str)
+
+
+def _merge_intervals(cells: pd.DataFrame) -> pd.DataFrame:
+    """Put the two ends of each interval into one column, behind their value."""
+    names = [str(name) for name in cells.columns]
+    merged: dict[str, pd.Series] = {}
+    intervals = interval_ends(names)
+    highs = {ends.high for ends in intervals.values()}
+    for name in names:
+        if name in intervals:
+            high, value = intervals[name]
+            text = cells[name] + " to " + cells[high]
+            is_unknown = cells[name].eq("-") & cells[high].eq("-")
+            heading = f"95% CI of {value}" if value else "95% CI"
+            merged[heading] = text.mask(is_unknown, "-")
+        elif name not in highs:
+            merged[name] = cells[name]
+    return pd.DataFrame(merged, index=cells.index)
 
 
 def _is_missing(value: Any) -> bool:
@@ -457,15 +494,20 @@ def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:
     return joined
 
 
-def _fit_table(cells: pd.DataFrame, limits: _TableLimits, *, is_map: bool = False) -> _FittingTable:
+def _fit_table(
+    cells: pd.DataFrame, limits: _TableLimits, *, keeps_constants: bool = False
+) -> _FittingTable:
     """Take the columns of a table that differ, and of those the first that fit.
 
-    A map keeps columns with one value in all rows.
+    Args:
+        cells: The texts.
+        limits: How much of the table is printed.
+        keeps_constants: Whether columns with one value in all rows stay, as in a map.
     """
     if limits.cell < sys.maxsize:
         cells = cells.map(lambda text: _shorten(text, limits.cell))
     constant = {}
-    if limits.states_constants and len(cells) > 1 and not is_map:
+    if limits.states_constants and len(cells) > 1 and not keeps_constants:
         constant = {
             str(name): str(cells[name].iloc[0])
             for name in cells.columns

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from analysis import drawing
 from analysis.columns import MEMORY_OUTCOMES, is_number
 from analysis.format import format_number
-from analysis.labels import label, label_with_unit
+from analysis.labels import interval_ends, label, label_with_unit
 from analysis.point_names import Row, describe_rows, is_known, model_name
 from analysis.report.page import embed
 from analysis.report.populations import Population
@@ -147,15 +147,11 @@ def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
     value.
     """
     names = [str(name) for name in frame.columns]
-    high_ends = {
-        name: f"{name.removesuffix('low')}high"
-        for name in names
-        if name == "low" or name.endswith("_low")
-    }
-    value_name = ""
+    intervals = interval_ends(names)
+    highs = {ends.high for ends in intervals.values()}
     for name in names:
-        if high_ends.get(name) in names:
-            high = high_ends[name]
+        if name in intervals:
+            high, value_name = intervals[name]
             values = frame[value_name] if value_name else None
             cells = _interval_cells(frame[name], frame[high], values)
             if cells is not None:
@@ -163,8 +159,7 @@ def _make_columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
                 if value_name:
                     heading += f" of {label(value_name)}"
                 yield heading, cells
-        elif name not in high_ends.values():
-            value_name = name
+        elif name not in highs:
             yield label_with_unit(name), _value_cells(frame[name])
 
 
@@ -172,7 +167,7 @@ def _interval_cells(low: pd.Series, high: pd.Series, values: pd.Series | None) -
     """The cells of an interval; None if every interval is missing or equal to its value."""
     is_empty = low.isna() | high.isna()
     if values is not None:
-        is_empty |= values.eq(low) & values.eq(high)
+        is_empty |= (values.eq(low) & values.eq(high)).fillna(False)
     if is_empty.all():
         return None
     cells = []

@@ -164,8 +164,8 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     np.testing.assert_allclose(result.table.loc[0, ["p9", "p50", "p91"]].astype(float), expected)
     # A 2nd percentile of 50 points would lie between the two lowest points.
     assert result.table.loc[0, ["p2", "p9", "p98"]].isna().tolist() == [True, False, True]
-    assert result.text().startswith(
-        "fc: median speedup of A over B 3x (95% interval 2x to 4x over 50 batch sizes); 50 points."
-    )
+    sentence = "The median speedup of A over B of fc is 3x (95% CI 2x to 4x, 50 points)."
+    assert result.text().startswith(sentence)
+    assert (result.answer.points, result.answer.basis) == (50, "50 batch sizes")
     assert "Without a counterpart: 10 points of A, 0 of B." in result.text()
     result.figure().savefig(tmp_path / "speedups.png")

@@ -543,11 +543,18 @@ def test_claims_answers_a_users_own(
         "devices=1",
     )
     out = run(capsys, *chosen, "--file", MINE, "--figure", str(png))
-    assert out.startswith(
+    assert out.startswith("2 claims: 1 supported, 1 refuted, 0 not enough data.\n")
+    assert (
         "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank "
-    )
+    ) in out
     assert "small. Small batches pay: REFUTED" in out
-    assert "2 claims: 1 supported, 1 refuted, 0 not enough data." in out
+    overview = out.split("\n\n")[1].splitlines()
+    assert [" ".join(line.split()) for line in overview] == [
+        "claim answer",
+        "wide. Batches pay supported",
+        "small. Small batches pay refuted",
+        "The same in all rows: checks with data 1 of 1",
+    ]
     assert png.read_bytes().startswith(b"\x89PNG")
     csv = run(capsys, *chosen, "--file", MINE, "--only", "small", "--csv", "-")
     assert pd.read_csv(StringIO(csv))["claim"].tolist() == ["small"]

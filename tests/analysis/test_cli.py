@@ -26,7 +26,7 @@ def test_runs_counts_the_runs_of_the_store(store: str, capsys: pytest.CaptureFix
     assert main(["runs", "--store", store, "--family", "lstm,gru"]) == 0
     out = capsys.readouterr().out
     assert "lstm    Test GPU     4" in out
-    assert out.startswith("4 runs, 4 of them measured\n")
+    assert out.startswith("4 runs of lstm on Test GPU, all measured.\n")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_phases_against_plain_numpy() -> None:
     table = spent.to_numpy()
     phases = result.table
     total = np.nansum(table)
-    assert result.text().startswith(f"38 points took {total:.0f} s of wall time, ")
+    assert f"\n38 points took {total:.0f} s of wall time, " in result.text()
     assert list(phases["phase"]) == list(PHASES)
     np.testing.assert_allclose(phases["median"], np.nanmedian(table, axis=0))
     np.testing.assert_allclose(phases["q25"], np.nanpercentile(table, 25, axis=0))
@@ -51,7 +51,7 @@ def test_phases_against_plain_numpy() -> None:
     stack = phase_share(spent.fillna(0), OVERHEAD_PHASES).value
     assert stack == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])
     assert measuring.low < measuring.value < measuring.high
-    assert f"{100 * measuring.value:.1f}% (" in result.text()
+    assert result.text().startswith(f"Measuring takes {100 * measuring.value:.1f}% (95% CI ")
 
 
 def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
@@ -73,7 +73,7 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
 def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> None:
     frame = points().assign(device="D", environment_id="e")
     result = overhead(frame)
-    assert "is the stack's own overhead (schedule + start + record), " in result.text()
+    assert "the stack's own overhead (schedule + start + record) takes " in result.text()
     assert "Excluded: 2 runs without phases." in result.text()
     assert len(result.sources) == 38
     result.figure().savefig(tmp_path / "overhead.png")

@@ -47,6 +47,7 @@ def models() -> pd.DataFrame:
 def test_the_command_reports_and_draws_the_ranges(tmp_path: Path) -> None:
     result = parameters(models())
     assert result.text().splitlines() == [
+        "7 models have from 400 (fc) to 500M (gru) trainable parameters, a factor of 1.25M.",
         "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
         "median 1.2k.",
         "gru: 1 model of 500M trainable parameters.",
