@@ -43,6 +43,7 @@ _MAX_WIDTH = 100  # characters of a printed table
 _COLUMN_GAP = 2  # characters
 _MAX_CELL_WIDTH = 60  # characters of a cell on a terminal
 _MAX_EXACT = 100_000  # columns of whole numbers below this are shown with all digits
+_REMEDY = ": --all prints them, --csv FILE writes them"
 _MISSING = ("nan", "None", "<NA>", "NaT", "")
 #: Start of a text that a spreadsheet would evaluate, or send somewhere, when it opens a file
 #: (OWASP, CSV injection).
@@ -472,15 +473,15 @@ class _FittingTable(NamedTuple):
         if self.constant:
             values = [f"{name} {value}" for name, value in self.constant.items()]
             yield _join_fitting("The same in all rows: ", values, self.width)
-        omitted = []
+        note = ""
         if omitted_rows:
-            omitted.append(counted(omitted_rows, "more row"))
+            note = counted(omitted_rows, "more row")
         if self.omitted:
-            names = f"{counted(len(self.omitted), 'more column')} ("
-            omitted.append(f"{_join_fitting(names, self.omitted, self.width // 2)})")
-        if omitted:
-            remedy = "--all prints them, --csv FILE writes them"
-            yield f"{', '.join(omitted)}: {remedy}"
+            note += f"{', ' if note else ''}{counted(len(self.omitted), 'more column')}"
+            room = self.width - len(note) - len(_REMEDY) - len("()")
+            note += f" ({_join_fitting('', self.omitted, room)})"
+        if note:
+            yield f"{note}{_REMEDY}"
 
 
 def _join_fitting(start: str, texts: Sequence[str], width: int) -> str:

@@ -19,7 +19,7 @@ from analysis.report.findings import key_findings
 from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
 from analysis.report.results import chart, results, systems
-from analysis.report.sections import Context, Missing, PopulationReport, outline
+from analysis.report.sections import Context, Missing, PopulationReport, Section, outline
 from analysis.store.frame import families
 from analysis.store.quality import drop_implausible_intervals
 from paradnn.core.words import counted, without_secrets
@@ -78,6 +78,7 @@ def make_report(
         ],
         chapters=reports,
         choices=choices,
+        roofline=_first_roofline(reports),
         comparisons=comparisons,
         claims=claims,
         missing=_group_missing(context.missing),
@@ -95,6 +96,15 @@ def _report_population(population: Population, context: Context) -> PopulationRe
         population.name,
     )
     return PopulationReport(population, sections)
+
+
+def _first_roofline(reports: Sequence[PopulationReport]) -> Section | None:
+    """Return the first section that places models under a roof, for the first screen."""
+    for report in reports:
+        for section in report.sections:
+            if section.name == "roofline" and section.figure:
+                return section
+    return None
 
 
 def _describe_runs(

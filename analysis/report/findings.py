@@ -317,8 +317,6 @@ def _section_headlines(
                 continue
             counts[section.name] += 1
             sentence = _prefix(population, name_systems=name_systems) + highlight.words
-            if section.name == "roofline" and have_contended_ceilings(population.rows):
-                sentence += " The peaks were measured under contention and are too low."
             sentence = sentence[0].upper() + sentence[1:]
             yield KeyFinding(highlight.topic, sentence, section.anchor)
 

@@ -84,13 +84,8 @@ class Section:
 
     @property
     def headline(self) -> str:
-        """The finding, on the line that is visible while the section is folded."""
-        highlight = self.result.headline()
-        if highlight is not None:
-            return _cut(highlight.words, _MAX_HEADLINE_LENGTH)
-        for head, _ in self.result.paragraphs():
-            return _cut(head, _MAX_HEADLINE_LENGTH)
-        return ""
+        """The answer, on the line that is visible while the section is folded."""
+        return _cut(self.result.opening(), _MAX_HEADLINE_LENGTH)
 
     @cached_property
     def table(self) -> PageTable | None:

@@ -1,0 +1,345 @@
+"""Every analysis begins with its answer: on the terminal, as JSON, and with a short table."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.cli.output import FigureOutput, emit_result
+from analysis.options import Options, Selection
+from analysis.registry import ANALYSES
+from analysis.result import AnalysisAnswer, Result
+from paradnn.core.errors import ConfigError
+from tests.analysis.planted import grid, runs
+
+KEYS = [
+    "answer",
+    "verdict",
+    "ratio",
+    "low",
+    "high",
+    "ahead",
+    "points",
+    "basis",
+    "limits",
+    "rows",
+]
+#: Analyses that give no answer yet.
+PENDING = {"compare", "software", "speedup"}
+
+
+def _two_platforms() -> pd.DataFrame:
+    """Return 36 points on two devices, A with 1 to 3 times the speed of B, in one sweep."""
+    points = grid(nodes=(64, 256, 1024), layers=(4, 8, 16), batches=(64, 256, 1024, 4096))
+    size = points["model.nodes"].to_numpy(dtype=float)
+    random = np.random.default_rng(1)
+    sides = []
+    for place, (device, factor) in enumerate((("A", (size / 64) ** 0.4), ("B", 1.0))):
+        rate = 1e6 / size * factor * random.lognormal(0, 0.02, len(points))
+        times = pd.to_datetime(2 * np.arange(len(points)) + place, unit="m", utc=True)
+        columns = {
+            "examples_per_second": rate,
+            "parameters": size**2,
+            "device": device,
+            "environment_id": device,
+            "sweep_id": "s",
+            "start_time": times,
+            "outcome": "ok",
+        }
+        sides.append(runs(points, **columns))
+    return pd.concat(sides, ignore_index=True)
+
+
+def _channel() -> pd.DataFrame:
+    from tests.analysis import test_channel
+
+    both = [test_channel.frame(), test_channel.frame("grpc", 5.0)]
+    return pd.concat(both, ignore_index=True)
+
+
+def _latency() -> pd.DataFrame:
+    from tests.analysis import test_latency
+
+    rates = (100.0, 300.0, 500.0, 700.0, 900.0)
+    return pd.DataFrame([test_latency.queue(rate, batch=batch) for rate in rates for batch in (1,)])
+
+
+def _trainings() -> pd.DataFrame:
+    from tests.analysis import test_time_to_accuracy as tests
+
+    rows = [
+        tests.trained(seconds + seed, seed, batch_size)
+        for batch_size, seconds in ((64, 20.0), (256, 10.0))
+        for seed in range(5)
+    ]
+    return tests.frame(rows)
+
+
+def _software() -> pd.DataFrame:
+    from tests.analysis import test_software
+
+    return test_software.both(test_software.version("2.9"), test_software.version("2.16", 2.0))
+
+
+def _scaling() -> pd.DataFrame:
+    from tests.analysis import test_scaling
+
+    return test_scaling.planted(0.1, 0.05)
+
+
+def _profiled() -> pd.DataFrame:
+    shares = np.random.default_rng(4).dirichlet(np.arange(1, 15), 36)
+    points = grid(nodes=(64, 256, 1024), layers=(4, 8, 16), batches=(64, 256, 1024, 4096))
+    return runs(points, **{f"op_share.Operation{n}": shares[:, n] for n in range(14)})
+
+
+def _beside() -> pd.DataFrame:
+    frame = _two_platforms()
+    return frame[frame["device"] == "A"].assign(precision="float32", mode="train", compile="graph")
+
+
+def _frontier() -> pd.DataFrame:
+    from tests.analysis import test_frontier
+
+    return test_frontier.three()
+
+
+def _history() -> pd.DataFrame:
+    from tests.analysis import test_changes
+
+    return test_changes.history(5, step=1.3)
+
+
+def _overhead() -> pd.DataFrame:
+    from tests.analysis import test_overhead
+
+    return test_overhead.points().assign(device="D", environment_id="e")
+
+
+def _memory() -> pd.DataFrame:
+    from tests.analysis import test_memory
+
+    return test_memory.planted()
+
+
+def _infeed() -> pd.DataFrame:
+    from tests.analysis import test_infeed
+
+    return test_infeed.planted()
+
+
+def _roofline() -> pd.DataFrame:
+    from tests.analysis import test_roofline
+
+    return test_roofline.planted().assign(point_id=lambda table: table["run_id"])
+
+
+def _sensitivity() -> pd.DataFrame:
+    from tests.analysis import test_sensitivity
+
+    return test_sensitivity.sweep(np.random.default_rng(1))
+
+
+def _predict() -> pd.DataFrame:
+    from tests.analysis import test_predict
+
+    return test_predict.part(test_predict.whole(), 30)
+
+
+def _figure_of_merit() -> pd.DataFrame:
+    from tests.analysis import test_figure_of_merit
+
+    return test_figure_of_merit.both(error=0.04)
+
+
+#: Analysis -> runs with a known answer, options, and a part of the answer.
+CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
+    "beside": (_beside, {"platform_of": ("V100",)}, "V100"),
+    "boxplot": (
+        _two_platforms,
+        {"metric": "examples_per_second"},
+        "The median throughput of fc is",
+    ),
+    "breakdown": (_profiled, {}, "Most of the profiled step is Operation13"),
+    "changes": (_history, {}, "The throughput changed by +"),
+    "channel": (_channel, {}, "tcp latency has the shortest start-up"),
+    "claims": (_two_platforms, {}, "14 claims: "),
+    "compare": (_two_platforms, {"a": "device=A", "b": "device=B"}, ""),
+    "figure-of-merit": (
+        _figure_of_merit,
+        {"baseline": "Titan"},
+        "the throughput of Titan in the harmonic mean over 3 points",
+    ),
+    "frontier": (_frontier, {"price": ("A=36", "B=3.6", "C=36")}, "of 3 choices"),
+    "heatmap": (_two_platforms, {"y": "nodes"}, "Throughput ranges from"),
+    "infeed": (_infeed, {}, " wait for their input for more than"),
+    "latency": (_latency, {}, "its knee is at 500/s"),
+    "memory": (_memory, {}, "tried points ran out of memory, the smallest fc "),
+    "overhead": (_overhead, {}, "Measuring takes 5"),
+    "parameters": (_two_platforms, {}, "models have from 4.1k (fc) to 1.05M (fc)"),
+    "predict": (_predict, {"metric": "step_time_ms"}, "of 34 points is predicted from 30 measured"),
+    "roofline": (_roofline, {}, "Memory bandwidth limits 14 of 31 points"),
+    "runs": (_two_platforms, {}, "72 runs of fc on 2 devices, all measured."),
+    "scaling": (_scaling, {}, "fc runs on 8 devices at "),
+    "sensitivity": (_sensitivity, {"log_scale": "none"}, "depends most on layers"),
+    "software": (_software, {}, ""),
+    "speedup": (_two_platforms, {"a": ("device=A",), "b": ("device=B",)}, ""),
+    "time-to-accuracy": (_trainings, {}, "reaches its target in 12 s"),
+}
+
+
+def shown(result: Result, capsys: pytest.CaptureFixture[str], **outputs: Any) -> list[str]:
+    """Return the lines that the command line prints of a result."""
+    emit_result(
+        "analysis",
+        result,
+        frame=pd.DataFrame(),
+        selection=Selection(),
+        output=FigureOutput(**outputs),
+        command_line=[],
+    )
+    return capsys.readouterr().out.splitlines()
+
+
+def strict(text: str) -> Any:
+    """Parse JSON; NaN and Infinity, which are no JSON, are errors."""
+
+    def reject(constant: str) -> float:
+        raise AssertionError(constant)
+
+    return json.loads(text, parse_constant=reject)
+
+
+@pytest.mark.parametrize("name", list(ANALYSES))
+def test_the_answer_comes_first_and_json_agrees_with_the_text(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    frame, options, expected = CASES[name]
+    path = tmp_path / "answer.json"
+    asked: Options = ANALYSES[name].options(**options)
+
+    result = ANALYSES[name](frame(), asked)
+    lines = shown(result, capsys, json=str(path))
+    found = strict(path.read_text(encoding="utf-8"))
+
+    if name in PENDING and result.answer is None:
+        pytest.skip("gives no answer yet")
+    assert result.answer is not None
+    assert lines[0] == result.answer.sentence == found["answer"]
+    assert result.text().startswith(lines[0])
+    assert expected in lines[0]
+    beginning, *blocks = "\n".join(lines).split("\n\n")
+    limits = [line for line in beginning.splitlines()[1:] if not line.endswith(": --all")]
+    assert len(limits) <= 5
+    table = [line for block in blocks for line in block.splitlines()]
+    assert max(map(len, table)) <= 100
+    assert len(table) <= 20 + 4 * len(blocks)
+    assert list(found) == KEYS
+    assert len(found["rows"]) == len(result.table)
+    assert all(list(row) == [*map(str, result.table)] for row in found["rows"])
+    ends = (found["low"], found["high"])
+    if None not in (found["ratio"], *ends):
+        assert ends[0] <= found["ratio"] <= ends[1]
+    if found["verdict"] == "faster":
+        assert found["ratio"] > 1
+    elif found["verdict"] == "slower":
+        assert found["ratio"] < 1
+
+
+def test_all_prints_what_the_short_form_omits(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({f"column {n}": np.arange(30.0) + n for n in range(20)})
+    table["device"] = "D"
+    answer = AnalysisAnswer(sentence="It is so.")
+    sentences = [f"Sentence {n}." for n in range(9)]
+    result = Result(sources=(), numbers=table, answer=answer, sentences=sentences)
+
+    short = shown(result, capsys)
+    long = shown(result, capsys, all=True)
+
+    assert short[:7] == ["It is so.", *sentences[:5], "4 more lines: --all"]
+    assert short[-2:] == [
+        "The same in all rows: device D",
+        "10 more rows, 10 more columns (column 10 and 9 more): "
+        "--all prints them, --csv FILE writes them",
+    ]
+    assert len(short) == 7 + 1 + 1 + 20 + 2
+    assert long[:10] == ["It is so.", *sentences]
+    assert long[11].split()[-3:] == ["column", "19", "device"]
+    assert len(long) == 10 + 1 + 1 + 30
+
+
+def test_json_has_no_value_that_strict_parsers_reject(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame(
+        {
+            "point": ["a", None],
+            "count": pd.array([1, pd.NA], dtype="Int64"),
+            "rate": [math.inf, math.nan],
+            "is_bound": [True, False],
+            "at": pd.to_datetime(["2026-01-31 12:00", None], utc=True),
+            "runs": [["r1", "r2"], []],
+        }
+    )
+    answer = AnalysisAnswer(sentence="It is.", ratio=2.0, low=-math.inf, high=math.nan, points=1)
+    result = Result(sources=(), numbers=table, answer=answer, caveats=("Take care.",))
+
+    found = strict("\n".join(shown(result, capsys, json="-")))
+
+    assert found == {
+        "answer": "It is.",
+        "verdict": None,
+        "ratio": 2.0,
+        "low": "-Infinity",
+        "high": None,
+        "ahead": None,
+        "points": 1,
+        "basis": "",
+        "limits": ["Take care."],
+        "rows": [
+            {
+                "point": "a",
+                "count": 1,
+                "rate": "Infinity",
+                "is_bound": True,
+                "at": "2026-01-31T12:00:00+00:00",
+                "runs": ["r1", "r2"],
+            },
+            {
+                "point": None,
+                "count": None,
+                "rate": None,
+                "is_bound": False,
+                "at": None,
+                "runs": [],
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        pytest.param(
+            {"json": "-", "csv": "-"},
+            "--json=-: standard output is also that of --csv; name a file for one of them",
+            id="both on standard output",
+        ),
+        pytest.param(
+            {"json": "nowhere/a.json"}, "--json=.*: there is no folder nowhere", id="no folder"
+        ),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_rejected_before_anything_is_printed(
+    outputs: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = AnalysisAnswer(sentence="It is.")
+    result = Result(sources=(), numbers=pd.DataFrame({"a": [1]}), answer=answer)
+
+    with pytest.raises(ConfigError, match=message):
+        shown(result, capsys, **outputs)
+
+    assert capsys.readouterr().out == ""
