@@ -127,7 +127,7 @@ def model_name(values: Row, batch: str = "") -> str:
         tokens = values.get("generate.tokens")
         if is_known(prompt) and is_known(tokens):
             name += f" generate {prompt:.0f}+{tokens:.0f}"
-    batch_size = values.get("batch_size")
+    batch_size: Any = values.get("batch_size")
     if not is_known(batch_size):
         return name
     return name + batch.format(float(batch_size))

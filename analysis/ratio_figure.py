@@ -7,13 +7,14 @@ paper's Figures 8 and 10.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from analysis.lazy import drawing, np, pd
 from analysis.point_names import point_names
 
 #: Points that are named.
 _MAX_NAMED = 24
-_MEAN_COLOR = "#333333"
+_LINE_COLOR = "#333333"
 _BAND_COLOR = "#e6e6e6"
 
 
@@ -39,52 +40,78 @@ def draw_ratios(
         differing: Columns that set the sides apart, see `point_names`.
     """
     ordered = pairs.sort_values("speedup", kind="stable", ignore_index=True)
-    is_named = len(ordered) <= _MAX_NAMED
-    column = _colour_column(ordered)
-    shades = drawing.colouring(ordered[column], column)
-    if column == "family":
-        families = drawing.families_with(ordered[column])
-        looks = {name: drawing.look(name, families) | {"label": name} for name in shades.looks}
-        shades = drawing.Colouring(shades.label, looks, None)
-    place = np.arange(len(ordered))
-    if is_named:
+    shades = _colouring(ordered)
+    known = [end for end in mean if end is not None and np.isfinite(end) and end > 0]
+    if len(ordered) <= _MAX_NAMED:
         figure, (axes,) = drawing.panels(1, 8.0, 1.3 + 0.28 * len(ordered))
         axes.set_xscale("log")
-        draw_line = axes.axvline
-        draw_band = axes.axvspan
-    else:
-        figure, (axes,) = drawing.panels(1, 8.0, 4.4)
-        axes.set_yscale("log")
-        draw_line = axes.axhline
-        draw_band = axes.axhspan
-    draw_line(1, color=_MEAN_COLOR, linewidth=1)
-    known = [end for end in mean if end is not None and np.isfinite(end) and end > 0]
-    if known:
-        draw_line(known[0], color=_MEAN_COLOR, linewidth=1, linestyle="--")
-    if len(known) == 3:
-        draw_band(known[1], known[2], color=_BAND_COLOR, zorder=0)
-    ends = (ordered["speedup_low"], ordered["speedup_high"])
-    bars = {"marker": "", "color": "#999999", "elinewidth": 1.0, "capsize": 0, "zorder": 1.5}
-    if is_named:
-        drawing.marks(axes, ordered["speedup"], place, x_ends=ends, **bars)
-    else:
-        drawing.marks(axes, place, ordered["speedup"], y_ends=ends, **bars)
-    for is_part, how in shades.parts(ordered[column]):
-        x = ordered["speedup"][is_part] if is_named else place[is_part]
-        y = place[is_part] if is_named else ordered["speedup"][is_part]
-        axes.scatter(x, y, s=26 if is_named else 14, zorder=2, edgecolors="none", **how)
-    if is_named:
+        axes.axvline(1, color=_LINE_COLOR, linewidth=1)
+        if known:
+            axes.axvline(known[0], color=_LINE_COLOR, linewidth=1, linestyle="--")
+        if len(known) == 3:
+            axes.axvspan(known[1], known[2], color=_BAND_COLOR, zorder=0)
+        _draw_marks(axes, ordered, shades, is_named=True)
         drawing.names(axes.yaxis, point_names(ordered, differing))
         axes.set_ylim(-0.6, len(ordered) - 0.4)
         drawing.finish(axes, title, label, logs={"x": drawing.times}, grid="x")
     else:
+        figure, (axes,) = drawing.panels(1, 8.0, 4.4)
+        axes.set_yscale("log")
+        axes.axhline(1, color=_LINE_COLOR, linewidth=1)
+        if known:
+            axes.axhline(known[0], color=_LINE_COLOR, linewidth=1, linestyle="--")
+        if len(known) == 3:
+            axes.axhspan(known[1], known[2], color=_BAND_COLOR, zorder=0)
+        _draw_marks(axes, ordered, shades, is_named=False)
         axes.set_xlim(-1, len(ordered))
-        drawing.finish(
-            axes, title, "points, from the smallest ratio", label, logs={"y": drawing.times}
-        )
-    if ordered[column].nunique() > 1:
+        x_label = "points, from the smallest ratio"
+        drawing.finish(axes, title, x_label, label, logs={"y": drawing.times})
+    if len(shades.looks) > 1 or shades.norm is not None:
         shades.explain(figure, [axes])
     return figure
+
+
+def _draw_marks(
+    axes: drawing.Axes, pairs: pd.DataFrame, shades: drawing.Colouring, *, is_named: bool
+) -> None:
+    """Draw the ratios of sorted pairs with their intervals.
+
+    Args:
+        axes: The panel.
+        pairs: The pairs, sorted by their ratio.
+        shades: The colours of the marks.
+        is_named: Whether each pair has a row; else each has a column.
+    """
+    places = np.arange(len(pairs))
+    ends = (pairs["speedup_low"], pairs["speedup_high"])
+    bars: dict[str, Any] = {
+        "marker": "",
+        "color": "#999999",
+        "elinewidth": 1.0,
+        "capsize": 0,
+        "zorder": 1.5,
+    }
+    if is_named:
+        drawing.marks(axes, pairs["speedup"], places, x_ends=ends, **bars)
+    else:
+        drawing.marks(axes, places, pairs["speedup"], y_ends=ends, **bars)
+    for is_part, how in shades.parts(pairs[_colour_column(pairs)]):
+        ratios = pairs["speedup"][is_part]
+        if is_named:
+            axes.scatter(ratios, places[is_part], s=26, zorder=2, edgecolors="none", **how)
+        else:
+            axes.scatter(places[is_part], ratios, s=14, zorder=2, edgecolors="none", **how)
+
+
+def _colouring(pairs: pd.DataFrame) -> drawing.Colouring:
+    """Return the colours of the marks; a family has the same colour in every figure."""
+    column = _colour_column(pairs)
+    shades = drawing.colouring(pairs[column], column)
+    if column != "family":
+        return shades
+    families = drawing.families_with(pairs[column])
+    looks = {name: drawing.look(name, families) | {"label": name} for name in shades.looks}
+    return drawing.Colouring(shades.label, looks, None)
 
 
 def _colour_column(pairs: pd.DataFrame) -> str:

@@ -256,9 +256,10 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
-        if math.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
-        return float(value)
+        number = float(value)
+        if math.isinf(number):
+            return "Infinity" if number > 0 else "-Infinity"
+        return number
     return str(value)
 
 

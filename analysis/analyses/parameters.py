@@ -163,8 +163,8 @@ def _answer(ranges: pd.DataFrame) -> AnalysisAnswer:
     models = int(ranges["models"].sum())
     if not models:
         return AnalysisAnswer(sentence="No run reports trainable parameters.", points=0)
-    smallest = ranges.loc[ranges["minimum"].idxmin()]
-    largest = ranges.loc[ranges["maximum"].idxmax()]
+    smallest = ranges.sort_values("minimum").iloc[0]
+    largest = ranges.sort_values("maximum").iloc[-1]
     low = f"{_format_count(smallest['minimum'])} ({smallest['family']})"
     high = f"{_format_count(largest['maximum'])} ({largest['family']})"
     if models == 1:

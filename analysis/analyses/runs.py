@@ -60,7 +60,7 @@ def _answer(runs: pd.DataFrame) -> AnalysisAnswer:
     devices = runs["device"].unique()
     where = str(devices[0]) if len(devices) == 1 else counted(len(devices), "device")
     others = runs.loc[~is_ok(runs), "outcome"].value_counts()
-    failures = "".join(f", {count:,} {label(name)}" for name, count in others.items())
+    failures = "".join(f", {count:,} {label(str(name))}" for name, count in others.items())
     families = runs["family"].nunique()
     of = f"{families} families" if families > 1 else str(runs["family"].iloc[0])
     sentence = f"{counted(len(runs), 'run')} of {of} on {where}, {ended} measured{failures}."

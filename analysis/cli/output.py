@@ -478,8 +478,10 @@ class _FittingTable(NamedTuple):
             note = counted(omitted_rows, "more row")
         if self.omitted:
             note += f"{', ' if note else ''}{counted(len(self.omitted), 'more column')}"
-            room = self.width - len(note) - len(_REMEDY) - len("()")
-            note += f" ({_join_fitting('', self.omitted, room)})"
+            room = self.width - len(note) - len(_REMEDY) - len(" ()")
+            names = _join_fitting("", self.omitted, room)
+            if len(names) <= room:
+                note += f" ({names})"
         if note:
             yield f"{note}{_REMEDY}"
 
