@@ -129,7 +129,7 @@ class Result:
         paragraphs = [*findings, *self.limits()]
         if self.answer is None:
             return paragraphs
-        answer = Paragraph(self.answer.sentence)
+        answer = Paragraph(_with_period(self.answer.sentence))
         return [answer, *(part for part in paragraphs if part != answer)]
 
     def limits(self) -> list[Paragraph]:
@@ -185,7 +185,7 @@ class Result:
         """
         answer = self.answer or AnalysisAnswer(sentence=self.opening())
         fields = {
-            "answer": answer.sentence,
+            "answer": _with_period(answer.sentence),
             "verdict": answer.verdict,
             "ratio": answer.ratio,
             "low": answer.low,
@@ -228,17 +228,22 @@ class Result:
     __repr__ = text
 
     def _repr_html_(self) -> str:
-        """Return the table and the sentences for a notebook."""
-        words = "".join(
+        """Return the answer, the table and the other sentences for a notebook."""
+        texts = [
             f"<p>{escape(head)}</p>"
             + "".join(f"<p style='margin-left: 2em'>{escape(point)}</p>" for point in points)
             for head, points in self.paragraphs()
-        )
-        return f"{self.table.to_html(max_rows=20, index=False)}{words}"
+        ]
+        table = self.table.to_html(max_rows=20, index=False)
+        return "".join([*texts[:1], table, *texts[1:]])
 
 
 def _as_paragraph(part: Paragraph | str) -> Paragraph:
     return part if isinstance(part, Paragraph) else Paragraph(part)
+
+
+def _with_period(sentence: str) -> str:
+    return sentence if sentence.endswith(".") or not sentence else f"{sentence}."
 
 
 def _json_value(value: Any) -> Any:

@@ -1,18 +1,29 @@
 """The sub-command `audit`."""
 
-import math
+import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from analysis.audit.conclusions import AuditFinding, draw_conclusions
 from analysis.audit.files import read_results
+from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
+from analysis.result import AnalysisAnswer, AnswerVerdict, Result
 from paradnn.cli.console import say
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import counted
 from paradnn.store.files import write_json
 
 _MAX_FINDINGS_SHOWN = 20
+#: Verdicts of findings as those of answers. A difference without a direction has none.
+_VERDICTS: dict[str, AnswerVerdict] = {
+    "faster": "faster",
+    "slower": "slower",
+    "undecided": "undecided",
+    "no verdict": "undecided",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +39,9 @@ class AuditOptions(Arguments):
     against: tuple[str, ...] | None = option(
         None, "result files of the other side", metavar="FILE", several="words"
     )
-    json: str | None = option(None, "write the findings to FILE", metavar="FILE")
+    json: str | None = option(
+        None, "write the answer and the findings to FILE, - for standard output", metavar="FILE"
+    )
 
 
 def audit(options: AuditOptions, selection: Selection) -> None:
@@ -43,9 +56,14 @@ def audit(options: AuditOptions, selection: Selection) -> None:
         )
     side = [results for name in options.files for results in read_results(Path(name))]
     other_side = [results for name in options.against or () for results in read_results(Path(name))]
+    findings = list(draw_conclusions(side, other_side))
+    result = Result(sources=(), numbers=pd.DataFrame(findings), answer=_answer(findings))
+    if options.json == "-":
+        print(json.dumps(result.as_json(), indent=1, allow_nan=False))
+        return
+    say(result.opening())
     for results in (*side, *other_side):
         say(f"{results.file}: {results.harness}, {len(results.series)} series")
-    findings = list(draw_conclusions(side, other_side))
     for finding in findings[:_MAX_FINDINGS_SHOWN]:
         if finding.about:
             say(f"  {finding.about}: {finding.sentence}")
@@ -54,13 +72,30 @@ def audit(options: AuditOptions, selection: Selection) -> None:
     if len(findings) > _MAX_FINDINGS_SHOWN:
         say(f"  {len(findings) - _MAX_FINDINGS_SHOWN} more findings: --json FILE writes all")
     if options.json:
-        write_json(Path(options.json), [_as_json(finding) for finding in findings])
+        write_json(Path(options.json), result.as_json())
 
 
-def _as_json(finding: AuditFinding) -> dict[str, Any]:
-    """A finding as a JSON object; NaN becomes null."""
-    row: dict[str, Any] = finding._asdict()
-    for name, value in row.items():
-        if isinstance(value, float) and math.isnan(value):
-            row[name] = None
-    return row
+def _answer(findings: Sequence[AuditFinding]) -> AnalysisAnswer:
+    """State the only verdict, or how many series have which."""
+    compared = [finding for finding in findings if finding.verdict]
+    if len(compared) == 1:
+        (only,) = compared
+        return AnalysisAnswer(
+            sentence=f"{only.about}: {only.sentence}",
+            verdict=_VERDICTS.get(only.verdict),
+            ratio=only.ratio,
+            low=only.low,
+            high=only.high,
+            points=1,
+            basis="the scatter between sessions",
+        )
+    if compared:
+        counts = Counter(finding.verdict for finding in compared)
+        parts = [f"{count} {verdict}" for verdict, count in counts.items()]
+        sentence = f"Of {counted(len(compared), 'comparison')}: {', '.join(parts)}."
+        return AnalysisAnswer(
+            sentence=sentence, ahead=counts.get("faster", 0), points=len(compared)
+        )
+    series = sum(bool(finding.about) for finding in findings)
+    sentence = f"Nothing is compared: {counted(series, 'finding')} on single sessions."
+    return AnalysisAnswer(sentence=sentence, points=series)

@@ -32,7 +32,7 @@ from paradnn.cli.console import say, si, standard_output, unlimited_output, visi
 from paradnn.config.paths import default_experiment
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
-from paradnn.store.files import whole_file
+from paradnn.store.files import whole_file, write_json
 
 _FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 _MAX_TAG_LENGTH = 5000  # that every MLflow server accepts as the value of a tag
@@ -138,15 +138,14 @@ def emit_result(
         if result.set_aside is not None:
             say(result.set_aside, sys.stderr)
     elif output.json == "-":
-        sys.stdout.write(_json_text(result))
+        print(json.dumps(result.as_json(), indent=1, allow_nan=False))
     else:
         print_result(result, everything=output.all)
     if table_file is not None:
         with whole_file(table_file, "--csv") as temporary:
             write_csv(result.table, temporary)
     if json_file is not None:
-        with whole_file(json_file, "--json") as temporary:
-            temporary.write_text(_json_text(result), encoding="utf-8")
+        write_json(json_file, result.as_json())
     for figure, path in figures:
         with whole_file(path, "--figure") as temporary:
             if output.width is None:
@@ -166,11 +165,6 @@ def _file_of(path: str | None, option: str) -> Path | None:
     if path is None or path == "-":
         return None
     return _check_writable(path, option)
-
-
-def _json_text(result: Result) -> str:
-    """Return a result as JSON; control characters are escaped, so any terminal may show it."""
-    return json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n"
 
 
 def _check_writable(path: str, option: str) -> Path:
@@ -460,25 +454,23 @@ class _FittingTable(NamedTuple):
         cells: The texts.
         constant: Columns with one value in all rows, and the value.
         omitted: Names of columns that do not fit.
-        width: Characters that a note has room for.
     """
 
     cells: pd.DataFrame
     constant: Mapping[str, str]
     omitted: Sequence[str]
-    width: int
 
     def notes(self, omitted_rows: int = 0) -> Iterator[str]:
         """Yield what the table omits, and how to see it."""
         if self.constant:
             values = [f"{name} {value}" for name, value in self.constant.items()]
-            yield _join_fitting("The same in all rows: ", values, self.width)
+            yield _join_fitting("The same in all rows: ", values, _MAX_WIDTH)
         note = ""
         if omitted_rows:
             note = counted(omitted_rows, "more row")
         if self.omitted:
             note += f"{', ' if note else ''}{counted(len(self.omitted), 'more column')}"
-            room = self.width - len(note) - len(_REMEDY) - len(" ()")
+            room = _MAX_WIDTH - len(note) - len(_REMEDY) - len(" ()")
             names = _join_fitting("", self.omitted, room)
             if len(names) <= room:
                 note += f" ({names})"
@@ -523,7 +515,7 @@ def _fit_table(
     while _width(shown) > limits.width and len(shown.columns) > 1:
         shown = shown.iloc[:, :-1]
     omitted = [str(name) for name in differing.columns[len(shown.columns) :]]
-    return _FittingTable(shown, constant, omitted, min(limits.width, _MAX_WIDTH))
+    return _FittingTable(shown, constant, omitted)
 
 
 def _make_table(cells: pd.DataFrame, *, numeric: Collection[str]) -> Table:

@@ -38,10 +38,12 @@ def _two_platforms() -> pd.DataFrame:
     points = grid(nodes=(64, 256, 1024), layers=(4, 8, 16), batches=(64, 256, 1024, 4096))
     size = points["model.nodes"].to_numpy(dtype=float)
     random = np.random.default_rng(1)
+    factors = {"A": (size / 64) ** 0.4, "B": np.ones(len(points))}
     sides = []
-    for place, (device, factor) in enumerate((("A", (size / 64) ** 0.4), ("B", 1.0))):
+    for place, (device, factor) in enumerate(factors.items()):
         rate = 1e6 / size * factor * random.lognormal(0, 0.02, len(points))
-        times = pd.to_datetime(2 * np.arange(len(points)) + place, unit="m", utc=True)
+        minutes = pd.Series(2 * np.arange(len(points)) + place)
+        times = pd.Timestamp("2026-01-01", tz="UTC") + pd.to_timedelta(minutes, unit="min")
         columns = {
             "examples_per_second": rate,
             "parameters": size**2,
@@ -162,8 +164,8 @@ CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
     "beside": (_beside, {"platform_of": ("V100",)}, "V100"),
     "boxplot": (
         _two_platforms,
-        {"metric": "examples_per_second"},
-        "The median throughput of fc is",
+        {"metric": "examples_per_second", "by": ("device",)},
+        "is highest for A",
     ),
     "breakdown": (_profiled, {}, "Most of the profiled step is Operation13"),
     "changes": (_history, {}, "The throughput changed by +"),
@@ -230,7 +232,8 @@ def test_the_answer_comes_first_and_json_agrees_with_the_text(
     if name in PENDING and result.answer is None:
         pytest.skip("gives no answer yet")
     assert result.answer is not None
-    assert lines[0] == result.answer.sentence == found["answer"]
+    assert lines[0] == found["answer"]
+    assert lines[0].removesuffix(".") == result.answer.sentence.removesuffix(".")
     assert result.text().startswith(lines[0])
     assert expected in lines[0]
     beginning, *blocks = "\n".join(lines).split("\n\n")
@@ -280,7 +283,7 @@ def test_json_has_no_value_that_strict_parsers_reject(capsys: pytest.CaptureFixt
             "count": pd.array([1, pd.NA], dtype="Int64"),
             "rate": [math.inf, math.nan],
             "is_bound": [True, False],
-            "at": pd.to_datetime(["2026-01-31 12:00", None], utc=True),
+            "at": [pd.Timestamp("2026-01-31 12:00", tz="UTC"), pd.NaT],
             "runs": [["r1", "r2"], []],
         }
     )

@@ -704,7 +704,8 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert f"{files[0]}: hyperfine, 2 series" in out
     assert "\x1b" not in out
-    findings = json.loads(written.read_text())
-    assert len(findings) == 6
-    assert findings[2]["verdict"] == "no verdict"
-    assert findings[0]["ratio"] is None
+    found = json.loads(written.read_text())
+    assert out.splitlines()[0] == found["answer"] == "Of 2 comparisons: 2 no verdict."
+    assert len(found["rows"]) == found["points"] + 4 == 6
+    assert found["rows"][2]["verdict"] == "no verdict"
+    assert found["rows"][0]["ratio"] is None
