@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
     "figure-of-merit": (
         _figure_of_merit,
         {"baseline": "Titan"},
-        "the throughput of Titan in the harmonic mean over 3 points",
+        "x as fast as Titan",
     ),
     "frontier": (_frontier, {"price": ("A=36", "B=3.6", "C=36")}, "of 3 choices"),
     "heatmap": (_two_platforms, {"y": "nodes"}, "Throughput ranges from"),
