@@ -212,7 +212,7 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
         name: nodes[name] * 24.0 / np.array(values, dtype="float64")
         for name, values in hours.items()
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, per_day in rates.items():
         merit = float(stats.hmean(per_day) / stats.hmean(rates[first]))
         known = {"side": name, "points": len(per_day), "harmonic": float(stats.hmean(per_day))}
