@@ -200,25 +200,27 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
     factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
     low, high = (
         value * (end / value) ** factor if log and end > 0 else value + factor * (end - value)
-        for end in _recorded(metric, value, rows[held].iloc[0])
+        for end in recorded_interval(metric, rows[held].iloc[0])
     )
     return value, low, high
 
 
-def _recorded(metric: str, value: float, run: pd.Series) -> list[float]:
-    """Return the ends of a run's recorded 95% interval.
+def recorded_interval(metric: str, run: pd.Series) -> tuple[float, float]:
+    """Return the ends of a run's recorded 95% interval of a metric; NaN if unknown.
 
     A rate that a schedule requests is exact, and so is the cost that follows from it. The highest
     rate lies between the rates that kept the limit and those that did not.
     """
 
-    def known(*names: str) -> list[float]:
-        return [math.nan if pd.isna(run.get(name)) else float(run[name]) for name in names]
+    def known(name: str) -> float:
+        value = run.get(name)
+        return math.nan if pd.isna(value) else float(value)
 
     if metric in ("scheduled_queries_per_second", "cost_per_million_queries"):
-        peak, asked = known("peak_queries_per_second", "scheduled_queries_per_second")
-        if asked > 0 and not peak > 0:
-            return [value, value]
+        peak = known("peak_queries_per_second")
+        if known("scheduled_queries_per_second") > 0 and not peak > 0:
+            return known(metric), known(metric)
         if peak > 0 and metric == "scheduled_queries_per_second":
-            return known("peak_queries_per_second_low", "peak_queries_per_second_high")
-    return known(*interval_names(metric))
+            return known("peak_queries_per_second_low"), known("peak_queries_per_second_high")
+    low, high = interval_names(metric)
+    return known(low), known(high)

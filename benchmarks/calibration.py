@@ -338,7 +338,7 @@ def ask_best_choice(store: Store) -> Reply:
     if len(on) != 1 or int(beaten.sum()) != len(numbers) - 1:
         return Reply("undecided")
     name = str(on["choice"].iloc[0])
-    return Reply(name, right=("batch_size=4", "batch size 4", "4"))
+    return Reply(name, right=("batch size 2",))
 
 
 def ask_time_to_accuracy(truth: float = 1.0) -> Ask:
@@ -774,13 +774,16 @@ def _other_rows() -> dict[str, Row]:
             question="frontier: any is beaten",
             ask=ask_beaten(),
         ),
-        "better choice": Row(
-            world="four choices in three sessions each, +-6%: one 20% better in both quantities",
-            plant=worlds.one_better,
-            question="frontier: the others are beaten",
-            ask=ask_best_choice,
-            goals=_right(0.8),
-        ),
+        **{
+            f"better choice of {choices}": Row(
+                world=f"{choices} choices in three sessions each, +-6%: one 20% better in both",
+                plant=partial(worlds.one_better, choices=choices),
+                question="frontier: the others are beaten",
+                ask=ask_best_choice,
+                goals=_right(0.8),
+            )
+            for choices in (2, 4)
+        },
         "seeds": Row(
             world="two platforms in separate sessions, five seeds of +-10%: equal",
             plant=worlds.seeds,

@@ -788,17 +788,19 @@ def node_effects(random: Random, effect: float = 0.06) -> pd.DataFrame:
     return plant("B", logs, random.permutation(96).reshape(96, 1) / 60, axes, truth)
 
 
-def one_better(random: Random, better: float = 1.2, effect: float = 0.06) -> pd.DataFrame:
-    """Four batch sizes of inference in three sessions each; one is better in both quantities.
+def one_better(
+    random: Random, choices: int = 4, better: float = 1.2, effect: float = 0.06
+) -> pd.DataFrame:
+    """Batch sizes of inference in three sessions each; size 2 is better in both quantities.
 
     Every session measures one choice twice and shifts it.
     """
     parts = []
     for session in range(3):
-        for number in range(4):
-            true = math.log(better) if number == 2 else 0.0
+        for number in range(choices):
+            true = math.log(better) if number == 1 else 0.0
             logs = true + random.normal(0, effect) + noise(random, 1, 2)[0]
-            hours = 10 * (4 * session + number) + np.arange(2)[None] / 60
+            hours = 10 * (choices * session + number) + np.arange(2)[None] / 60
             more = {"mode": "inference", "batch_size": 2**number}
             one = plant("A", logs, hours, {"model.nodes": 1}, true, **more)
             one = in_session(one, f"s{session}-{number}")

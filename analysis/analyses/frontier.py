@@ -10,8 +10,8 @@ A choice beats another if it is no worse in any quantity and better in one (Pare
 choice is beaten if another certainly beats it, and on the frontier if none can. It is undecided if
 that depends on the true values within the intervals.
 
-All intervals of a task hold at once with 95% (Bonferroni). If two choices were measured in
-different sessions that cannot be separated from the choices, their times may differ by a tenth.
+All intervals of a task hold at once with 95% (Bonferroni). Choices that were measured in separate
+sessions may further differ by what a session does to its runs (`paradnn.statistics.priors`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.choices import PLATFORM, Task, estimate, tasks, words_of
+from analysis.choices import PLATFORM, Task, estimate, recorded_interval, tasks, words_of
 from analysis.format import format_number
 from analysis.labels import column_unit, label
-from analysis.lazy import drawing, np, pd
+from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, column_option, option
 from analysis.prices import PRICE, currency_of, price_option, read_prices, with_costs
 from analysis.registry import SectionSpec, analysis
@@ -33,9 +33,12 @@ from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.effects import Schedule, combine, unit_scatter
 from paradnn.statistics.estimate import LEVEL
+from paradnn.statistics.priors import classify_devices, scatter_priors
 from paradnn.statistics.regression import Lacking
-from paradnn.statistics.sessions import ALLOWANCE, arrange
+from paradnn.statistics.sessions import assign_sessions
 from paradnn.store.metrics import METRICS
 
 #: Better directions of metrics that are goals only in the context of a choice: the served rate and
@@ -46,6 +49,8 @@ _WRITTEN = 3  # tasks that are written out; with a limit all are
 # Panels of a picture, and choices that are named in each panel, at most.
 _PANELS = 6
 _NAMED = 6
+#: Sum of squared session weights of a pair of choices at most: two sessions, and drifts within.
+_MOST_SESSIONS = 4.0
 _GREY = "#999999"
 _LIMIT = "#555555"
 #: Standings of a choice among the others.
@@ -174,7 +179,7 @@ def _told(
     )
     if any(one.apart for one in largest):
         yield Paragraph(
-            f"Between choices that were measured in sessions of their own a session may be {ALLOWANCE - 1:.0%}."
+            "Choices that were measured in separate sessions may differ by what a session does to its runs."
         )
 
 
@@ -305,17 +310,16 @@ class Box(NamedTuple):
         """Compare all pairs of choices.
 
         Args:
-            shift: (n, k) distance by which the quantities of a choice may move against those of
-                another.
+            shift: (n, n, k) distance by which the quantities of choice i may move against those of
+                choice j.
 
         Returns:
             Two (n, n) tables: whether choice i certainly beats choice j, and whether it may.
         """
         low = np.where(np.isnan(self.low), -np.inf, self.low)
         high = np.where(np.isnan(self.high), np.inf, self.high)
-        return beats(high + shift, low), beats(
-            np.where(np.isnan(self.low), self.value, self.low) - shift, high
-        )
+        best = np.where(np.isnan(self.low), self.value, self.low)
+        return beats(high, low, shift), beats(best, high, -shift)
 
 
 def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
@@ -330,14 +334,15 @@ def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
     return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
 
 
-def beats(of: np.ndarray, against: np.ndarray) -> np.ndarray:
+def beats(of: np.ndarray, against: np.ndarray, shift: float | np.ndarray = 0.0) -> np.ndarray:
     """Return (n, n) whether choice i beats choice j.
 
     Args:
         of: (n, k) the quantities of choice i.
         against: (n, k) the quantities of choice j.
+        shift: (n, n, k) added to the quantities of choice i against choice j.
     """
-    one = of[:, None, :]
+    one = of[:, None, :] + shift
     other = against[None, :, :]
     return np.asarray((one <= other).all(axis=2) & (one < other).any(axis=2))
 
@@ -479,7 +484,7 @@ def _frontier(
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
     box = Box(*np.stack([_ends(table, name) for name in (x, y)], axis=-1))
     parts = [part for part, kept in zip(groups, whole, strict=True) if kept]
-    tables, apart = _over_sessions(box, parts, (x, y))
+    tables, apart = _over_sessions(table, parts, (x, y))
     table = table.assign(standing=standings(*tables), efficient=efficient(box))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
     return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
@@ -503,34 +508,129 @@ def _quantities(
 
 
 def _over_sessions(
-    box: Box, parts: Sequence[pd.DataFrame], names: Sequence[str]
+    table: pd.DataFrame, parts: Sequence[pd.DataFrame], names: Sequence[str]
 ) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
-    """Compare all pairs of choices, and allow for sessions that cannot be separated from choices.
+    """Compare all pairs of choices, and allow for what their sessions may differ by.
 
-    Measured times of such a pair may be off by the factor ALLOWANCE. Exact values, such as a rate
-    that a schedule set, and qualities are not.
+    Rates and times are compared by logarithms. The interval of a choice holds the noise within its
+    sessions. A pair may further differ by the effects of sessions that it does not share, whose
+    variance is the posterior of its prior after the choices' repeated sessions. All statements hold
+    at once with 95% (Bonferroni). Exact values, such as a rate that a schedule set, and qualities
+    do not depend on the session.
 
     Args:
-        box: The n choices in k quantities.
+        table: The n choices, with `_low` and `_high` of each metric.
         parts: (n,) the runs of each choice.
         names: (k,) the metrics.
 
     Returns:
         The tables of `Box.beaten`, and whether sessions decided any of their entries.
     """
-    timed = np.array([not name.endswith(("accuracy", "fraction")) for name in names])
-    shift = np.where(timed & ~(box.low == box.high), (ALLOWANCE - 1) * np.abs(box.value), 0.0)
-    plain = box.beaten()
-    wide = box.beaten(shift)
-    # Test only pairs that decide a standing, since a test takes some 10 ms.
+    count = len(table)
+    error = (1 - LEVEL) / (count * len(names))
+    boxes = []
+    halves = np.zeros((count, len(names)))
+    for place, name in enumerate(names):
+        values = table[name].to_numpy(dtype="float64")
+        if name.endswith(("accuracy", "fraction")) or (values <= 0).any():
+            boxes.append(_ends(table, name))
+            continue
+        sign = 1 if less_is_better(name) else -1
+        center = sign * np.log(values)
+        half = np.array([_half_width(_noise(part, name), error) for part in parts])
+        boxes.append(np.stack([center, center - half, center + half]))
+        halves[:, place] = half
+    box = Box(*np.stack(boxes, axis=-1))
+    if not halves.any():
+        return box.beaten(), False
+    session = _session_variance(parts, names)
+    priors = scatter_priors(classify_devices(*parts))
+    pair_error = (1 - LEVEL) / max(count * (count - 1) / 2, 1)
+    most = _half_width(Component(_MOST_SESSIONS * session.variance, session.freedom), pair_error)
+    plain = box.beaten(_shift(halves, np.zeros((count, count))))
+    wide = box.beaten(_shift(halves, np.full((count, count), most)))
+    # Only pairs that decide a standing are arranged, which takes some 10 ms for each.
     beaten = _by_others(wide[0])
     unsure = _by_others(plain[1])
     asked = ((plain[0] & ~wide[0]) | (wide[1] & ~plain[1] & ~unsure)) & ~beaten
-    apart = np.zeros_like(asked)
+    reach = np.zeros((count, count))
     for i, j in zip(*np.nonzero(asked), strict=True):
-        apart[i, j] = not arrange(parts[i], parts[j]).design.comparable
-    first, second = (np.where(apart, more, usual) for more, usual in zip(wide, plain, strict=True))
-    return (first, second), bool(apart.any())
+        schedule = Schedule.of(parts[i], parts[j])
+        effects = [effect.component for effect in schedule.effects(session, priors)]
+        if effects:
+            reach[i, j] = _half_width(combine(effects), pair_error)
+    return box.beaten(_shift(halves, reach)), bool((reach > 0).any())
+
+
+def _shift(halves: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """Return (n, n, k) what the interval of a difference exceeds the two intervals by.
+
+    Independent half widths add as squares (Zou and Donner, Statistics in Medicine 27, 2008).
+
+    Args:
+        halves: (n, k) half widths of the choices, 0 for exact quantities.
+        reach: (n, n) half width of what sessions add to the difference of two choices.
+    """
+    one = halves[:, None, :]
+    other = halves[None, :, :]
+    is_measured = (one > 0) | (other > 0)
+    total = np.sqrt(one**2 + other**2 + np.where(is_measured, reach[:, :, None] ** 2, 0.0))
+    return np.asarray(total - one - other)
+
+
+def _half_width(component: Component, error: float) -> float:
+    """Return the half width of Student's interval that misses with probability `error`."""
+    quantile = float(stats.t.ppf(1 - error / 2, component.freedom))
+    return quantile * math.sqrt(float(component.variance))
+
+
+def _noise(part: pd.DataFrame, metric: str) -> Component:
+    """Return the variance of a choice's mean logarithm that is due to noise within its sessions.
+
+    It comes from the runs of the same session. Without such runs it is that of the recorded
+    intervals, to which the prior of the scatter between processes is added if a run timed one
+    process or has no interval. A value that a schedule fixed has no noise.
+    """
+    known = part[part[metric].notna()]
+    values = known[metric].to_numpy(dtype="float64")
+    count = len(values)
+    logs = pd.Series(np.log(values))
+    sessions = pd.Series(assign_sessions(known)).fillna("")
+    deviations = logs - logs.groupby(sessions.to_numpy()).transform("mean")
+    freedom = count - sessions.nunique()
+    if freedom > 0 and bool((deviations != 0).any()):
+        return Component(float((deviations**2).sum()) / freedom / count, float(freedom))
+    ends = np.array([recorded_interval(metric, row) for _, row in known.iterrows()])
+    if (ends[:, 0] == ends[:, 1]).all():
+        return Component(0.0, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.log(ends[:, 1] / ends[:, 0]) / 2 / stats.norm.ppf((1 + LEVEL) / 2)
+    has_interval = np.isfinite(errors)
+    recorded = Component(float((errors[has_interval] ** 2).sum()) / count**2, np.inf)
+    processes = np.full(count, math.nan)
+    if "processes" in known:
+        processes = known["processes"].to_numpy(dtype="float64", na_value=np.nan)
+    is_short = (processes == 1) | ~has_interval
+    prior = scatter_priors(classify_devices(part)).process
+    between = Component(int(is_short.sum()) * prior.scale**2 / count**2, prior.freedom)
+    return combine([one for one in (recorded, between) if one.variance > 0])
+
+
+def _session_variance(parts: Sequence[pd.DataFrame], names: Sequence[str]) -> Component:
+    """Return the posterior variance of sessions, the largest that any of the metrics shows."""
+    rows = pd.concat(parts, ignore_index=True)
+    choice = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    session = pd.factorize(pd.Series(assign_sessions(rows)).fillna(""))[0]
+    prior = scatter_priors(classify_devices(rows)).session
+    found = []
+    for name in names:
+        values = rows[name].to_numpy(dtype="float64", na_value=np.nan)
+        is_known = values > 0
+        if is_known.any():
+            logs = np.log(values[is_known])
+            scatter = unit_scatter(logs, choice[is_known], session[is_known])
+            found.append(prior.update(scatter.variance, scatter.freedom))
+    return max(found, key=lambda one: one.variance, default=prior.update())
 
 
 def _row(

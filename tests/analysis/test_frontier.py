@@ -153,13 +153,13 @@ def test_which_to_choose_for_a_limit() -> None:
 
 
 def test_a_separate_session_may_explain_a_difference_of_choices() -> None:
-    """Exact runs differ by 6% or by 20%.
+    """Exact runs differ by 6% or by 30%.
 
     A difference of 6% is decisive in one sweep in random order, but not between sessions. A
-    difference of 20% is decisive in both cases.
+    difference of 30% is decisive in both cases.
     """
     start = {"start_time": pd.Timestamp("2026-01-01", tz="UTC"), "sweep_order": "random"}
-    for rate, apart in ((940.0, UNDECIDED), (800.0, BEATEN)):
+    for rate, apart in ((940.0, UNDECIDED), (700.0, BEATEN)):
         for sweeps, standing in (("ss", BEATEN), ("st", apart)):
             rows = [
                 served(name, 8, speed, 5e3 / speed, 1.001, sweep_id=sweep, **start)
@@ -167,7 +167,7 @@ def test_a_separate_session_may_explain_a_difference_of_choices() -> None:
             ]
             result = frontier(pd.DataFrame(rows))
             assert result.table.set_index("choice").loc["B", "standing"] == standing
-            assert ("sessions of their own" in result.text()) == (standing is UNDECIDED)
+            assert ("separate sessions" in result.text()) == (standing is UNDECIDED)
 
 
 def test_models_do_not_compete_and_policies_do() -> None:
@@ -198,7 +198,8 @@ def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
         for seed in range(2)
     ]
     (one,) = frontiers(pd.DataFrame(rows))
-    assert one.table["standing"].tolist() == [UNDECIDED, UNDECIDED]
+    # Three times the seconds exceed any scatter, but the accuracies have no interval.
+    assert one.table["standing"].tolist() == [ON, UNDECIDED]
     assert one.table["best_accuracy_high"].isna().all()
     assert one.x == "learning_seconds"  # without prices
 
