@@ -8,13 +8,17 @@ import ast
 import importlib
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from analysis.cli import COMMANDS as ANALYSES
 from analysis.cli import make_parser
+from analysis.options import read_arguments
+from analysis.store.step_inputs import points_from_words
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.parser import options, sub_commands
 from paradnn.core.errors import ParadnnError
@@ -34,6 +38,8 @@ PARSERS = sub_commands(make_parser())
 ALL = {"--help", "--version", "--multirun"} | {
     option for parser in parsers() for option in options(parser)
 }
+#: Options without a value.
+FLAGS = {"-m", "--help", "--unfinished", "--version"}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
 _COMMAND = re.compile(r"(?:python -m |(?<![\w./-]))(paradnn|analysis)((?:\.\w+)*) ([a-z][a-z-]+)?")
 
@@ -87,6 +93,54 @@ def test_commands_in_messages_exist(path: Path) -> None:
             assert importlib.util.find_spec(f"{package}{module}"), text
             if package == "analysis" and command:
                 assert command in known, text
+
+
+@cache
+def proposed_commands(package: str) -> list[str]:
+    """Return the command lines with options or overrides that messages and help propose.
+
+    A line ends at punctuation. Lines with a gap are filled at run time and omitted.
+    """
+    pattern = re.compile(rf"python -m {package} ([^\n;()`\0]*?)(?:, |[\n;()`]|$)")
+    files = [*analysis_files(), *sorted((ROOT / "paradnn").rglob("*.py"))]
+    found = {
+        match[1].strip(" .")
+        for path in files
+        if "python -m " in path.read_text(encoding="utf-8")
+        for text in texts(path)
+        for match in pattern.finditer(text)
+    }
+    return sorted(
+        line for line in found if re.search(r"(^| )--?\w|=", line) and "COMMAND" not in line
+    )
+
+
+def without_prose(line: str) -> list[str]:
+    """Return the words of a command line up to the value of its last option or override.
+
+    A message may go on after the command: "python -m paradnn.train --help lists keys".
+    """
+    words = shlex.split(line)
+    last = max(n for n, word in enumerate(words) if word.startswith("-") or "=" in word)
+    takes_value = words[last].startswith("-") and words[last] not in FLAGS
+    return words[: last + 1 + takes_value]
+
+
+@pytest.mark.parametrize("line", proposed_commands("analysis"))
+def test_proposed_analyses_are_valid(line: str) -> None:
+    given = make_parser().parse_args(without_prose(line))
+
+    if given.sub_command.options:
+        read_arguments(given.sub_command.options, given)
+
+
+@pytest.mark.parametrize("line", proposed_commands(r"paradnn\.train"))
+def test_proposed_sweeps_are_valid(line: str) -> None:
+    overrides = [word for word in without_prose(line) if not word.startswith("-")]
+
+    points = points_from_words(overrides, "test")
+
+    assert overrides == [] or len(points) > 0
 
 
 @pytest.mark.parametrize("command", sorted(PARSERS))
