@@ -14,21 +14,21 @@ from paradnn.families import FAMILIES
 
 #: Group of conf/ -> what it decides.
 _GROUPS = {
-    "brief": "how short a scenario is with measure=quick, chosen with both",
+    "brief": "durations of a scenario under measure=quick; chosen with both",
     "data": "where batches come from",
     "experiment": "presets: the axes of a whole sweep; needs -m",
-    "fit": "input and classes of a data set to learn, chosen with the data set and the model",
+    "fit": "input size and classes of a data set; chosen with the data set and the model",
     "framework": "the framework below Keras",
-    "learning": "the learning rate of a model that needs its own, chosen with the model",
-    "measure": "the protocol of a point: how long, how often, and its limits",
+    "learning": "default learning rate of some models; chosen with the model",
+    "measure": "protocol of a point: durations, processes and limits",
     "model": "the family",
     "optimizer": "the update rule, with the paper's constants",
     "platform": "the kind of device",
-    "price": "what an hour of a device costs (docs/how-to/cost.md)",
+    "price": "price per hour of devices (docs/how-to/cost.md)",
     "scenario": "how inference is requested: step after step, or as MLPerf Inference defines it",
     "software": "the interpreter under test: this one, or a stack that is installed on first use",
-    "step": "parts of a step that the model determines, chosen with it",
-    "task": "what is measured: a step, or learning to an accuracy",
+    "step": "defaults that depend on the model; chosen with it",
+    "task": "measured work: a step, training to an accuracy, or the accuracy of a trained model",
     "tracking": "where runs are recorded",
 }
 #: Keys that only this program sets.

@@ -78,7 +78,7 @@ class Platform:
         low=1,
         high=4096,
     )
-    index: int = option(0, "number of the device among those of its kind", low=0, high=1023)
+    index: int = option(0, "index of the device among those of its kind", low=0, high=1023)
     cores: str | int | None = option(
         None,
         "cores to which a point on one device is pinned, as in '0-3,6'; null: all",
@@ -124,7 +124,7 @@ class Software:
     )
     requirements: tuple[str, ...] = option(
         (),
-        "packages of a stack that is made on first use, such as tensorflow-cpu==2.16.2",
+        "packages of a stack that is installed on first use, such as tensorflow-cpu==2.16.2",
         pattern=(REQUIREMENT, "write a package with its version, as in tensorflow-cpu==2.16.2"),
     )
     python_version: str | None = option(
@@ -143,7 +143,7 @@ class Measure:
     """
 
     min_seconds: float = option(0.5, "measure for at least this long", low=0.0, high=_DAY)
-    min_blocks: int = option(10, "and at least this many blocks", low=1, high=100_000)
+    min_blocks: int = option(10, "measure at least this many blocks", low=1, high=100_000)
     max_seconds: float = option(
         120.0, "measure no longer than this, even with fewer blocks", low=0.0, high=10 * _DAY
     )
@@ -156,7 +156,7 @@ class Measure:
     relative_interval: float | None = option(
         None,
         "continue until half the 95% interval is below this share of the value, within max_seconds "
-        "or max_processes; null: do not",
+        "or max_processes; null: no such limit",
         low=0.0001,
         high=1.0,
     )
@@ -223,7 +223,7 @@ class Point:
     software: Software = field(default_factory=Software)
     data: Input = field(default_factory=Synthetic)
     measure: Measure = field(default_factory=Measure)
-    replicate: int = option(0, "number of the repetition of a point", low=0, high=2**31)
+    replicate: int = option(0, "number of this repetition of the point", low=0, high=2**31)
     seed: int = option(0, "random seed of weights and data", low=0, high=2**31 - 1)
 
 
@@ -233,7 +233,7 @@ _SELECTOR_HELP = {
         "(docs/how-to/generation.md)"
     ),
     "task": (
-        "what is measured: a step, training to an accuracy, "
+        "measured work: a step, training to an accuracy, "
         "or the accuracy of a trained model (docs/how-to/engines.md)"
     ),
     "scenario": ("how inference requests arrive, as MLPerf defines it (docs/how-to/serving.md)"),
