@@ -119,14 +119,14 @@ def with_best_ceilings(frame: pd.DataFrame, store: Sequence[str]) -> pd.DataFram
         if own.empty:
             continue
         identity = ["point_id", "environment_id"]
-        same = known[known[identity].eq(own[identity].iloc[0]).all(axis=1)]
-        is_sound = same["contended"].ne(True).to_numpy(dtype=bool)
+        replicates = known[known[identity].eq(own[identity].iloc[0]).all(axis=1)]
+        is_sound = replicates["contended"].ne(True).to_numpy(dtype=bool)
         for column, source in (
             (PEAK, f"{PEAK}.{run.get('precision')}"),
             (BANDWIDTH, BANDWIDTH),
         ):
-            if column in frame and source in same:
-                best = _best_value(same[source], is_sound)
+            if column in frame and source in replicates:
+                best = _best_value(replicates[source], is_sound)
                 # Runs hold the ceilings of all their devices, the store those of one device.
                 improved.loc[index, column] *= best / float(own[source].iloc[0])
         if is_sound.any() and _CONTENDED in frame:

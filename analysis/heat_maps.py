@@ -415,8 +415,8 @@ def _draw_cell(
         height += 0.06 if measured else 0.14
     axes.text(cell.i, height, format_number(cell.value, "", as_share), fontsize="small", **centered)
     if cell.failed:
-        what = "OOM" if cell.memory == cell.failed else "failed"
-        text = f"{cell.failed}/{cell.failed + cell.points} {what}"
+        label = "OOM" if cell.memory == cell.failed else "failed"
+        text = f"{cell.failed}/{cell.failed + cell.points} {label}"
         if drawing.fits(len(text), 1.2 * text_width):
             axes.text(cell.i, cell.j - 0.28, text, fontsize=6, **centered)
     if measured == cell.points:

@@ -213,9 +213,9 @@ def operation_speedup(
     found = pairs[large].reset_index(drop=True)
     on_a = found.pop("intensity_a")
     on_b = found.pop("intensity_b")
-    place = list(found).index("a")
-    found.insert(place, "arithmetic_intensity", np.sqrt(on_a * on_b))
-    found.insert(place + 1, "share", share[large].to_numpy())
+    column = list(found).index("a")
+    found.insert(column, "arithmetic_intensity", np.sqrt(on_a * on_b))
+    found.insert(column + 1, "share", share[large].to_numpy())
     found = found.drop(columns=["share_a", "share_b"])
     found["bandwidth_gain"] = found["speedup"] * on_b / on_a
     found["level"] = _levels(on_a, on_b, found[TYPE], ridges)

@@ -124,9 +124,9 @@ def load(  # noqa: PLR0913 - one keyword per filter
         records, known = read_columns(address, query, reader)
         for name in query.experiments:
             if name not in known:
-                place = "the store" if len(stores) == 1 else address.public
+                location = "the store" if len(stores) == 1 else address.public
                 raise StoreError(
-                    f"experiment={name}: no such experiment in {place}; "
+                    f"experiment={name}: no such experiment in {location}; "
                     f"it has {', '.join(known) or 'none'}"
                 )
         if len(stores) > 1:

@@ -67,14 +67,14 @@ class ClassicNetwork(ImageNetwork):
         self, filters: int, kernel: int, stride: int = 1, padding: str = "same", groups: int = 1
     ) -> None:
         """Add a convolution. Each of its groups reads its part of the channels."""
-        whole = self.x
+        undivided = self.x
         channels = self.channels
         is_first = not self.layers
 
         def add_group(number: int) -> None:
             self.channels = channels // groups
-            if whole is not None and groups > 1:
-                self.x = whole[..., number * self.channels : (number + 1) * self.channels]
+            if undivided is not None and groups > 1:
+                self.x = undivided[..., number * self.channels : (number + 1) * self.channels]
             self.convolve(
                 filters // groups,
                 kernel,

@@ -197,24 +197,24 @@ def _find_function(build: str) -> tuple[Path, str]:
     Raises:
         ConfigError: If the value has another form, or there is no such file.
     """
-    place, _, function = build.rpartition(":")
-    if not place or not function.isidentifier():
+    location, _, function = build.rpartition(":")
+    if not location or not function.isidentifier():
         remedy = "write model.build=my_models.py:make_net, or package.module:make_net"
         raise ConfigError("model.build", build, "does not name a function", remedy)
-    if place.endswith(".py"):
-        path = Path(place).expanduser().absolute()
+    if location.endswith(".py"):
+        path = Path(location).expanduser().absolute()
         if path.is_file():
             return path, function
         raise ConfigError(
             "model.build", build, f"there is no file {path}", "give the path of the function's file"
         )
-    module = Path(*place.split("."))
+    module = Path(*location.split("."))
     for folder in sys.path:
         for candidate in (Path(folder, module, "__init__.py"), Path(folder, f"{module}.py")):
             if candidate.is_file():
                 return candidate.absolute(), function
     raise ConfigError(
-        "model.build", build, f"there is no module {place}", "install it, or give a file"
+        "model.build", build, f"there is no module {location}", "install it, or give a file"
     )
 
 

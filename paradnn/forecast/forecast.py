@@ -102,7 +102,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     if total > _MOST_POINTS:
         where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
     rates = rates_of(status)
-    environments = {id(place): place for place in status.environments}.values()
+    environments = {id(each): each for each in status.environments}.values()
     runs = RunHistory.from_runs(
         history.past({environment.device for environment in environments}, MOST_RUNS), rates
     )
@@ -110,9 +110,9 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
 
     def times_of(indices: Sequence[int]) -> PointTimes:
-        places = [status.environments[index] for index in indices]
-        ids = [place.environment_id for place in places]
-        devices = [place.device for place in places]
+        chosen = [status.environments[index] for index in indices]
+        ids = [environment.environment_id for environment in chosen]
+        devices = [environment.device for environment in chosen]
         points = make_table([status.points[index] for index in indices], ids, devices, rates)
         times = point_times(runs, points, draws, model.predict(points))
         # A point that is predicted to run out of memory is only scheduled and recorded.
@@ -276,8 +276,8 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
 def _table(*headings: str) -> Table:
     """Return a table without lines. The first column is left-aligned, the others right-aligned."""
     columns = (
-        Column(text, justify="right" if place else "left", no_wrap=True)
-        for place, text in enumerate(headings)
+        Column(text, justify="right" if index else "left", no_wrap=True)
+        for index, text in enumerate(headings)
     )
     return Table(*columns, box=None, pad_edge=False, header_style="bold")
 
@@ -330,19 +330,19 @@ def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, A
     times = forecast.times_of(where)
     ends = np.quantile([times.seconds, 1e3 * times.step], [*_ENDS.values()], axis=2)
     late = times.timed_out.mean(axis=1) > _LIKELY
-    places = {index: place for place, index in enumerate(where)}
+    columns = {index: column for column, index in enumerate(where)}
     for index in indices:
         point = status.points[index]
-        place = places.get(index)
+        column = columns.get(index)
         # A point that needs no measuring takes no time and has no step to expect.
         shown = [("0.000", "")] * len(_ENDS)
-        if place is not None:
-            shown = [(f"{seconds:.3f}", f"{step:.6g}") for seconds, step in ends[:, :, place]]
+        if column is not None:
+            shown = [(f"{seconds:.3f}", f"{step:.6g}") for seconds, step in ends[:, :, column]]
         yield {
             "name": run_name(point),
             "family": point.model.name,
             "status": status.status[index],
-            "outcome": status.outcomes[index] if place is None or not late[place] else "timeout",
+            "outcome": status.outcomes[index] if column is None or not late[column] else "timeout",
             **{f"{name}_seconds": seconds for name, (seconds, _) in zip(_ENDS, shown, strict=True)},
             **{f"{name}_step_ms": step for name, (_, step) in zip(_ENDS, shown, strict=True)},
             **{name: int(status.costs[name][index]) for name in _COSTS},

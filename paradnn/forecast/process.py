@@ -557,10 +557,10 @@ class Process:
         posterior = self._data_posterior
         spread = posterior.own + self.noise
         leverage = ((posterior.features @ posterior.root) ** 2).sum(axis=1) / spread
-        apart = 1 - leverage
-        error = (self.values - posterior.features @ posterior.weights) / apart
+        complement = 1 - leverage
+        error = (self.values - posterior.features @ posterior.weights) / complement
         return LeaveOneOutErrors(
-            error=error, spread=np.sqrt(self.allowance * spread / apart), freedom=self.freedom
+            error=error, spread=np.sqrt(self.allowance * spread / complement), freedom=self.freedom
         )
 
     @cached_property

@@ -213,12 +213,12 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
     try:
         return _require(json.loads(done.stdout.splitlines()[-1]), framework, python)
     except (ValueError, IndexError):
-        said = [
+        output = [
             *done.stdout.splitlines(),
             *done.stderr.splitlines(),
             f"it ended with {done.returncode}",
         ]
-        last = said[-2:][0][:200]
+        last = output[-2:][0][:200]
         raise WorkerError(f"software.python={python}: cannot describe itself: {last}") from None
 
 

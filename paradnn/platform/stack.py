@@ -154,23 +154,25 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
         lock: Descriptor of its lock file.
         say: Prints a message to the user before a long operation.
     """
-    told = False
+    has_reported = False
     while True:
         if _holds(lock, fcntl.LOCK_SH):
             packages, problem = _check(stack)
             if not problem:
                 return packages
             if _holds(lock, fcntl.LOCK_EX) and (problem := _check(stack)[1]):
-                why = f"; the installed one {problem}" if stack.folder.exists() else ""
-                what = (
+                cause = f"; the installed one {problem}" if stack.folder.exists() else ""
+                description = (
                     f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
                 )
-                say(f"installing the software stack {what}, which takes a few minutes{why}")
+                say(
+                    f"installing the software stack {description}, which takes a few minutes{cause}"
+                )
                 _make(stack, lock)
                 continue
-        if not told:
+        if not has_reported:
             say(f"waiting for another process that installs the software stack {stack.name}")
-            told = True
+            has_reported = True
         fcntl.flock(lock, fcntl.LOCK_UN)
         time.sleep(_PAUSE)
 

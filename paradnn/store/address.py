@@ -202,21 +202,21 @@ def artifact_folder(
     if folder is None:
         return None
     trusted = [
-        Path(place).expanduser()
-        for place in os.environ.get(_TRUSTED, "").split(os.pathsep)
-        if place
+        Path(trusted_folder).expanduser()
+        for trusted_folder in os.environ.get(_TRUSTED, "").split(os.pathsep)
+        if trusted_folder
     ]
     trusted += [home for home in homes if home]
     real = Path(os.path.realpath(folder))
     usual = real.parts[-2:] == (run_id, _FOLDER)
     if (usual and None in homes) or any(
-        real.is_relative_to(os.path.realpath(place)) for place in trusted
+        real.is_relative_to(os.path.realpath(trusted_folder)) for trusted_folder in trusted
     ):
         return real
     for home in filter(None, homes if usual else ()):
         with contextlib.suppress(DataError):
-            if (beside := inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")).is_dir():
-                return beside
+            if (sibling := inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")).is_dir():
+                return sibling
     raise StoreError(
         f"run {run_id}: its recorded artifact folder {folder} is outside {homes[0]}, the folder of its store; "
         f"if you trust this store, set {_TRUSTED}={real.parents[1] if usual else real}"

@@ -245,9 +245,9 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         unpacked = sum(member.file_size for member in file.infolist())
         most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
         if files > _MOST_FILES or unpacked > most:
-            what = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
+            contents = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
             limit = f"at most {_MOST_FILES:,} files of {most:,} bytes are read"
-            raise DataError(f"{path}: {what}; {limit}: do not trust this file")
+            raise DataError(f"{path}: {contents}; {limit}: do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
         form = manifest.get("format")
         version = manifest.get("schema_version")
@@ -260,8 +260,8 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     if form != FORMAT:
         raise DataError(f"{path}: format {form!r}, this version reads {FORMAT!r}")
     if version != SCHEMA_VERSION:
-        said = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
-        raise SchemaError(f"{path}: {said}: use the release that wrote it")
+        problem = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
+        raise SchemaError(f"{path}: {problem}: use the release that wrote it")
     runs: dict[str, list[str]] = {}
     for name in sums:
         if not is_inside(path.parent, name):

@@ -165,15 +165,15 @@ class Records:
         A subset has only the tags of its runs; its params and metrics are still to be added.
         """
         nothing = Texts.missing(len(self.runs))
-        asked = [
+        conditions = [
             [self.tags.get(name, nothing).are(text) for text in texts]
             for name, texts in query.tags.items()
         ]
-        asked += [
+        conditions += [
             [self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS]
         ] * query.needs_outcome
         if np.all(
-            accepted := np.logical_and.reduce([np.logical_or.reduce(each) for each in asked])
+            accepted := np.logical_and.reduce([np.logical_or.reduce(each) for each in conditions])
         ):
             return self
         part = type(self)(compress(self.runs, accepted))
@@ -187,18 +187,18 @@ class Records:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Merge the runs of several stores; a run that several stores hold appears once."""
-        whole = cls(run for part in parts for run in part.runs)
+        merged = cls(run for part in parts for run in part.runs)
         own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
         for kind in get_args(Values):
             held = ((ids, entry) for part, ids in own for entry in getattr(part, kind).items())
-            whole.add(
+            merged.add(
                 kind,
                 (
                     (ids, Texts(np.zeros_like(ids.codes), {name: 0}), each)
                     for ids, (name, each) in held
                 ),
             )
-        return whole
+        return merged
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a metric of every run, of shape (runs,), with infinities restored.

@@ -250,8 +250,8 @@ class Journal:
         """
         ours = claim.run_id.startswith("point-")
         run_id, begun = (claim.run_id, None) if ours else (self._new_id(), claim.run_id)
-        whole = replace(record, metrics={**record.metrics, **metrics})
-        return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
+        complete = replace(record, metrics={**record.metrics, **metrics})
+        return Document(complete, run_id, begun, self._sweep, claim.repeats, owner_tag())
 
     def keep(self, document: Document) -> Path:
         """Write a document and release the claim of its point; return the path.

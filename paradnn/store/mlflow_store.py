@@ -254,12 +254,12 @@ class MlflowStore(RunIndex):
         start: float,
         parent: str | None,
     ) -> Claim:
-        whole = {**_SOURCE, **tags} | ({_PARENT: parent} if parent else {})
+        all_tags = {**_SOURCE, **tags} | ({_PARENT: parent} if parent else {})
         begun = _since_1970(start)
         run = self._client.create_run(
-            self._experiment_id, start_time=begun, run_name=name, tags=whole
+            self._experiment_id, start_time=begun, run_name=name, tags=all_tags
         )
-        return Claim(run.info.run_id, identity, begun, files=run.info.artifact_uri, tags=whole)
+        return Claim(run.info.run_id, identity, begun, files=run.info.artifact_uri, tags=all_tags)
 
     def _others(
         self,

@@ -209,7 +209,9 @@ def _filter(query: Query) -> str:
         "start_time >=": query.since_ms,
         "start_time <": query.until_ms,
     }
-    parts += [f"attributes.{what} {value}" for what, value in given.items() if value is not None]
+    parts += [
+        f"attributes.{attribute} {value}" for attribute, value in given.items() if value is not None
+    ]
     # Runs of other kinds may use other outcome tags, and the grammar has no "or".
     if query.needs_outcome and query.tags.get("kind") == ("point",):
         parts.append("tags.outcome LIKE '%'")

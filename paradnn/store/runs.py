@@ -328,13 +328,13 @@ class Query:
         bounded = self.since_ms is not None or self.until_ms is not None
         least = self.since_ms or 0
         most = math.inf if self.until_ms is None else self.until_ms
-        asked = ((params, self.params), (tags, self.tags))
+        filters = ((params, self.params), (tags, self.tags))
         return (
             (self.run_id in (None, run.run_id) and self.status in (None, run.status))
             and (not bounded or (run.start_ms is not None and least <= run.start_ms < most))
             and all(
                 values.get(key) in allowed
-                for values, keys in asked
+                for values, keys in filters
                 for key, allowed in keys.items()
             )
         )

@@ -204,21 +204,23 @@ class SqlReader:
         """
         from paradnn.store.columns import Records, in_parts  # slow imports
 
-        said = {*query.tags, *OUTCOME_TAGS}
+        required_tags = {*query.tags, *OUTCOME_TAGS}
         every = replace(query, tags={}, unfinished=True)
         by_tags = (
             query.newest is None and not query.params and query.tags.items() <= _POINTS.items()
         )
-        by_tags = by_tags and said <= {*query.columns.get("tags", said)}
+        by_tags = by_tags and required_tags <= {*query.columns.get("tags", required_tags)}
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, every if by_tags else query)
             if by_tags and lookup is not None:
                 (runs, lookup), by_tags = self._chosen(connection, query), False
             records = Records(runs)
-            asked = [*self._statements(query, runs, lookup)]
-            whole = lookup is None and len(runs) > _MANY and connection.dialect.name == "sqlite"
-            with self._scanned(connection, asked) if whole else nullcontext() as parts:
-                for kind, statement in asked:
+            statements = [*self._statements(query, runs, lookup)]
+            scans_tables = (
+                lookup is None and len(runs) > _MANY and connection.dialect.name == "sqlite"
+            )
+            with self._scanned(connection, statements) if scans_tables else nullcontext() as parts:
+                for kind, statement in statements:
                     records.add(
                         kind, parts() if parts else in_parts(kind, _rows(connection, statement))
                     )
@@ -256,7 +258,7 @@ class SqlReader:
 
     @contextmanager
     def _scanned(
-        self, connection: sa.Connection, asked: Iterable[tuple[Values, sa.Select[Any]]]
+        self, connection: sa.Connection, statements: Iterable[tuple[Values, sa.Select[Any]]]
     ) -> Iterator[Callable[[], Iterator[Part]]]:
         """Start processes that read whole tables of an SQLite file.
 
@@ -272,7 +274,7 @@ class SqlReader:
 
         tables = []
         url = self._engine.url
-        for kind, statement in asked:
+        for kind, statement in statements:
             table = _KINDS[kind].name
             compiled = statement.compile(self._engine, compile_kwargs={"literal_binds": True})
             # Read in order of rowid: an index would deliver the rows key by key.
@@ -313,8 +315,10 @@ class SqlReader:
                 failed = True
             if failed:
                 errors.seek(0)
-                said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise sqlite3.DatabaseError(said or "a process that read it was killed") from None
+                last_line = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise sqlite3.DatabaseError(
+                    last_line or "a process that read it was killed"
+                ) from None
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
         """Return the runs of a query, and a condition for the tables of values.

@@ -127,10 +127,10 @@ class Tracker(Journal):
         if not self._kept and not self._unclosed:
             return self._store.where
         if self._kept:
-            what = f"{len(self._kept)} of them"
+            pending = f"{len(self._kept)} of them"
         else:
-            what = "the end of the sweep"
-        return f"{self._store.where}, {what} in files until {self._command}"
+            pending = "the end of the sweep"
+        return f"{self._store.where}, {pending} in files until {self._command}"
 
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
@@ -336,8 +336,8 @@ class Tracker(Journal):
 
         Another process may upload the same file at the same time.
         """
-        with _alone_with(path) as alone:
-            done = self._store.upload(read_record(path)) if alone else None
+        with _alone_with(path) as is_locked:
+            done = self._store.upload(read_record(path)) if is_locked else None
             if done and done.state != "withheld":
                 path.unlink(missing_ok=True)
                 return True
@@ -353,14 +353,14 @@ class Tracker(Journal):
 @contextlib.contextmanager
 def _alone_with(path: Path) -> Iterator[bool]:
     """Lock a file; yield whether it exists and no other process uploads it."""
-    alone = False
+    is_locked = False
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # it is gone, or another process holds the lock
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = path.exists()
-        yield alone
+            is_locked = path.exists()
+        yield is_locked
 
 
 def sync(

@@ -311,7 +311,7 @@ _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEP
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProcessRequest:
     """Request for a process of a point, sent to a server.
 
     Attributes:
@@ -352,11 +352,11 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
     try:
         for rank in range(each, count):
             own_port = port and port + rank % each
-            asked = Asked(
+            request = ProcessRequest(
                 PROTOCOL_VERSION, rank, own_port, others["environ"], {**point, "other_hosts": None}
             )
             address = others["addresses"][rank // each - 1]
-            found.append(_ask(address, others["key"].encode(), asked, reply_timeout(point)))
+            found.append(_ask(address, others["key"].encode(), request, reply_timeout(point)))
     except BaseException:
         for one in found:
             one.close()
@@ -364,7 +364,7 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
     return found
 
 
-def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProcess:
+def _ask(address: str, key: bytes, request: ProcessRequest, patience: float) -> RemoteProcess:
     """Connect to a server and have it start a process."""
     connected = _connect(host_and_port(address), address, patience)
     local = connected.getsockname()[0]
@@ -376,7 +376,7 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
             channel = Connection(connected.detach())
         finally:
             connected.close()  # a detached socket stays open
-        channel.send_bytes(encode(asked))
+        channel.send_bytes(encode(request))
         if not channel.poll(patience):
             raise silent(f"the server at {address}", patience)
         own_port, life_port = hear(channel, list[int])
@@ -391,7 +391,7 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
             "crash", f"the server at {address} answered something else: {error}"
         ) from None
     life = _connect((there, life_port), address, patience)
-    return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
+    return RemoteProcess(request.rank, with_port(there, own_port), local, channel, _keep(life))
 
 
 def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
@@ -470,7 +470,7 @@ class PendingConnection:
 
 def accept(
     connected: socket.socket, patience: float
-) -> tuple[Asked, Connection, socket.socket, list[str]]:
+) -> tuple[ProcessRequest, Connection, socket.socket, list[str]]:
     """Read the request of a client that has shown the key.
 
     A client that makes no request within `patience` seconds ends this process (SIGALRM).
@@ -485,8 +485,8 @@ def accept(
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, patience)
     try:
-        asked: Asked = hear(channel, Asked)
-        listening = listen(asked.port, local)
+        request: ProcessRequest = hear(channel, ProcessRequest)
+        listening = listen(request.port, local)
     except (MessageError, UnavailableError) as error:
         another = f"the server at {local} runs another version of ParaDnn: restart it ({error})"
         reason = another if isinstance(error, MessageError) else str(error)
@@ -499,7 +499,7 @@ def accept(
         awaiting.settimeout(patience)
         life, _ = awaiting.accept()
     die_with(_keep(life))
-    return asked, channel, listening, hear(channel, list[str])
+    return request, channel, listening, hear(channel, list[str])
 
 
 def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socket:

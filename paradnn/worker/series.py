@@ -77,11 +77,11 @@ class Change:
 
     def __str__(self) -> str:
         if self.at is None:
-            what = "drift"
+            kind = "drift"
         else:
-            what = f"jump before block {self.at + 1}"
+            kind = f"jump before block {self.at + 1}"
         seen = f"explains {self.explained:.0%} of the variance, chance up to {self.usual:.0%}"
-        return f"{what} of {self.relative_size:+.1%} {seen}"
+        return f"{kind} of {self.relative_size:+.1%} {seen}"
 
 
 def find_change(values: Sequence[float]) -> Change:
@@ -102,10 +102,10 @@ def find_change(values: Sequence[float]) -> Change:
     size = slope * (n - 1)
     at = None
     edge = max(2, n // 10)
-    places = np.arange(edge, n - edge + 1)
-    sums = np.cumsum(centred)[places - 1]
-    best = int(np.argmax(sums**2 / (places * (n - places))))
-    jump = int(places[best])
+    positions = np.arange(edge, n - edge + 1)
+    sums = np.cumsum(centred)[positions - 1]
+    best = int(np.argmax(sums**2 / (positions * (n - positions))))
+    jump = int(positions[best])
     before = sums[best] / jump
     after = -sums[best] / (n - jump)
     stepped = centred - np.where(np.arange(n) < jump, before, after)
@@ -113,9 +113,9 @@ def find_change(values: Sequence[float]) -> Change:
         rest = stepped
         size = after - before
         at = jump
-    whole = centred @ centred
+    total = centred @ centred
     correlation = _lag_one(rest)
-    explained = 1 - rest @ rest / whole if whole else 0.0
+    explained = 1 - rest @ rest / total if total else 0.0
     # The share explained by chance, interpolated in the logarithm of n and in the correlation.
     by_length = [
         np.interp(correlation, _CORRELATIONS, shares) for shares in _CRITICAL_SHARES.values()

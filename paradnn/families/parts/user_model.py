@@ -271,9 +271,9 @@ def _output_tensors(outputs: Any, name: str) -> list[tuple[tuple[Any, ...], Any]
         if value is None:
             continue
         if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-            place = "".join(f"[{key!r}]" for key in path)
+            position = "".join(f"[{key!r}]" for key in path)
             raise UnavailableError(
-                f"output {place or '0'} of {name} is of type {type(value).__name__}: "
+                f"output {position or '0'} of {name} is of type {type(value).__name__}: "
                 "a model's outputs must be tensors"
             )
         tensors.append((tuple(path), value))
