@@ -6,6 +6,8 @@
 #   make test-pages       run every command of README and the tutorial, in order
 #   make test-frameworks  the same models in TensorFlow, JAX and PyTorch, in a separate environment
 #   make test-cluster     tracking servers and PostgreSQL, with drivers killed; installs missing packages
+#   make test-oldest      the fast tests with the lowest versions that pyproject.toml admits
+#   make test-newest      the fast tests with the newest versions, pre-releases included
 #   make test-gpu         validate a GPU machine without a network; run make gpu-wheels before, with a network
 #   make gate             is planning slower than at BASE (origin/main)?
 #   make docs             build the documentation as a site, with a report of this machine: site/index.html
@@ -15,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo tour docs test gate test-long test-pages test-frameworks test-cluster test-gpu gpu-wheels lint lint-style format ui install install-dev benchmarks clean
+.PHONY: demo tour docs test gate test-long test-pages test-frameworks test-cluster test-oldest test-newest test-gpu gpu-wheels lint lint-style format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -70,7 +72,7 @@ PROCESSES ?= 2
 test: install-dev lint-style
 	@log=$$(mktemp); $(BIN)/mypy > $$log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest --cache-clear -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \
-	  $(if $(FAST),-m 'not framework and not slow and not pages and not long'); tests=$$?; \
+	  $(if $(FAST),-m '$(FAST_MARKS)'); tests=$$?; \
 	wait $$types; types=$$?; cat $$log; rm $$log; [ $$tests = 0 ] && [ $$types = 0 ]
 
 # Compares processor time, which neighbors disturb less. Undecided (exit code 3) is not a failure. GATE holds further
@@ -93,6 +95,15 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,jax,torch,engines]'
 	touch $@
+
+# Both lanes ignore constraints.txt and resolve again each time. The ranges of pyproject.toml are what they showed.
+FAST_MARKS := not framework and not slow and not pages and not long
+test-oldest: RESOLUTION := --resolution lowest-direct
+test-newest: RESOLUTION := --prerelease allow --upgrade
+test-oldest test-newest: install-dev
+	$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python .venv-$(@:test-%=%)
+	$(BIN)/python -m uv pip install --quiet --python .venv-$(@:test-%=%)/bin/python $(RESOLUTION) -e '.[dev]'
+	.venv-$(@:test-%=%)/bin/python -m pytest --cache-clear -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m '$(FAST_MARKS)'
 
 # Installs missing packages of the distribution. RUNLEVEL=1 keeps their services from starting.
 CLUSTER := .venv-cluster

@@ -231,16 +231,16 @@ def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
 
     from paradnn.cli.help import help_text
     from paradnn.cli.overrides import as_axes, check_arguments
+    from paradnn.config.hydra_releases import VERSION_BASE, register_resolver
     from paradnn.config.paths import CONFIG
     from paradnn.config.reading import read_point
     from paradnn.config.space import expand
     from paradnn.forecast.table import point_params
 
-    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+    register_resolver("paradnn_help", help_text)
     check_arguments(words)
     axes = as_axes(["--multirun", *words])[1:]
     overrides = OverridesParser.create().parse_overrides(axes)
@@ -249,7 +249,7 @@ def _compose_rows(words: Sequence[str]) -> list[dict[str, str]]:
         for word, override in zip(axes, overrides, strict=True)
         if not override.is_sweep_override()
     ]
-    with initialize_config_dir(str(CONFIG), version_base="1.3"):
+    with initialize_config_dir(str(CONFIG), **VERSION_BASE):
         master = compose("config", overrides=fixed, return_hydra_config=True)
         plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
         return [point_params(read_point(config)) for config in plan.configs()]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import (
@@ -16,6 +16,7 @@ from paradnn.cli.overrides import (
     one_line,
     split_overrides,
 )
+from paradnn.config.hydra_releases import VERSION_BASE, register_resolver
 from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ParadnnError
 
@@ -35,7 +36,7 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     Raises:
         ParadnnError: the command line is wrong.
     """
-    OmegaConf.register_new_resolver("paradnn_help", lambda: help_text(page), replace=True)
+    register_resolver("paradnn_help", lambda: help_text(page))
     is_verbose = os.environ.get(_FULL_ERROR) == "1"
     # Without this variable Hydra prints errors itself and exits with 1.
     os.environ[_FULL_ERROR] = "1"
@@ -53,7 +54,7 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
         arguments = split_overrides(sys.argv[1:])
         check_arguments(arguments)
         sys.argv[1:] = as_axes(arrange(arguments))
-        hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(task)()
+        hydra.main(config_path=str(CONFIG), config_name="config", **VERSION_BASE)(task)()
         if errors:
             raise errors[-1]
     except Exception as error:

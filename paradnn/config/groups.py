@@ -97,6 +97,8 @@ def register_options() -> None:
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    from paradnn.config.hydra_releases import REPLACE
+
     for option in _options_without_files():
         if _file_text(option.group, option.name):
             continue
@@ -109,6 +111,7 @@ def register_options() -> None:
             node=node,
             group=option.group,
             package=_PACKAGES.get(option.group),
+            **REPLACE,
         )
 
 

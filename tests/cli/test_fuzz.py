@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from paradnn import completion, listing, train
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import help_text, known_keys
 from paradnn.cli.program import program
+from paradnn.config.hydra_releases import VERSION_BASE, register_resolver
 from paradnn.config.identity import point_id, point_request
 from paradnn.config.point import Point
 from paradnn.config.reading import read_point
@@ -109,8 +109,8 @@ def parsed(text: str) -> list[Any]:
 @depth(400, 10_000)
 def test_configurations(draws: int) -> None:
     """Put any value at any key of every family into a file; overrides would reject some of them."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
+    with initialize_config_dir(str(ROOT / "conf"), **VERSION_BASE):
+        register_resolver("paradnn_help", help_text)
         whole = [plain(compose("config", overrides=[f"model={family}"])) for family in FAMILIES]
     values = [value for text in VALUES.split() for value in parsed(text)]
     values += ["", " ", "a\nb", "x" * 5000, (), [], [1, 2], [3, 4, 6, 3], [[1]], ["fc"]]

@@ -10,6 +10,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from paradnn.config.groups import register_options
+from paradnn.config.hydra_releases import VERSION_BASE
 from paradnn.config.identity import as_params, digest, point_id, point_request, protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure, Point, step_costs
@@ -742,7 +743,7 @@ def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_
 
 
 def test_a_quick_measurement_of_a_scenario_is_short() -> None:
-    with initialize_config_dir(str(CONFIG), version_base=None):
+    with initialize_config_dir(str(CONFIG), **VERSION_BASE):
         register_options()
         for words, seconds in (
             (["measure=quick"], 15),

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config import tasks
+from paradnn.config.hydra_releases import VERSION_BASE, register_resolver
 from paradnn.config.identity import point_id
 from paradnn.config.reading import read_point
 from paradnn.config.space import Plan, expand, plain
@@ -36,8 +37,8 @@ PRESETS = [
 
 @pytest.fixture(autouse=True)
 def hydra() -> Iterator[None]:
-    OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    register_resolver("paradnn_help", help_text)
+    with initialize_config_dir(str(ROOT / "conf"), **VERSION_BASE):
         yield
 
 

@@ -1,0 +1,32 @@
+"""What differs between the supported releases of Hydra (1.3, 1.4) and OmegaConf (2.3, 2.4)."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from omegaconf import OmegaConf
+
+
+def _release(package: str) -> tuple[int, int]:
+    """Return major and minor number of an installed package."""
+    major, minor = version(package).split(".")[:2]
+    return int(major), int(minor)
+
+
+#: Parameters of hydra.main and of Hydra's initialize functions. Hydra 1.3 needs the version whose
+#: defaults apply; 1.4 deprecates the parameter and has these defaults.
+VERSION_BASE: dict[str, Any] = {"version_base": "1.3"}
+#: Parameters with which Hydra's ConfigStore replaces an entry; 1.3 does so without any.
+REPLACE: dict[str, Any] = {}
+if _release("hydra-core") >= (1, 4):
+    VERSION_BASE = {}
+    REPLACE = {"replace": True}
+
+
+def register_resolver(name: str, resolver: Callable[..., Any]) -> None:
+    """Register a resolver of interpolations under a name, in place of an earlier one."""
+    # Before 2.4, `register_resolver` was the name of a deprecated function with other arguments.
+    if _release("omegaconf") >= (2, 4):
+        OmegaConf.register_resolver(name, resolver, replace=True)
+    else:
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
