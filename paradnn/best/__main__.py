@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from paradnn.config.settings import Settings
     from paradnn.config.tasks import SweepInfo
 
+#: The first round measures every candidate, which takes seconds each.
+_MOST_CANDIDATES = 500
 _TIME = re.compile(r"(\d+(?:\.\d+)?) *(us|ms|s)?")
 _MS_PER_UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -118,7 +120,8 @@ def _candidates(
     """Return the distinct candidates, invalid ones included.
 
     Raises:
-        ConfigError: There is only one, or a value is invalid in every combination.
+        ConfigError: There is only one, there are too many, or a value is invalid in every
+            combination.
     """
     from paradnn.best.race import (
         Candidate,
@@ -138,6 +141,13 @@ def _candidates(
             " ".join(options.words),
             "is one candidate",
             "give a key several values, such as compile=graph,xla",
+        )
+    if len(configs) > _MOST_CANDIDATES:
+        raise ConfigError(
+            "candidates",
+            f"{len(configs):,}",
+            f"are more than {_MOST_CANDIDATES}, the most that a race measures",
+            "name fewer values, or set sweep.sample=100",
         )
     axes = axis_values(configs, options.axes)
     for number, invalid in enumerate(info.invalid_points):

@@ -84,6 +84,8 @@ class Race(SweepDesign):
         self._clock = clock
         self._random = random.Random(name)
         self._observations: list[Observation] = []
+        #: What the latest state was computed from, and the state.
+        self._known_state: tuple[object, RaceState] | None = None
         self._begin: float | None = None
         self._visit_begin = 0.0
         self._round = 0
@@ -139,12 +141,16 @@ class Race(SweepDesign):
 
     def state(self) -> RaceState | None:
         """Return what the measurements say; None if no candidate with a value may win."""
-        eligible = {
+        eligible = frozenset(
             index for index, each in enumerate(self.candidates) if not each.problem and each.rows
-        }
+        )
         if not eligible:
             return None
-        return RaceState(self._observations, eligible, self.rule)
+        key = (len(self._observations), eligible)
+        if self._known_state is None or self._known_state[0] != key:
+            state = RaceState(self._observations, eligible, self.rule)
+            self._known_state = (key, state)
+        return self._known_state[1]
 
     def is_decided(self) -> bool:
         """Return whether a candidate has won: all are measured, and none is better."""

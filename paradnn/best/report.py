@@ -79,7 +79,9 @@ class RaceAnswer:
             lines.append(f"May be as good: {names}{more}.")
         if self.verdict == "best":
             margin = f"{self.race.rule.margin:.3g}"
-            lines.append(f"No other candidate is better by more than {_percent(margin)}.")
+            lines.append(
+                f"With 95% confidence no other candidate is better by more than {_percent(margin)}."
+            )
         else:
             lines.append(self._undecided_reason())
         return lines
@@ -203,7 +205,7 @@ class RaceAnswer:
     def _rival_text(self, state: RaceState, rival: int) -> str:
         lead = state.lead(rival)
         behind = Interval(1 / lead.value, 1 / lead.high, 1 / lead.low)
-        return f"{self.race.candidates[rival].label} ({format_ratio(behind)})"
+        return f"{self.race.candidates[rival].label} at {format_ratio(behind)}"
 
     def _undecided_reason(self) -> str:
         unmeasured = self._unmeasured()

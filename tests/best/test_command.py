@@ -142,6 +142,11 @@ COMPILED = "model=fc compile=graph,xla"
             id="one candidate",
         ),
         pytest.param(
+            "model=fc seed=range(0,1000)",
+            "candidates=1,000: are more than 500, the most that a race measures; name fewer",
+            id="too many candidates",
+        ),
+        pytest.param(
             "model=fc compile=graph,fast",
             "compile=fast: no such choice; choose one of graph, xla, eager",
             id="misspelled value",

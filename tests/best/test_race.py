@@ -268,7 +268,7 @@ def test_an_undecided_race_names_what_may_be_as_good_and_the_time_that_would_dec
 
     first, second, last = RaceAnswer(race).sentences()
     assert first.startswith("undecided: a leads: ")
-    assert second.startswith("May be as good: b (")
+    assert second.startswith("May be as good: b at ")
     assert "c" not in second
     assert "would decide it: raise --minutes." in last
 
