@@ -221,7 +221,9 @@ class RaceState:
         sample_variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
         scatter = self._rule.prior.update(sample_variance, len(values) - 1)
         middle = float(values.mean()) - self._shrinkage(candidate)
-        error = math.sqrt(float(scatter.variance) / len(values))
+        # The other candidates show the scatter of processes, and the own values a drift as well.
+        common = float(self._model.variances[self._position[candidate]])
+        error = math.sqrt(max(float(scatter.variance), common) / len(values))
         half = float(special.stdtrit(scatter.freedom, 0.975)) * error
         return Interval(middle, middle - half, middle + half).map(math.exp)
 
