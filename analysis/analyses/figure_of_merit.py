@@ -234,7 +234,7 @@ def _from_work(options: FigureOfMeritOptions) -> Result:
         sentences=[
             f"The suite is {counted(len(hours[first]), 'unit')} of work; rates are per day.",
             *_describe_nodes(nodes),
-            *_means(rows, "1/day"),
+            *_means(rows, "/day"),
             "Hours are taken as exact, so there are no intervals.",
         ],
         sources=(),

@@ -25,11 +25,11 @@ from paradnn.families.operations import Operation
 _SHARED_COLUMNS = ("precision", "framework.name", "compile")
 
 
-def load_kernels(store: str | None) -> pd.DataFrame:
+def load_kernels(store: str | Sequence[str] | None) -> pd.DataFrame:
     """Load the measured kernels of a store.
 
     Args:
-        store: Address of the store; None for the default one, which may be absent.
+        store: Address of the store, or of several; None for the default one, which may be absent.
 
     Returns:
         A row per kernel; no rows if there is no default store.

@@ -1,0 +1,305 @@
+"""`extrapolate`: how long measured models would take on another device, from that device's kernels.
+
+It follows CANDLE's method. The profile of a step on one host says which share of the time products
+take, and the layers give the sizes of these. The kernels that ran on the other device (paradnn.train
+-m experiment=kernels), or those of the atlas, predict the time of each operation there. Their sum is
+the step; with --examples it becomes an epoch, a run of --epochs and the runs per day of --nodes. If
+the same point was measured on the other device, the error of the prediction is stated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.format import format_number, format_seconds
+from analysis.lazy import np, pd
+from analysis.options import Options, option
+from analysis.registry import analysis
+from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.store.frame import aggregate_replicates, is_ok
+from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.words import counted
+from paradnn.families import FAMILIES
+from paradnn.families.operations import Operation
+
+#: Categories of a profile whose operations are products.
+_PRODUCT_CATEGORIES = ("category_share.matmul", "category_share.convolution")
+#: Columns that must agree for two runs to be of the same point.
+_POINT_COLUMNS = ("family", "batch_size", "precision", "mode", "compile", "framework.name")
+_SECONDS_PER_DAY = 86_400.0
+#: Points that are predicted at most: each takes some 50 ms.
+_MAX_POINTS = 40
+#: Share of the arithmetic that the named products cover, and their number at most.
+_NAMED_SHARE = 0.95
+_MAX_NAMED = 4
+#: Points that are described; the table has all.
+_MAX_DESCRIBED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtrapolateOptions(Options):
+    """The devices, and the size of a unit of work."""
+
+    to: tuple[str, ...] = option(
+        (),
+        "a device whose kernels are in the store or in the atlas, repeatable; paradnn ask --list "
+        "names those of the atlas",
+        metavar="DEVICE",
+        several="repeat",
+    )
+    examples: int | None = option(
+        None, "examples of an epoch: adds the times of an epoch and of a run", low=1
+    )
+    epochs: int = option(1, "epochs of a run", low=1)
+    nodes: int = option(1, "nodes that complete runs independently", low=1)
+
+
+@analysis(
+    ExtrapolateOptions,
+    summary="measured models on another device, from its kernels: step, epoch, run and runs a day",
+    example="python -m analysis extrapolate --to H200 --examples 50000 --epochs 90 --nodes 100",
+    has_figure=False,
+)
+def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
+    """Predict measured points on other devices.
+
+    Returns:
+        A row for each point of a host and each other device: family, point, host, device;
+        host_seconds, the measured step; product_share, the share of products in its profile (NaN
+        without a profile); seconds, low and high, the predicted step with its 95% interval;
+        speedup, host_seconds / seconds; measured_seconds there with error (seconds /
+        measured_seconds - 1) and covered, whether the interval holds it; steps of an epoch,
+        epoch_seconds, run_seconds and runs_per_day of all nodes, each of the latter two with _low
+        and _high; and missing, why there is no prediction.
+
+    Raises:
+        ConfigError: If no device is given, or one is unknown.
+        NotEnoughData: If no model with layers was measured.
+        HeterogeneousError: If runs of a device are heterogeneous.
+    """
+    from analysis.atlas.own import load_kernels
+
+    require_runs(frame)
+    if not options.to:
+        raise ConfigError("--to", "(none)", "is missing", "name a device, such as --to H200")
+    runs = _measured_models(frame)
+    pooled = pooled_within(runs, ["device"], options.pool)
+    points = aggregate_replicates(runs)
+    kernels = load_kernels(options.store or None)
+    rows = []
+    paragraphs = []
+    hosts = points[~points["device"].isin(options.to)]
+    if hosts.empty:
+        raise NotEnoughData(f"every measured model ran on {' or '.join(options.to)} itself")
+    for point in hosts.head(_MAX_POINTS).to_dict("records"):
+        of_point = [_row(point, device, kernels, points, options) for device in options.to]
+        rows += of_point
+        if len(paragraphs) == _MAX_DESCRIBED:
+            continue
+        lines = [line for row in of_point for line in _describe_prediction(row, options)]
+        paragraphs.append(Paragraph(_describe_host(point, of_point[0]), tuple(lines)))
+    table = pd.DataFrame(rows)
+    return Result(
+        numbers=table,
+        sentences=[*paragraphs, *_describe_errors(table), *_describe_limits(hosts, options)],
+        sources=tuple(runs["run_id"]),
+        pooled=pooled,
+    )
+
+
+def _measured_models(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured steps of models with layers."""
+    names = [
+        name
+        for name, family in FAMILIES.items()
+        if family.has_layers and not family.is_kernel and not family.is_communication
+    ]
+    is_measured = is_ok(frame) & frame["family"].isin(names)
+    if "step_time_ms" in frame:
+        is_measured &= frame["step_time_ms"].gt(0)
+    if "mode" in frame:
+        is_measured &= frame["mode"].isin(["train", "inference"]) | frame["mode"].isna()
+    if "step_time_ms" not in frame or not is_measured.any():
+        raise NotEnoughData("no step of a model with layers was measured, such as model=fc")
+    return frame[is_measured]
+
+
+def _row(
+    point: Mapping[Any, Any],
+    device: str,
+    kernels: pd.DataFrame,
+    points: pd.DataFrame,
+    options: ExtrapolateOptions,
+) -> dict[str, Any]:
+    """Return the row of a point on another device."""
+    from analysis.atlas.points import format_point, model_from_row
+
+    seconds, low, high, missing = _predict(point, device, kernels)
+    host_seconds = float(point["step_time_ms"]) / 1e3
+    measured = _measured_there(point, points[points["device"] == device])
+    row = {
+        "family": point["family"],
+        "point": format_point(point, model_from_row(point)),
+        "host": point["device"],
+        "device": device,
+        "host_seconds": host_seconds,
+        "product_share": _product_share(point),
+        "seconds": seconds,
+        "low": low,
+        "high": high,
+        "speedup": host_seconds / seconds,
+        "measured_seconds": measured,
+        "error": seconds / measured - 1,
+        "covered": low <= measured <= high if measured > 0 and seconds > 0 else None,
+        "missing": missing,
+    }
+    if options.examples is not None:
+        steps = math.ceil(options.examples / int(point["batch_size"]))
+        row |= {"steps": steps, "epoch_seconds": steps * seconds}
+        run = steps * options.epochs
+        daily = options.nodes * _SECONDS_PER_DAY / run
+        for end, step in (("", seconds), ("_low", low), ("_high", high)):
+            row[f"run_seconds{end}"] = run * step
+        for end, step in (("", seconds), ("_low", high), ("_high", low)):
+            row[f"runs_per_day{end}"] = daily / step
+    return row
+
+
+def _predict(
+    point: Mapping[Any, Any], device: str, kernels: pd.DataFrame
+) -> tuple[float, float, float, str]:
+    """Return the step in seconds with its interval, and why it is not known if it is not.
+
+    The device's kernels in the store take precedence over the atlas.
+    """
+    from analysis.atlas.estimate import estimate_step_time
+    from analysis.atlas.own import own_atlas
+
+    unknown = (math.nan, math.nan, math.nan)
+    atlas = None
+    if kernels["device"].eq(device).any():
+        try:
+            atlas = own_atlas(kernels, device, point)
+        except NotEnoughData as problem:
+            return *unknown, str(problem)
+    estimate = estimate_step_time(point, device, atlas=atlas)
+    if estimate.seconds is None or estimate.low is None or estimate.high is None:
+        return *unknown, estimate.why
+    return estimate.seconds, estimate.low, estimate.high, ""
+
+
+def _product_share(point: Mapping[Any, Any]) -> float:
+    """Return the share of products in the profile of a step; NaN without a profile."""
+    shares = [float(point.get(name, math.nan)) for name in _PRODUCT_CATEGORIES]
+    known = [share for share in shares if not math.isnan(share)]
+    return sum(known) if known else math.nan
+
+
+def _measured_there(point: Mapping[Any, Any], there: pd.DataFrame) -> float:
+    """Return the median step in seconds of the same point among other runs; NaN without any."""
+    keys = [name for name in map(str, there) if name.startswith("model.")]
+    keys += [name for name in _POINT_COLUMNS if name in there]
+    is_same = np.ones(len(there), dtype=bool)
+    for name in keys:
+        value = point[name]
+        if isinstance(value, list) or not pd.isna(value):
+            is_same &= there[name].astype("str").eq(str(value)).to_numpy()
+        else:
+            is_same &= there[name].isna().to_numpy()
+    return float(there.loc[is_same, "step_time_ms"].median()) / 1e3
+
+
+def _describe_host(point: Mapping[Any, Any], row: Mapping[str, Any]) -> str:
+    """State the measured step, the share of its products, and the largest of them."""
+    text = f"{row['point']}: {format_seconds(row['host_seconds'])} a step on {row['host']}"
+    if not math.isnan(row["product_share"]):
+        text += f", of it {row['product_share']:.0%} in products by its profile"
+    return f"{text}. {_describe_products(point)}"
+
+
+def _describe_products(point: Mapping[Any, Any]) -> str:
+    """Name the largest products of a step with their sizes and shares of the arithmetic."""
+    from analysis.atlas.points import get_text, model_from_row
+
+    entries = model_from_row(point).product_list(
+        batch_size=int(point["batch_size"]),
+        precision=str(point["precision"]),
+        mode=get_text(point, "mode", "train"),
+    )
+    flops: defaultdict[Operation, float] = defaultdict(float)
+    for entry in entries:
+        flops[entry.operation] += entry.count * entry.operation.flops
+    total = sum(flops.values())
+    named = []
+    covered = 0.0
+    largest = sorted(flops, key=lambda operation: -flops[operation])
+    for operation in largest[:_MAX_NAMED]:
+        if covered >= _NAMED_SHARE:
+            break
+        share = flops[operation] / total
+        covered += share
+        m, n, k, _ = operation.product
+        named.append(f"{m} x {k} by {k} x {n} {share:.0%}")
+    return f"Its {counted(len(flops), 'product')} by arithmetic: {', '.join(named)}."
+
+
+def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) -> Iterator[str]:
+    """State the prediction of a point on a device, the measurement there, and the unit of work."""
+    if row["missing"]:
+        yield f"{row['device']}: not known; {row['missing']}."
+        return
+    text = f"{row['device']}: {_interval(row, '', format_seconds)} a step"
+    text += f", {format_number(row['speedup'], digits=3)} times as fast"
+    if row["measured_seconds"] > 0:
+        place = "inside" if row["covered"] else "outside"
+        text += (
+            f"; measured {format_seconds(row['measured_seconds'])}, {place} the interval "
+            f"(error {row['error']:+.0%})"
+        )
+    yield f"{text}."
+    if options.examples is None:
+        return
+    runs = _interval(row, "runs_per_day", lambda value: format_number(value, digits=3))
+    yield (
+        f"{row['device']}: an epoch of {counted(row['steps'], 'step')} takes "
+        f"{format_seconds(row['epoch_seconds'])}, a run of {counted(options.epochs, 'epoch')} "
+        f"{_interval(row, 'run_seconds', format_seconds)}; {counted(options.nodes, 'node')} "
+        f"complete {runs} runs a day."
+    )
+
+
+def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
+    """Format a quantity with its interval; the empty name is that of the step."""
+    keys = ("seconds", "low", "high") if not name else (name, f"{name}_low", f"{name}_high")
+    value, low, high = (format_value(row[key]) for key in keys)
+    return f"{value} ({low} to {high})"
+
+
+def _describe_errors(table: pd.DataFrame) -> Iterator[str]:
+    """Summarize the errors over the points that were measured on the other device."""
+    for device, rows in table.groupby("device", sort=False):
+        known = rows[rows["error"].notna()]
+        if known.empty:
+            continue
+        median = known["error"].abs().median()
+        inside = int(known["covered"].astype(bool).sum())
+        yield (
+            f"{counted(len(known), 'point')} measured on {device}, too: median error {median:.0%}, "
+            f"{inside} inside the 95% interval."
+        )
+
+
+def _describe_limits(hosts: pd.DataFrame, options: ExtrapolateOptions) -> Iterator[str]:
+    if _MAX_DESCRIBED < len(hosts) <= _MAX_POINTS:
+        yield f"{counted(len(hosts) - _MAX_DESCRIBED, 'further point')}: see the table."
+    if len(hosts) > _MAX_POINTS:
+        yield f"The table has {_MAX_POINTS} of {len(hosts)} points; choose others with --where."
+    if options.examples is not None:
+        yield (
+            "An epoch is a whole number of steps without evaluation, input or restarts, and each "
+            "node works on a separate run."
+        )
