@@ -32,6 +32,7 @@ _ADDED_DEFAULTS: Mapping[str, Any] = {
     "model.experts": 1,
     "model.active_experts": 2,
     "model.capacity": 1.25,
+    "model.storage": "sparse",
     "measure.relative_interval": None,
     "measure.reference": False,
     "measure.processes": 1,

@@ -205,11 +205,10 @@ class Gemm(Kernel):
 @dataclass(frozen=True)
 class SparseGemm(Kernel):
     """A kernel: C = A B with a sparse m x k and a dense k x n matrix. A has the CSR format in
-    PyTorch, else the coordinate format.
+    PyTorch, else the coordinate format, unless `storage` selects another one.
     """
 
     is_sparse: ClassVar[bool] = True
-    size_template: ClassVar[str] = "{m}x{n}x{k} d{density:g}"
 
     name: str = "sparse_gemm"
     m: int = option(7680, "rows of the product", low=1, high=LARGEST)
@@ -217,6 +216,12 @@ class SparseGemm(Kernel):
     k: int = option(2560, "inner size of the product", low=1, high=LARGEST)
     density: float = option(
         0.05, "share of A's elements that are not 0, at random positions", low=0.0, high=1.0
+    )
+    storage: str = option(
+        "sparse",
+        "format of A: sparse (the framework's own: CSR in PyTorch, else coordinates), "
+        "csr (compressed rows), or dense (with its zeros)",
+        choices=("sparse", "csr", "dense"),
     )
 
     def __post_init__(self) -> None:
@@ -239,7 +244,11 @@ class SparseGemm(Kernel):
         """FLOPs and bytes of one step.
 
         Only the rows of the dense matrix that meet an element are read: at most one per element.
+        With dense storage, zeros are read and multiplied too.
         """
+        if self.storage == "dense":
+            elements = self.m * self.k + self.k * self.n + self.m * self.n
+            return 2 * self.m * self.n * self.k, width * elements
         stored = self.stored_elements
         elements = stored + min(stored, self.k) * self.n + self.m * self.n
         index_bytes = _INDEX_BYTES * (stored + self.m + 1)
@@ -248,13 +257,25 @@ class SparseGemm(Kernel):
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         """A product whose inner size is the mean number of elements in a row."""
         inner = max(1, self.stored_elements // self.m)
-        return self.operation(batch_size, precision, variant="sparse", m=self.m, n=self.n, k=inner)
+        if self.storage == "dense":
+            inner = self.k
+        return self.operation(
+            batch_size, precision, variant=self.storage, m=self.m, n=self.n, k=inner
+        )
+
+    @property
+    def size(self) -> str:
+        text = f"{self.m}x{self.n}x{self.k} d{self.density:g}"
+        if self.storage == "sparse":
+            return text
+        return f"{text} {self.storage}"
 
     def build(self) -> BuiltModel:
         """Operands are a sparse (m, k) and a dense (k, n) matrix; the result is (m, n)."""
         import numpy as np
 
         operations, dtype = framework_operations()
+        shape = (self.m, self.k)
 
         def draw(generator: np.random.Generator, _batch_size: int) -> list[np.ndarray]:
             counts = generator.multivariate_hypergeometric(
@@ -276,9 +297,19 @@ class SparseGemm(Kernel):
             counts, columns, values, dense = operands
             values = operations.cast(values, dtype)
             dense = operations.cast(dense, dtype)
-            sparse = operations.sparse(counts, columns, values, (self.m, self.k))
-            return [sparse, dense]
+            make_sparse = operations.csr if self.storage == "csr" else operations.sparse
+            return [make_sparse(counts, columns, values, shape), dense]
 
+        def draw_dense(generator: np.random.Generator, batch_size: int) -> list[np.ndarray]:
+            counts, columns, values, dense = draw(generator, batch_size)
+            stored = np.zeros(shape, np.float32)
+            stored[np.repeat(np.arange(self.m), counts), columns] = values
+            return [stored, dense]
+
+        if self.storage == "dense":
+            return kernel_workload(operations.matmul, draw_dense)
+        if self.storage == "csr":
+            return kernel_workload(operations.csr_matmul, draw, prepare)
         return kernel_workload(operations.sparse_matmul, draw, prepare)
 
 

@@ -214,4 +214,6 @@ def test_a_sparse_product_counts_stored_elements() -> None:
     assert found.bytes_per_step == 4 * (4 + 4 + 11 + 4 * 3 + 10 * 3)
     dense = costs("sparse_gemm", m=10, n=3, k=8, density=1.0)
     assert dense.flops_per_step == costs("gemm", m=10, n=3, k=8).flops_per_step
+    stored_zeros = costs("sparse_gemm", m=10, n=3, k=8, density=0.05, storage="dense")
+    assert stored_zeros == costs("gemm", m=10, n=3, k=8)
     assert make_model({"name": "gemm"}).layer_count() == 1

@@ -110,7 +110,9 @@ def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
     counts = np.array([2, 0, 1], np.int32)
     columns = np.array([1, 3, 0], np.int32)
     sparse = {"name": "sparse_gemm", "m": 3, "n": 2, "k": 4, "density": 0.25}
-    found["sparse"] = sparse, [counts, columns, normal(3), normal(4, 2)]
+    operands = [counts, columns, normal(3), normal(4, 2)]
+    found["sparse"] = sparse, operands
+    found["sparse csr"] = {**sparse, "storage": "csr"}, operands
     found["chain"] = {"name": "elementwise", "elements": 5, "operations": 3}, [normal(5), normal(5)]
     return found
 
@@ -228,11 +230,16 @@ def test_the_gradients_of_a_recurrent_layer(answers: tuple[str, Values], name: s
         close(found, np.einsum("tbh,tbg->hg", states, gates))
 
 
-def test_a_sparse_product_is_that_of_the_dense_matrix(answers: tuple[str, Values]) -> None:
-    counts, columns, values, right = CASES["sparse"][1]
+@pytest.mark.parametrize("case", ["sparse", "sparse csr"])
+def test_a_sparse_product_is_that_of_the_dense_matrix(
+    answers: tuple[str, Values], case: str
+) -> None:
+    counts, columns, values, right = CASES[case][1]
     dense = np.zeros((3, 4))
     dense[np.repeat(np.arange(3), counts), columns] = values
-    for _, (found,) in each(answers, "sparse"):
+    results = each(answers, case)
+    assert results
+    for _, (found,) in results:
         close(found, dense @ right)
 
 

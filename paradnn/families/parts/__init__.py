@@ -16,4 +16,5 @@ The module `{name}_operations` of a framework has these functions of the framewo
 - sparse(counts, columns, values, shape): the framework's sparse matrix from its elements, row by
   row: the number of elements of each row, and their columns.
 - sparse_matmul(sparse, dense): the product with a dense matrix.
+- csr(counts, columns, values, shape) and csr_matmul(csr, dense): the same with compressed rows.
 """

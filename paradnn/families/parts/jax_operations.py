@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.sparse import BCOO
+from jax.experimental.sparse import BCOO, BCSR
 
 from paradnn.families.kernels import Conv2d
 
@@ -14,6 +14,7 @@ sigmoid = jax.nn.sigmoid
 tanh = jnp.tanh
 relu = jax.nn.relu
 sparse_matmul = operator.matmul
+csr_matmul = operator.matmul
 sign = jnp.sign
 reshape = jnp.reshape
 concatenate = jnp.concatenate
@@ -75,4 +76,11 @@ def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> An
         shape=shape,
         indices_sorted=True,
         unique_indices=True,
+    )
+
+
+def csr(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
+    row_starts = jnp.concatenate([jnp.zeros(1, columns.dtype), jnp.cumsum(counts)])
+    return BCSR(
+        (values, columns, row_starts), shape=shape, indices_sorted=True, unique_indices=True
     )

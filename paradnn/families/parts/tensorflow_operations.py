@@ -92,3 +92,17 @@ def scan(
 def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
     rows = tf.repeat(tf.range(shape[0], dtype=tf.int64), counts)
     return tf.SparseTensor(tf.stack([rows, tf.cast(columns, tf.int64)], 1), values, shape)
+
+
+def csr(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
+    # The public raw operations lose the shape that a graph needs. An object that is no tensor
+    # reaches the step as it is, and the graph captures the tensor in it.
+    from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops
+
+    return sparse_csr_matrix_ops.CSRSparseMatrix(sparse(counts, columns, values, shape))
+
+
+def csr_matmul(csr: Any, dense: Any) -> Any:
+    from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops
+
+    return sparse_csr_matrix_ops.matmul(csr, dense)

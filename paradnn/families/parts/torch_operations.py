@@ -95,3 +95,7 @@ def scan(
 def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
     begins = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
     return torch.sparse_csr_tensor(begins, columns, values, shape)
+
+
+csr = sparse
+csr_matmul = sparse_matmul
