@@ -4,7 +4,8 @@ It follows CANDLE's method. The profile of a step on one host says which share o
 take, and the layers give the sizes of these. The kernels that ran on the other device (paradnn.train
 -m experiment=kernels), or those of the atlas, predict the time of each operation there. Their sum is
 the step; with --examples it becomes an epoch, a run of --epochs and the runs per day of --nodes. If
-the same point was measured on the other device, the error of the prediction is stated.
+the same point was measured on the other device, the error of the prediction is stated. The other
+device may be the host itself: the prediction is then checked against its own measurement.
 """
 
 from __future__ import annotations
@@ -92,10 +93,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     kernels = load_kernels(options.store or None)
     rows = []
     paragraphs = []
-    hosts = points[~points["device"].isin(options.to)]
-    if hosts.empty:
-        raise NotEnoughData(f"every measured model ran on {' or '.join(options.to)} itself")
-    for point in hosts.head(_MAX_POINTS).to_dict("records"):
+    for point in points.head(_MAX_POINTS).to_dict("records"):
         of_point = [_row(point, device, kernels, points, options) for device in options.to]
         rows += of_point
         if len(paragraphs) == _MAX_DESCRIBED:
@@ -105,7 +103,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     table = pd.DataFrame(rows)
     return Result(
         numbers=table,
-        sentences=[*paragraphs, *_describe_errors(table), *_describe_limits(hosts, options)],
+        sentences=[*paragraphs, *_describe_errors(table), *_describe_limits(len(points), options)],
         sources=tuple(runs["run_id"]),
         pooled=pooled,
     )
@@ -253,7 +251,8 @@ def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) ->
         yield f"{row['device']}: not known; {row['missing']}."
         return
     text = f"{row['device']}: {_interval(row, '', format_seconds)} a step"
-    text += f", {format_number(row['speedup'], digits=3)} times as fast"
+    if row["device"] != row["host"]:
+        text += f", {format_number(row['speedup'], digits=3)} times as fast"
     if row["measured_seconds"] > 0:
         place = "inside" if row["covered"] else "outside"
         text += (
@@ -288,16 +287,16 @@ def _describe_errors(table: pd.DataFrame) -> Iterator[str]:
         median = known["error"].abs().median()
         inside = int(known["covered"].astype(bool).sum())
         yield (
-            f"{counted(len(known), 'point')} measured on {device}, too: median error {median:.0%}, "
+            f"{counted(len(known), 'point')} measured on {device}: median error {median:.0%}, "
             f"{inside} inside the 95% interval."
         )
 
 
-def _describe_limits(hosts: pd.DataFrame, options: ExtrapolateOptions) -> Iterator[str]:
-    if _MAX_DESCRIBED < len(hosts) <= _MAX_POINTS:
-        yield f"{counted(len(hosts) - _MAX_DESCRIBED, 'further point')}: see the table."
-    if len(hosts) > _MAX_POINTS:
-        yield f"The table has {_MAX_POINTS} of {len(hosts)} points; choose others with --where."
+def _describe_limits(count: int, options: ExtrapolateOptions) -> Iterator[str]:
+    if _MAX_DESCRIBED < count <= _MAX_POINTS:
+        yield f"{counted(count - _MAX_DESCRIBED, 'further point')}: see the table."
+    if count > _MAX_POINTS:
+        yield f"The table has {_MAX_POINTS} of {count} points; choose others with --where."
     if options.examples is not None:
         yield (
             "An epoch is a whole number of steps without evaluation, input or restarts, and each "
