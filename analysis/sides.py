@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 from analysis.columns import find_column
 from analysis.format import format_distinct, format_number
 from analysis.lazy import drawing, np, pd
+from analysis.more_runs import describe_more_runs
 from analysis.options import Options, column_option, option, unit_option
 from analysis.pairing import LEVELLED
 from analysis.point_names import with_point_names
@@ -370,24 +371,23 @@ def speed_word(metric: str) -> str:
 def make_answer(
     row: Mapping[Any, Any],
     contrast: Contrast,
-    names: tuple[str, str],
+    sides: Sides,
     *,
     metric: str,
     margin: float,
     verdict: str = "verdict",
-    remedy: str = "",
 ) -> AnalysisAnswer:
     """Return the answer of a comparison of two sides on their common points.
 
     Args:
         row: The numbers of the points, as `Contrast.row` and `judge` return them.
         contrast: The points.
-        names: The names of A and B.
+        sides: The sides.
         metric: The compared metric.
         margin: Largest relative difference that counts as equal.
         verdict: The column that holds the verdict.
-        remedy: What would decide it, as text; empty if it is unknown.
     """
+    names = sides.display_names
     points = int(row["points"])
     if not points:
         return AnalysisAnswer(
@@ -427,7 +427,11 @@ def make_answer(
             f"undecided: {names[0]} over {names[1]} is {interval[0]} ({interval[1]}) on "
             f"{counted(points, 'point')}"
         )
-        sentence += f"; {remedy}." if remedy else "."
+        remedy = describe_more_runs(sides.a, sides.b, contrast, margin)
+        if remedy:
+            sentence += f"; {remedy}"
+        else:
+            sentence += "."
     return AnalysisAnswer(
         sentence=sentence,
         verdict=cast(AnswerVerdict, decision),

@@ -118,7 +118,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
         answer=make_answer(
             compared.total,
             Contrast.of(compared.cells, "all", options.unit),
-            sides.display_names,
+            sides,
             metric=options.metric,
             margin=options.margin,
         ),

@@ -154,7 +154,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
         answer=make_answer(
             result.families.iloc[-1].to_dict(),
             Contrast.of(result.pairs, "all", options.unit),
-            sides.display_names,
+            sides,
             metric=options.metric,
             margin=options.margin,
             verdict="by_itself",

@@ -1,0 +1,163 @@
+"""What would decide an undecided comparison: how many more runs, how long they take, the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from dataclasses import replace
+
+from analysis.lazy import np, pd
+from analysis.store.frame import is_ok
+from paradnn.core.words import counted
+from paradnn.families import FAMILIES
+from paradnn.statistics.contrast import Contrast
+from paradnn.statistics.decision import Verdict, decide
+from paradnn.statistics.effects import combine
+
+#: Largest number of further runs per side and point that is proposed.
+_MOST_RUNS = 20
+#: Settings that a command names if they differ from these defaults, or between the sides.
+_DEFAULTS = {
+    "batch_size": "",
+    "precision": "float32",
+    "compile": "graph",
+    "mode": "train",
+    "framework.name": "tensorflow",
+}
+_PRESETS = ("quick",)
+
+
+def describe_more_runs(a: pd.DataFrame, b: pd.DataFrame, contrast: Contrast, margin: float) -> str:
+    """Say what would decide a comparison; empty if nothing that is known would.
+
+    Args:
+        a: Runs of A.
+        b: Runs of B.
+        contrast: The points that both measured.
+        margin: Largest relative difference that counts as equal.
+    """
+    if contrast.evidence is None or not len(contrast.pairs):
+        return ""
+    sides = [side[is_ok(side)] for side in (a, b)]
+    mean = float(np.log(contrast.ratios).mean())
+    runs = runs_needed(contrast, mean, margin)
+    if runs is None:
+        if not contrast.shared:
+            return f"{_MOST_RUNS} more runs per side would not decide it"
+        return _describe_shared_session(sides, contrast)
+    command = measuring_command(sides, contrast.pairs, runs)
+    seconds = runs * sum(_seconds_per_replicate(side, contrast.pairs) for side in sides)
+    text = f"{counted(runs, 'more run')} per side"
+    if seconds:
+        text += f", about {_format_duration(seconds)}"
+    if command:
+        text += f": {command}"
+    return text
+
+
+def runs_needed(contrast: Contrast, mean: float, margin: float) -> int | None:
+    """Return how many further runs of each point per side would decide a comparison.
+
+    The ratio is taken as estimated. Further runs reduce the scatter of processes alone.
+
+    Args:
+        contrast: The points.
+        mean: Mean log ratio.
+        margin: Largest relative difference that counts as equal.
+
+    Returns:
+        The number; None if _MOST_RUNS do not suffice.
+    """
+    processes = contrast.effects[0]
+    shared = [effect.component for effect in contrast.shared]
+    counts = contrast.pairs[["a_units", "b_units"]].to_numpy(dtype="float64")
+    present = max(float(counts.mean()), 1.0)
+    points = len(contrast.pairs)
+    for more in range(1, _MOST_RUNS + 1):
+        scatter = replace(
+            processes,
+            variance=processes.variance * present / (present + more),
+            freedom=processes.freedom + 2 * more * points,
+        )
+        decision = decide(mean, [scatter.component, *shared], margin, contrast.bias)
+        if decision.verdict != Verdict.UNDECIDED:
+            return more
+    return None
+
+
+def _describe_shared_session(sides: list[pd.DataFrame], contrast: Contrast) -> str:
+    """Propose to measure both sides in the same session, or more sessions."""
+    command = measuring_command(sides, contrast.pairs, 2)
+    if command:
+        return f"measure both sides in one sweep: {command}"
+    mean = abs(float(np.log(contrast.ratios).mean()))
+    half_width = float(combine([effect.component for effect in contrast.shared]).half_width)
+    if mean <= 0 or half_width > mean * math.sqrt(_MOST_RUNS):
+        return "more sessions of both sides, by turns"
+    sessions = math.ceil((half_width / mean) ** 2)
+    return f"about {counted(sessions, 'session')} of each side, by turns"
+
+
+def measuring_command(sides: list[pd.DataFrame], pairs: pd.DataFrame, more: int) -> str:
+    """Return the command that measures the points again on both sides.
+
+    It is empty if one sweep cannot measure both sides, or the points are of several families.
+
+    Args:
+        sides: The ok runs of A and of B.
+        pairs: The points that both measured.
+        more: Number of further runs of each point.
+    """
+    families = pairs["family"].dropna().unique()
+    if len(families) != 1 or families[0] not in FAMILIES:
+        return ""
+    runs = pd.concat([side[side["family"] == families[0]] for side in sides])
+    for name in ("device", "host", "environment_id"):
+        if name in runs and runs[name].nunique() > 1:
+            return ""
+    words = [f"model={families[0]}"]
+    for entry in dataclasses.fields(FAMILIES[families[0]].options):
+        name = f"model.{entry.name}"
+        source = pairs if name in pairs else runs
+        if entry.name != "name" and name in source and source[name].notna().all():
+            words.append(f"{name}={_format_values(source[name])}")
+    for name, default in _DEFAULTS.items():
+        source = pairs if name in pairs else runs
+        if name in source and source[name].notna().all():
+            values = _format_values(source[name])
+            if values != default:
+                words.append(f"{name}={values}")
+    protocols = set(runs.get("protocol", pd.Series(dtype="object")).dropna())
+    if len(protocols) == 1 and next(iter(protocols)) in _PRESETS:
+        words.append(f"measure={next(iter(protocols))}")
+    first = 0
+    if "replicate" in runs and runs["replicate"].notna().any():
+        first = int(runs["replicate"].max()) + 1
+    replicates = ",".join(str(first + number) for number in range(more))
+    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, f"replicate={replicates}"])
+
+
+def _format_values(column: pd.Series) -> str:
+    return ",".join(
+        f"{value:g}" if isinstance(value, float) else str(value)
+        for value in sorted(column.unique())
+    )
+
+
+def _seconds_per_replicate(runs: pd.DataFrame, pairs: pd.DataFrame) -> float:
+    """Return about how long one more run of each paired point takes; 0 if unknown."""
+    if "end_time" not in runs or "start_time" not in runs:
+        return 0.0
+    seconds = (runs["end_time"] - runs["start_time"]).dt.total_seconds().median()
+    if not seconds > 0:
+        return 0.0
+    return float(seconds) * len(pairs)
+
+
+def _format_duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{math.ceil(seconds / 10) * 10} seconds"
+    if seconds < 5400:
+        return f"{math.ceil(seconds / 60)} minutes"
+    return f"{seconds / 3600:.1f} hours"

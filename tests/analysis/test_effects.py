@@ -1,0 +1,206 @@
+"""Weights and variances of what does not cancel between two sides."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from paradnn.statistics.decision import decide
+from paradnn.statistics.dependence import Component
+from paradnn.statistics.effects import (
+    Schedule,
+    combine,
+    selection_bias,
+    side_effects,
+    unit_effects,
+    unit_scatter,
+)
+from paradnn.statistics.priors import VariancePrior
+
+START = pd.Timestamp("2026-01-01", tz="UTC")
+#: Runs a minute apart.
+MINUTE = 1 / 60
+
+
+def runs_at(hours: Any, sweep: Any = "s", **columns: object) -> pd.DataFrame:
+    """Return runs that started at the given hours."""
+    seconds = 3600 * np.asarray(hours, dtype=float)
+    frame = {"start_time": START + pd.to_timedelta(seconds, unit="s"), "sweep_id": sweep}
+    return pd.DataFrame(frame | columns)
+
+
+def block(begin: float, runs: int = 60) -> list[float]:
+    """Return the hours of runs a minute apart."""
+    return [begin + MINUTE * number for number in range(runs)]
+
+
+def days(*begins: float) -> list[float]:
+    """Return the hours of blocks of an hour on successive days."""
+    return [hour for day, begin in enumerate(begins) for hour in block(24 * day + begin)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "weight"),
+    [
+        pytest.param(runs_at([0, 2], "s"), runs_at([1, 3], "s"), 0, id="one session of both"),
+        pytest.param(runs_at([0], "s"), runs_at([10], "t"), 2, id="a session each"),
+        pytest.param(
+            runs_at([0, 20, 40], ["a", "b", "c"]),
+            runs_at([10, 30, 50], ["d", "e", "f"]),
+            2 / 3,
+            id="three sessions each, by turns",
+        ),
+        pytest.param(
+            runs_at([0, 10, 20], ["a", "b", "c"]),
+            runs_at([30, 40, 50], ["d", "e", "f"]),
+            2,
+            id="three sessions each, one side first",
+        ),
+        pytest.param(
+            runs_at([0, 20, 40], ["a", "b", "c"], host="h"),
+            runs_at([10, 30, 50], ["d", "e", "f"], host="i"),
+            2,
+            id="a host each, however often it is visited",
+        ),
+        pytest.param(
+            runs_at([0, 1, 2, 10], ["s", "s", "s", "t"]),
+            runs_at([0.5, 1.5, 2.5, 3.5], "s"),
+            2 * 0.25**2,
+            id="a quarter of A in another session",
+        ),
+        pytest.param(
+            runs_at([0, 1], "s", source="published"),
+            runs_at([0, 1], "s", source="published"),
+            2,
+            id="unknown sessions",
+        ),
+    ],
+)
+def test_sessions_weigh_as_far_as_they_do_not_cancel(
+    a: pd.DataFrame, b: pd.DataFrame, weight: float
+) -> None:
+    assert Schedule.of(a, b).session_weight == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "weight"),
+    [
+        pytest.param(block(0), block(1), 2, id="A before B, as much as two sessions"),
+        pytest.param(block(0) + block(3), block(1) + block(2), 0.5, id="A B B A, 6 times 1 / 12"),
+        pytest.param(
+            [2 * hour for hour in block(0)],
+            [2 * hour + MINUTE for hour in block(0)],
+            0,
+            id="by turns",
+        ),
+    ],
+)
+def test_a_drift_weighs_by_the_order_of_the_sides(
+    a: list[float], b: list[float], weight: float
+) -> None:
+    found = Schedule.of(runs_at(a), runs_at(b)).drift_weight
+    randomized = Schedule.of(
+        runs_at(a, sweep_order="random"), runs_at(b, sweep_order="random")
+    ).drift_weight
+
+    assert found == pytest.approx(weight, rel=0.05)
+    assert randomized == 0
+
+
+def test_a_drift_grows_with_the_length_of_a_session() -> None:
+    """Two runs three minutes apart: a tenth of the variance of half an hour, F being 1."""
+    found = Schedule.of(runs_at([0]), runs_at([0.05])).drift_weight
+
+    assert found == pytest.approx(6 * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "weight"),
+    [
+        pytest.param(days(9, 9, 9), days(10, 10, 10), 2 / 3, id="A first on three mornings"),
+        pytest.param(days(9, 10, 9, 10), days(10, 9, 10, 9), 0, id="counterbalanced"),
+        pytest.param(days(9), days(10), 0, id="one morning"),
+        pytest.param(days(8, 8, 8), days(20, 20, 20), 2 / 3, id="mornings against evenings"),
+    ],
+)
+def test_an_order_that_repeats_does_not_average_out(
+    a: list[float], b: list[float], weight: float
+) -> None:
+    sides = []
+    for name, hours in (("a", a), ("b", b)):
+        sweeps = [f"{name}{int(hour // 24)}" for hour in hours]
+        sides.append(runs_at(hours, sweeps))
+
+    assert Schedule.of(sides[0], sides[1]).order_weight == pytest.approx(weight)
+
+
+def test_the_prior_and_the_data_weigh_by_their_degrees_of_freedom() -> None:
+    prior = VariancePrior(scale=0.1, freedom=4, source="a test")
+
+    assert prior.update() == pytest.approx((0.01, 4))
+    assert prior.update(0.04, 2) == pytest.approx(((4 * 0.01 + 2 * 0.04) / 6, 6))
+
+
+def test_half_widths_add_in_squares() -> None:
+    parts = [Component(0.01, 4.0), Component(0.0001, 100.0)]
+
+    total = combine(parts)
+
+    expected = np.hypot(0.1 * stats.t.ppf(0.975, 4), 0.01 * stats.t.ppf(0.975, 100))
+    assert total.half_width == pytest.approx(expected)
+    assert decide(0.5, parts).high == pytest.approx(np.exp(0.5 + expected))
+
+
+def test_the_scatter_of_sessions_is_that_of_their_means() -> None:
+    """On a complete table the adjusted sum of squares is that of the means of the sessions."""
+    logs = np.random.default_rng(0).normal(0, 1, (5, 4))
+    cells = np.repeat(np.arange(5), 4)
+    units = np.tile(np.arange(4), 5)
+
+    found = unit_scatter(logs.ravel(), cells, units)
+
+    assert found == pytest.approx((logs.mean(axis=0).var(ddof=1), 3))
+    effects = unit_effects(logs.ravel(), cells, units)[:4]
+    assert effects - effects.mean() == pytest.approx(logs.mean(axis=0) - logs.mean())
+
+
+def test_sessions_without_a_common_cell_say_nothing() -> None:
+    labels = np.arange(3)
+
+    assert unit_scatter(np.arange(3.0), labels, labels) == (0.0, 0.0)
+
+
+def test_repeated_sessions_update_the_prior() -> None:
+    """Three sessions a side that agree leave 8 of 12 parts of the prior's variance."""
+    a = runs_at([0, 20, 40], ["a", "b", "c"])
+    b = runs_at([10, 30, 50], ["d", "e", "f"])
+
+    (prior,) = side_effects(a, b)
+    (posterior,) = side_effects(a, b, logs=np.zeros(6))
+
+    assert posterior.variance == pytest.approx(prior.variance * 8 / 12)
+    assert (prior.prior_share, posterior.prior_share) == pytest.approx((1, 8 / 12))
+
+
+def test_lost_replicates_are_taken_for_the_slowest() -> None:
+    """The mean of a normal sample without its slowest third, in standard deviations."""
+    sample = np.sort(np.random.default_rng(0).normal(0, 1, 300_000))
+
+    assert selection_bias((0, 1), (3, 2)) == pytest.approx(-sample[:200_000].mean(), abs=0.01)
+    assert selection_bias((1, 1), (2, 2)) == 0
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "error", "verdict"),
+    [
+        pytest.param(0.3, 0.05, "faster", id="A faster"),
+        pytest.param(-0.3, 0.05, "slower", id="A slower"),
+        pytest.param(0.01, 0.01, "equal", id="within the margin"),
+        pytest.param(0.03, 0.005, "equal", id="a difference that is shown and does not matter"),
+        pytest.param(0.05, 0.05, "undecided", id="too much scatter"),
+    ],
+)
+def test_decisions(log_ratio: float, error: float, verdict: str) -> None:
+    assert decide(log_ratio, [Component(error**2, 20.0)]).verdict == verdict
