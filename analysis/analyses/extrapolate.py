@@ -92,7 +92,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     points = aggregate_replicates(runs)
     kernels = load_kernels(options.store or None)
     rows = []
-    paragraphs = []
+    paragraphs: list[Paragraph] = []
     for point in points.head(_MAX_POINTS).to_dict("records"):
         of_point = [_row(point, device, kernels, points, options) for device in options.to]
         rows += of_point
@@ -265,10 +265,18 @@ def _describe_prediction(row: Mapping[str, Any], options: ExtrapolateOptions) ->
     runs = _interval(row, "runs_per_day", lambda value: format_number(value, digits=3))
     yield (
         f"{row['device']}: an epoch of {counted(row['steps'], 'step')} takes "
-        f"{format_seconds(row['epoch_seconds'])}, a run of {counted(options.epochs, 'epoch')} "
-        f"{_interval(row, 'run_seconds', format_seconds)}; {counted(options.nodes, 'node')} "
+        f"{_format_duration(row['epoch_seconds'])}, a run of {counted(options.epochs, 'epoch')} "
+        f"{_interval(row, 'run_seconds', _format_duration)}; {counted(options.nodes, 'node')} "
         f"complete {runs} runs a day."
     )
+
+
+def _format_duration(seconds: float) -> str:
+    """Format a time in the largest unit of which it has two: seconds, hours or days."""
+    for unit, size in (("d", _SECONDS_PER_DAY), ("h", 3600.0)):
+        if seconds >= 2 * size:
+            return format_number(seconds / size, unit, digits=3)
+    return format_seconds(seconds)
 
 
 def _interval(row: Mapping[str, Any], name: str, format_value: Any) -> str:
