@@ -27,9 +27,10 @@ from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.dependence import crossed_quantile, crossed_share, shared_levels
+from paradnn.statistics.effects import combine, side_effects
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.regression import BETWEEN, Regression, regress
-from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes, arrange, measurement_times
+from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 
 #: Model columns that are not hyperparameters.
 _MODEL_NAMES = ("model.name",)
@@ -438,8 +439,10 @@ def _ratio_of_quantiles(
         above, below = (np.array(quantile) for quantile in quantiles)
         with np.errstate(divide="ignore", invalid="ignore"):
             value, low, high = (above / below[[0, 2, 1]]).tolist()
-        comparable = arrange(sides[0], sides[1]).design.comparable
-        allowance = 1.0 if comparable else ALLOWANCE
+        effects = [effect.component for effect in side_effects(sides[0], sides[1])]
+        allowance = 1.0
+        if effects:
+            allowance = math.exp(float(combine(effects).half_width))
         estimates.append(_widened(Estimate(value, low, high), allowance))
         allowances.append(allowance)
         counts.append(min(map(len, sides)))
@@ -450,7 +453,7 @@ def _ratio_of_quantiles(
 def _allowance_text(allowance: float) -> str:
     """Return the caveat for sides whose sessions cannot be separated."""
     if allowance > 1:
-        return f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
+        return f" (sessions may shift it by {allowance - 1:.0%})"
     return ""
 
 

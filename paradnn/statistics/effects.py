@@ -35,8 +35,9 @@ from paradnn.statistics.sessions import (
 
 #: A longer pause in hours separates days. Within a day one side may always come first.
 _DAY_GAP_HOURS = 4.0
-#: Length of a session in hours from which on its halves differ as much as two sessions do.
-_FULL_DRIFT_HOURS = 0.5
+#: Length of a session in hours from which on its halves differ as much as two sessions do. Starts
+#: that were one and two hours apart differed as sessions do (docs/validation/repeatability.md).
+_FULL_DRIFT_HOURS = 2.0
 #: Variance of a Brownian drift, per variance of a session. A drift of this size makes the halves of
 #: a session differ by the variance of two sessions: the integral of F^2 below is 1/3 for them.
 _DRIFT_RATIO = 6.0

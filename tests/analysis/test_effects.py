@@ -110,10 +110,10 @@ def test_a_drift_weighs_by_the_order_of_the_sides(
 
 
 def test_a_drift_grows_with_the_length_of_a_session() -> None:
-    """Two runs three minutes apart: a tenth of the variance of half an hour, F being 1."""
+    """Two runs three minutes apart: 1/40 of the variance of two hours, F being 1."""
     found = Schedule.of(runs_at([0]), runs_at([0.05])).drift_weight
 
-    assert found == pytest.approx(6 * 0.1)
+    assert found == pytest.approx(6 / 40)
 
 
 @pytest.mark.parametrize(

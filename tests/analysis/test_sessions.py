@@ -1,7 +1,4 @@
-"""Sides from different sessions, or measured one after the other, get no verdict.
-
-The answer states the remedy instead.
-"""
+"""Sessions of runs, lost replicates, and changes of the machine's speed."""
 
 from typing import Any
 
@@ -14,24 +11,12 @@ from analysis.analyses.compare import compare_points
 from analysis.sides import describe_confounding
 from paradnn.statistics.contrast import Contrast
 from paradnn.statistics.sessions import (
-    Design,
-    SessionOverlap,
-    arrange,
     assign_sessions,
     find_speed_steps,
-    session_component,
 )
 from tests.analysis.test_pairing import side
 
 START = pd.Timestamp("2026-01-01", tz="UTC")
-
-
-def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
-    """Return the design of two sides; they have one point unless they have a column `point`."""
-    points = None
-    if "point" in a:
-        points = pd.concat([a, b])["point"].to_numpy()
-    return arrange(a, b, points).design
 
 
 def runs_at(
@@ -108,119 +93,6 @@ def test_the_session_may_be_unknown(runs: pd.DataFrame) -> None:
     assert list(assign_sessions(runs)) == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "overlap"),
-    [
-        pytest.param(
-            runs_at([0, 2, 4], "s"),
-            runs_at([1, 3, 5], "s"),
-            SessionOverlap.TOGETHER,
-            id="in turn in one sweep",
-        ),
-        pytest.param(
-            runs_at([0, 1, 2], "s"),
-            runs_at([3, 4, 5], "s"),
-            SessionOverlap.APART,
-            id="one after the other in one sweep",
-        ),
-        pytest.param(
-            runs_at([0, 1, 2], "s"),
-            runs_at([0, 1, 2], "t"),
-            SessionOverlap.ALONE,
-            id="a sweep each",
-        ),
-        pytest.param(
-            runs_at([0, 20, 40], ["a", "b", "c"]),
-            runs_at([10, 30, 50], ["d", "e", "f"]),
-            SessionOverlap.REPEATED,
-            id="three sweeps each, in turn",
-        ),
-        pytest.param(
-            runs_at([0, 10, 20], ["a", "b", "c"]),
-            runs_at([30, 40, 50], ["d", "e", "f"]),
-            SessionOverlap.APART,
-            id="three sweeps each, one side first",
-        ),
-        pytest.param(
-            runs_at([0, 20], ["a", "b"]),
-            runs_at([10, 30], ["d", "e"]),
-            SessionOverlap.ALONE,
-            id="two sweeps each",
-        ),
-        pytest.param(
-            runs_at([0, 20, 40], ["a", "b", "c"]),
-            runs_at([10, 30, 41], ["c", "d", "e"]),
-            SessionOverlap.REPEATED,
-            id="three sweeps each, one in common",
-        ),
-        pytest.param(
-            runs_at([0, 3, 4, 7], "s"),
-            runs_at([1, 2, 5, 6], "s"),
-            SessionOverlap.TOGETHER,
-            id="in turn, in alternating order",
-        ),
-        pytest.param(
-            runs_at([0, 1, 6, 7], "s"),
-            runs_at([2, 3, 4, 5], "s"),
-            SessionOverlap.APART,
-            id="one side around the other",
-        ),
-        pytest.param(
-            runs_at([0, 2, 4], "s", host="h"),
-            runs_at([1, 3, 5], "s", host="i"),
-            SessionOverlap.HOSTS,
-            id="a host each",
-        ),
-        pytest.param(
-            runs_at([0, 2, 4], "s", host=["h", "i", "j"]),
-            runs_at([1, 3, 5], "s", host=["k", "l", "m"]),
-            SessionOverlap.REPEATED,
-            id="three hosts each",
-        ),
-        pytest.param(
-            runs_at([0, 2, 4], "s", protocol_id="p"),
-            runs_at([1, 3, 5], "s", protocol_id="q"),
-            SessionOverlap.PROTOCOLS,
-            id="a protocol each",
-        ),
-        pytest.param(
-            runs_at([0, 1], "s", source="published"),
-            runs_at([0, 1], "s"),
-            SessionOverlap.UNKNOWN,
-            id="published runs",
-        ),
-        pytest.param(
-            runs_at(list(range(0, 16, 2)), "s", point=range(8)),
-            runs_at(list(range(1, 16, 2)), "s", point=range(8)),
-            SessionOverlap.APART,
-            id="the same side second at each of eight points",
-        ),
-        pytest.param(
-            runs_at([0, 3, 4, 7, 8, 11, 12, 15], "s", point=range(8)),
-            runs_at([1, 2, 5, 6, 9, 10, 13, 14], "s", point=range(8)),
-            SessionOverlap.TOGETHER,
-            id="either side second at eight points",
-        ),
-    ],
-)
-def test_overlap_of_two_sides(a: pd.DataFrame, b: pd.DataFrame, overlap: SessionOverlap) -> None:
-    design = design_of(a, b)
-
-    assert design.overlap is overlap
-    assert design.comparable == (overlap in (SessionOverlap.TOGETHER, SessionOverlap.REPEATED))
-    has_remedy = "python -m paradnn.compare" in design.text()
-    assert has_remedy != design.comparable
-
-
-def test_a_random_order_is_accepted_however_it_turned_out() -> None:
-    """In a tenth of all random orders of three and three runs, one side precedes the other."""
-    a = runs_at([0, 1, 2], "s", host="h", sweep_order="random")
-    b = runs_at([3, 4, 5], "s", host="h", sweep_order="random")
-
-    assert design_of(a, b).comparable
-    assert not design_of(a.assign(sweep_order="given"), b).comparable
-
-
 @pytest.mark.parametrize("loss", ["deleted", "failed"])
 def test_a_side_that_lost_more_of_its_replicates_allows_for_the_slowest(loss: str) -> None:
     """A third of B's replicates is lost: the mean may be off by phi(z) / (2 / 3) of the scatter."""
@@ -268,22 +140,6 @@ def test_the_scatter_of_the_ratio_between_sessions_counts(
     assert families["verdict"].tolist() == [verdict]
 
 
-def test_the_component_of_sessions_is_the_scatter_of_their_means() -> None:
-    logs = np.array([[1.0, 1.2, 0.9], [2.0, 2.2, 1.9]])
-    points = np.repeat(["p", "q"], 3)
-    sessions = np.tile(["a", "b", "c"], 2)
-
-    component = session_component(logs.ravel(), points, sessions)
-
-    assert component == pytest.approx((np.var([1.5, 1.7, 1.4], ddof=1) / 3, 2))
-
-
-def test_sessions_without_a_common_point_have_no_component() -> None:
-    labels = np.array(["a", "b", "c"])
-
-    assert session_component(np.arange(3.0), labels, labels) is None
-
-
 def test_copies_of_runs_add_no_information_about_several_sessions() -> None:
     a, b = planted(1, 3, together=False)
     copied = [
@@ -292,7 +148,7 @@ def test_copies_of_runs_add_no_information_about_several_sessions() -> None:
     ]
 
     once = compare_points(a, b)
-    twice = compare_points(*copied)
+    twice = compare_points(copied[0], copied[1])
 
     assert once.cells["a_units"].eq(3).all()
     assert twice.cells["a_units"].eq(3).all()
