@@ -56,21 +56,32 @@ def test_series_without_information_count_as_independent(events: list[int]) -> N
     assert events_factor(list(itertools.accumulate(events))) == 1.0
 
 
-def test_the_factor_is_the_largest_over_batches() -> None:
-    """Batch means and quantiles of Student's t come from NumPy and SciPy."""
-    events = np.repeat([0, 1, 0, 0], 16)  # 64 trials in 4 runs
-    share = events.mean()
-    expected = []
+@pytest.mark.parametrize(
+    ("run_length", "largest"),
+    [
+        pytest.param(2, 32, id="runs as long as the shortest batches"),
+        pytest.param(4, 16, id="runs of four"),
+        pytest.param(8, 8, id="runs as long as the longest batches"),
+    ],
+)
+def test_the_factor_is_the_largest_over_batches(run_length: int, largest: int) -> None:
+    """Variances of batch sums and quantiles of Student's t come from NumPy and SciPy."""
+    events = np.tile(np.repeat([1, 0], run_length), 32 // run_length)
+    expected = {}
     for count in (32, 16, 8):
         sums = events.reshape(count, -1).sum(axis=1)
-        independent = len(events) / count * share * (1 - share)
+        independent = len(events) / count * 0.25
         caution = (stats.t.ppf(0.975, count - 1) / stats.norm.ppf(0.975)) ** 2
-        expected.append(caution * sums.var(ddof=1) / independent)
+        expected[count] = caution * sums.var(ddof=1) / independent
 
     factor = events_factor(events.cumsum().tolist())
 
-    assert max(expected) > 4
-    assert factor == pytest.approx(max(expected), rel=1e-3)
+    assert max(expected, key=expected.__getitem__) == largest
+    assert factor == pytest.approx(expected[largest], rel=1e-3)
+
+
+def test_regular_events_count_as_independent() -> None:
+    assert events_factor(np.tile([1, 0], 32).cumsum().tolist()) == 1.0
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
