@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.columns import CONFIGURATION_COLUMNS, CONFIGURATION_PREFIXES, PLATFORM_PREFIXES
 from analysis.lazy import np, pd, stats
+from analysis.point_names import model_name
 from analysis.prices import PRICE
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import Workload, requested_workload
@@ -82,13 +84,28 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
                 name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1
             ]
             found.append(Task(*_named(known, learning=bool(learning)), part, tuple(varies)))
-    names = [task.name for task in found]
+    found = _rename_equal(found, _with_model)
     telling = [
         name
         for name in _configured(frame)
         if name.startswith(_TELLING) and frame[name].nunique(False) > 1
     ]
-    return [_told_apart(task, telling) if names.count(task.name) > 1 else task for task in found]
+    return _rename_equal(found, lambda task: _told_apart(task, telling))
+
+
+def _rename_equal(tasks: Sequence[Task], rename: Callable[[Task], Task]) -> list[Task]:
+    """Rename the tasks that share their name with another."""
+    counts = Counter(task.name for task in tasks)
+    return [rename(task) if counts[task.name] > 1 else task for task in tasks]
+
+
+def _with_model(task: Task) -> Task:
+    """Put the model into the name of a task, such as "fc 4x128 train"."""
+    family = str(task.rows["family"].iloc[0]) if "family" in task.rows else ""
+    if not family or not task.name.startswith(family):
+        return task
+    name = model_name(task.rows.iloc[0].to_dict())
+    return replace(task, name=f"{name}{task.name.removeprefix(family)}")
 
 
 def _told_apart(task: Task, telling: Sequence[str]) -> Task:

@@ -43,6 +43,8 @@ _MAX_WIDTH = 100  # characters of a printed table
 _COLUMN_GAP = 2  # characters
 _MAX_CELL_WIDTH = 60  # characters of a cell on a terminal
 _MAX_EXACT = 100_000  # columns of whole numbers below this are shown with all digits
+#: Columns that only --all prints.
+_DETAILS = ("run_id", "log_error", "degrees", "p_value", "p_adjusted")
 _REMEDY = ": --all prints them, --csv FILE writes them"
 _MISSING = ("nan", "None", "<NA>", "NaT", "")
 #: Start of a text that a spreadsheet would evaluate, or send somewhere, when it opens a file
@@ -502,6 +504,13 @@ def _fit_table(
     if limits.cell < sys.maxsize:
         cells = cells.map(lambda text: _shorten(text, limits.cell))
     constant = {}
+    details: list[str] = []
+    if limits.states_constants and not keeps_constants:
+        details = [str(name) for name in cells.columns if name in _DETAILS]
+        if len(details) < len(cells.columns):
+            cells = cells.drop(columns=details)
+        else:
+            details = []
     if limits.states_constants and len(cells) > 1 and not keeps_constants:
         constant = {
             str(name): str(cells[name].iloc[0])
@@ -514,7 +523,7 @@ def _fit_table(
     shown = differing
     while _width(shown) > limits.width and len(shown.columns) > 1:
         shown = shown.iloc[:, :-1]
-    omitted = [str(name) for name in differing.columns[len(shown.columns) :]]
+    omitted = [*map(str, differing.columns[len(shown.columns) :]), *details]
     return _FittingTable(shown, constant, omitted)
 
 
