@@ -109,7 +109,7 @@ def _answer(shares: pd.DataFrame) -> AnalysisAnswer:
             bases.append(str(row["sample"]))
     parts = [f"{name}, {', '.join(texts)}" for name, texts in largest.items()]
     return AnalysisAnswer(
-        sentence=f"Most of the profiled step is {'; '.join(parts)}.",
+        sentence=f"The largest part of the profiled step is {'; '.join(parts)}.",
         points=points,
         basis="; ".join(dict.fromkeys(bases)),
     )

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from analysis.columns import FamilyGroup, analyze_groups, hyperparameters, settings
-from analysis.format import format_number, format_percent_interval
+from analysis.format import (
+    format_number,
+    format_percent_interval,
+    format_share,
+    format_with_interval,
+)
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
@@ -121,7 +126,7 @@ def _answer(summaries: Sequence[InputBoundSummary], options: InfeedOptions) -> A
     share = ""
     basis = ""
     if len(summaries) == 1:
-        share = f" ({format_percent_interval(summaries[0].share)})"
+        share = f", {format_with_interval(summaries[0].share, format_share)},"
         basis = summaries[0].sample
     headroom = pd.concat(
         [summary.points.loc[summary.points["input_bound"], "headroom"] for summary in waiting]

@@ -63,7 +63,7 @@ class SpeedupOptions(PairedOptions):
     b: tuple[str, ...] = side_option("B")
     x: str = column_option("parameters", "what the speedup is drawn against", "X")
     colour: str | None = column_option(
-        None, "hyperparameter that colours the marks, such as batch_size", "C"
+        None, "hyperparameter that colours the marks (default: batch_size, if it varies)", "C"
     )
     terms: tuple[str, ...] | None = column_option(
         None, "hyperparameters of the regression (default: all that vary)", "X,Y"
@@ -298,7 +298,7 @@ def _fit(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Uni
 def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Figure:
     """Draw a row per family: the speedup against --x, and the weights of its regression.
 
-    Marks are colored by --colour. Above the line at 1, A is faster. Bars are 95% intervals.
+    Marks are colored by --colour, or by the batch size if it varies. Above the line at 1, A is faster. Bars are 95% intervals.
     """
     pairs = result.pairs
     names = families(pairs)
@@ -316,6 +316,9 @@ def _draw(result: Speedup, sides: Sides, options: SpeedupOptions) -> drawing.Fig
     coloring = None
     if options.colour:
         color_column = find_column(pairs, options.colour, "--colour")
+    elif "batch_size" in pairs and pairs["batch_size"].nunique() > 1:
+        color_column = "batch_size"
+    if color_column is not None:
         coloring = drawing.colouring(pairs[color_column], color_column)
     fits = {fit.family: fit for fit in result.fits}
     across = 2 if fits else 1

@@ -21,7 +21,7 @@ from paradnn.core.errors import ParadnnError
 #: Most characters of a figure's text alternative, of the line next to the title of a folded
 #: section, and of the reason why an analysis is missing.
 _MAX_ALTERNATIVE_LENGTH = 400
-_MAX_HEADLINE_LENGTH = 170
+_MAX_HEADLINE_LENGTH = 220
 _MAX_REASON_LENGTH = 420
 _MAX_FAULT_LENGTH = 300
 #: Bytes of all figures in the page.
