@@ -48,8 +48,9 @@ class ClaimsOptions(Options):
 
 #: How to read the numbers of the checks.
 _INTERVALS = (
-    "Intervals are 95% for each check by itself, over models and batch sizes as a sample of their "
-    "kind; an interval that holds both sides of a claim leaves it undecided."
+    "Intervals are 95% for each check by itself, on the measured points; those of trends and "
+    "rankings take models and batch sizes as a sample. An interval that holds both sides of a claim "
+    "leaves it undecided."
 )
 
 

@@ -29,7 +29,7 @@ from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
 from paradnn.statistics.contrast import Contrast
-from paradnn.statistics.dependence import crossed_quantile, crossed_ratio, shared_levels
+from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import Estimate
 
 #: Rates that are n times as high on n devices if nothing is lost.
@@ -41,6 +41,8 @@ _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "i
 _SHOWN = ["devices", "one", "many", *_RATIO]
 #: Columns that are not shown among the varying settings of the pairs.
 _HIDDEN = {"family", *RESULT_COLUMNS, *_SHOWN}
+#: Family and number of devices -> its comparison with one device.
+_Contrasts = dict[tuple[str, int], Contrast]
 _LINE = "#555555"
 
 
@@ -155,7 +157,9 @@ def _answer(found: Scaling, what: str) -> AnalysisAnswer:
             f"{describe(best)}, the best of {len(ordered)} families; {describe(worst)}, the worst"
         )
     return AnalysisAnswer(
-        sentence=f"{text}.", points=points, basis="models and batch sizes as a sample of their kind"
+        sentence=f"{text}.",
+        points=points,
+        basis="the scatter of processes and sessions, on these points",
     )
 
 
@@ -181,11 +185,11 @@ def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
         yield f"Not compared: {', '.join(found.alone)}, of which no point was measured on 1 and on more."
     yield (
         "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
-        "are 95%, over models and batch sizes as a sample of their design space."
+        "are 95%, on these points, with the scatter of processes and sessions."
     )
     for reason in dict.fromkeys(found.apart.values()):
         those = ", ".join(name for name, one in found.apart.items() if one == reason)
-        yield f"No interval of {those} holds what time does to them: {reason}."
+        yield f"The interval of {those} rests on the prior of sessions: {reason}."
 
 
 def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
@@ -224,8 +228,7 @@ def fit_scaling(
     """Pair each point on n > 1 devices with itself on one, and fit each family's fraction.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n). The fraction s is fitted by least squares
-    over all points and counts of a family. Its 95% interval is over models and batch sizes; the
-    counts of a point are one observation together.
+    over all points and counts of a family. Its 95% interval is on these points.
 
     Args:
         frame: The runs.
@@ -249,13 +252,13 @@ def fit_scaling(
     checked = [
         require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)
     ]
-    pairs, apart = _paired(measured, metric, by)
+    pairs, apart, contrasts = _paired(measured, metric, by)
     pairs = pairs.rename(columns={"a": "many", "b": "one"}).assign(
         efficiency=lambda rows: rows["speedup"] / rows["devices"],
         fraction=lambda rows: amdahl_fraction(rows["speedup"], rows["devices"]),
     )
     there = families(pairs)
-    fits = [_family(name, pairs[pairs["family"] == name]) for name in there]
+    fits = [_family(name, pairs[pairs["family"] == name], contrasts) for name in there]
     alone = [name for name in families(measured) if name not in there]
     pooled = joined(rows.attrs.get("pooled", "") for rows in checked)
     return Scaling(pairs, fits, alone, apart, measured, pooled)
@@ -280,12 +283,14 @@ def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     return measured[measured[by].notna()]
 
 
-def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame, dict[str, str]]:
+def _paired(
+    measured: pd.DataFrame, metric: str, by: str
+) -> tuple[pd.DataFrame, dict[str, str], _Contrasts]:
     """Pair each point on several devices with itself on one.
 
     Returns:
-        The columns of `pairing.pair` and the count in `devices`, and family -> why its sides cannot
-        be separated from their sessions.
+        The columns of `pairing.pair` and the count in `devices`; family -> why its sides cannot be
+        separated from their sessions; and the comparison of each family and count with one device.
     """
     counts = sorted({int(count) for count in measured[by]})
     one = measured[measured[by] == 1].drop(columns=by)
@@ -296,34 +301,60 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame,
         )
     parts: list[pd.DataFrame] = []
     apart: dict[str, str] = {}
+    contrasts: _Contrasts = {}
     for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(by, sort=True):
         part = pair(many.drop(columns=by), one, metric).assign(devices=int(many[by].iloc[0]))
         parts.append(part)
         for name in families(part):
-            for limit in describe_confounding(Contrast.of(part, name)):
+            contrast = Contrast.of(part, name)
+            contrasts[name, int(many[by].iloc[0])] = contrast
+            for limit in describe_confounding(contrast):
                 apart.setdefault(name, limit.rstrip("."))
     found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     if found.empty:
         raise NotEnoughData(
             f"no point was measured with {by}=1 and with more; measure the same points on both"
         )
-    return found, apart
+    return found, apart, contrasts
 
 
-def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
+def _family(name: str, pairs: pd.DataFrame, contrasts: _Contrasts) -> FamilyScaling:
+    """Fit a family's fraction, and return it with the efficiency on most devices.
+
+    The interval is on these points: it holds the scatter of processes and what the sessions of the
+    device counts may differ by. A count's session moves its speedups alone; that of one device
+    moves all of them.
+
+    Args:
+        name: The family.
+        pairs: Its pairs.
+        contrasts: The comparison of each family and count with one device.
+    """
     keys = [column for column in pairs if column not in RESULT_COLUMNS and column not in _SHOWN]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
     room = (1 - 1 / count) ** 2
-    above, below = (np.bincount(point, weights) for weights in (pairs["fraction"] * room, room))
-    levels = shared_levels(pairs.iloc[np.unique(point, return_index=True)[1]])
-    most = pairs[pairs["devices"] == pairs["devices"].max()]
+    fraction = float((pairs["fraction"] * room).sum() / room.sum())
+    counts = sorted({int(n) for n in pairs["devices"]})
+    # The derivative of the fraction by the logarithm of the speedups on each count.
+    slopes = -(1 - 1 / count) / pairs["speedup"].to_numpy(dtype="float64") / room.sum()
+    own = 0.0
+    common = 0.0
+    freedom = math.inf
+    for number in counts:
+        slope = float(slopes[count == number].sum())
+        error = contrasts[name, number].error
+        own += slope**2 * float(error.variance) / 2
+        common += slope * math.sqrt(float(error.variance) / 2)
+        freedom = min(freedom, float(error.freedom))
+    half = float(Component(own + common**2, freedom).half_width)
+    most = contrasts[name, counts[-1]].quantile()
     return FamilyScaling(
         family=name,
-        points=len(above),
-        counts=tuple(sorted({int(n) for n in pairs["devices"]})),
-        fraction=crossed_ratio(above, below, levels),
-        efficiency=crossed_quantile(most["efficiency"], shared_levels(most)),
+        points=int(point.max()) + 1,
+        counts=tuple(counts),
+        fraction=Estimate(fraction, fraction - half, fraction + half),
+        efficiency=Estimate(*(end / counts[-1] for end in most)),
     )
 
 

@@ -20,15 +20,17 @@ from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
 from analysis.pairing import pair, require_like_sessions
 from analysis.regression_terms import encode
+from analysis.sides import is_speed
 from analysis.store.conditions import Condition, Conditions, filter_rows, format_conditions
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from analysis.versions import sort_versions
 from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.core.words import counted
 from paradnn.statistics.contrast import Contrast
-from paradnn.statistics.dependence import crossed_quantile, crossed_share, shared_levels
+from paradnn.statistics.dependence import Component, shared_levels
 from paradnn.statistics.effects import combine, side_effects
-from paradnn.statistics.estimate import LEVEL, Estimate
+from paradnn.statistics.estimate import Estimate
+from paradnn.statistics.priors import classify_devices, scatter_priors
 from paradnn.statistics.regression import BETWEEN, Regression, regress
 from paradnn.statistics.sessions import MeasurementTimes, measurement_times
 
@@ -42,8 +44,9 @@ _SHARE_PREFIX = "op_share."
 _SMALLEST = math.nextafter(0, 1)
 _ABOVE_ZERO = Bound(low=_SMALLEST)
 _BELOW_ZERO = Bound(high=-_SMALLEST)
-UNDECIDED = "undecided: the interval includes the bound; measure more points"
-_COULD_TURN = "undecided: points that one side alone measured could turn it"
+UNDECIDED = (
+    "undecided: the interval includes the bound; measure in more sessions, or more processes"
+)
 #: Answers in order of precedence. A claim has the first answer that any measured check has; a check
 #: with several estimates has the first that any estimate has.
 _ANSWER_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.NOT_ENOUGH, ClaimAnswer.SUPPORTED)
@@ -351,9 +354,7 @@ def _compare(check: Check, data: Data) -> CheckFinding:
 
 
 def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) -> CheckFinding:
-    """Return a finding that allows for points that only one side measured.
-
-    An answer that does not hold at both ends is not decided.
+    """Return a finding about common points that also states bounds over all of them.
 
     Args:
         finding: A finding over pairs.
@@ -367,9 +368,7 @@ def _with_missing(finding: CheckFinding, missing: int, low: float, high: float) 
         f"{finding.quantity}, between {low:.3g} and {high:.3g} with the "
         f"{counted(missing, 'point')} that one side alone measured,"
     )
-    if finding.answer in (ClaimAnswer.NOT_ENOUGH, finding.bound.answer(low, high)):
-        return replace(finding, quantity=quantity)
-    return replace(finding, quantity=quantity, answer=ClaimAnswer.NOT_ENOUGH, missing=_COULD_TURN)
+    return replace(finding, quantity=quantity)
 
 
 def _ratio(check: Check, data: Data) -> CheckFinding:
@@ -418,54 +417,57 @@ def _successive_versions(check: Check, data: Data) -> list[tuple[Conditions, Con
 def _ratio_of_quantiles(
     check: Check, data: Data, couples: Sequence[tuple[Conditions, Conditions]]
 ) -> CheckFinding:
-    """Divide A's quantile by B's; their points need not be the same.
-
-    Each quantile has an interval at 97.5% (Bonferroni).
-    """
+    """Divide A's quantile by B's; their points need not be the same."""
     estimates = []
-    allowances = []
     counts = []
     for a, b in couples:
-        sides = [
-            aggregate_replicates(side(data, {**check.where, **conditions}, check.metric))
-            for conditions in (a, b)
-        ]
-        quantiles = [
-            crossed_quantile(
-                rows[check.metric], shared_levels(rows), check.quantile, (1 + LEVEL) / 2
-            )
-            for rows in sides
-        ]
-        above, below = (np.array(quantile) for quantile in quantiles)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value, low, high = (above / below[[0, 2, 1]]).tolist()
-        effects = [effect.component for effect in side_effects(sides[0], sides[1])]
-        allowance = 1.0
-        if effects:
-            allowance = math.exp(float(combine(effects).half_width))
-        estimates.append(_widened(Estimate(value, low, high), allowance))
-        allowances.append(allowance)
-        counts.append(min(map(len, sides)))
-    quantity = f"ratio of {check.middle()}s{_allowance_text(max(allowances))}"
-    return _finding(check, quantity, estimates, min(counts))
+        runs = [side(data, {**check.where, **conditions}, check.metric) for conditions in (a, b)]
+        rows = [aggregate_replicates(each) for each in runs]
+        above, below = (each[check.metric].quantile(check.quantile) for each in rows)
+        effects = side_effects(runs[0], runs[1])
+        noise = [_process_noise(each, check.metric) for each in runs]
+        estimates.append(
+            _around(float(above / below), [*noise, *(one.component for one in effects)])
+        )
+        counts.append(min(map(len, rows)))
+    return _finding(check, f"ratio of {check.middle()}s", estimates, min(counts))
 
 
-def _allowance_text(allowance: float) -> str:
-    """Return the caveat for sides whose sessions cannot be separated."""
-    if allowance > 1:
-        return f" (sessions may shift it by {allowance - 1:.0%})"
-    return ""
+def _process_noise(runs: pd.DataFrame, metric: str) -> Component:
+    """Return the variance that processes add to the logarithm of a quantile over points.
+
+    It is that of a single point, an upper bound: neighbors of a quantile average its noise out. A
+    metric that is no speed has none.
+    """
+    if not is_speed(metric):
+        return Component(0.0, math.inf)
+    prior = scatter_priors(classify_devices(runs)).process.update()
+    processes = 1.0
+    if "processes" in runs and runs["processes"].notna().any():
+        processes = max(float(runs["processes"].median()), 1.0)
+    return Component(prior.variance / processes, prior.freedom)
 
 
-def _widened(estimate: Estimate, factor: float) -> Estimate:
-    """Return the estimate with its interval widened by a factor on each side."""
-    return Estimate(estimate.value, estimate.low / factor, estimate.high * factor)
+def _around(value: float, parts: Sequence[Component]) -> Estimate:
+    """Return a number with its interval, from the variances of its logarithm.
+
+    A number that is not positive has no such interval and is taken as it is.
+    """
+    total = [part for part in parts if part.variance > 0]
+    if not total or not value > 0:
+        return Estimate(value, value, value)
+    factor = math.exp(float(combine(total).half_width))
+    return Estimate(value, value / factor, value * factor)
 
 
 def _threshold(check: Check, data: Data) -> CheckFinding:
-    rows = aggregate_replicates(side(data, check.where, check.metric))
-    quantile = crossed_quantile(rows[check.metric], shared_levels(rows), check.quantile)
-    return _finding(check, check.middle(), [quantile], len(rows))
+    runs = side(data, check.where, check.metric)
+    rows = aggregate_replicates(runs)
+    value = float(rows[check.metric].quantile(check.quantile))
+    parts = [_process_noise(runs, check.metric)]
+    if is_speed(check.metric):
+        parts += [effect.component for effect in side_effects(runs, runs.iloc[:0])]
+    return _finding(check, check.middle(), [_around(value, parts)], len(rows))
 
 
 def _share(check: Check, data: Data) -> CheckFinding:
@@ -486,10 +488,12 @@ def _share(check: Check, data: Data) -> CheckFinding:
     shares = shares.reindex(profiled["run_id"].unique(), fill_value=0.0)
     points = runs.set_index("run_id")["point_id"].reindex(shares.index)
     shares = shares.groupby(points.to_numpy()).median()
-    point_rows = runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index)
-    quantile = crossed_quantile(shares, shared_levels(point_rows), check.quantile)
+    value = float(shares.quantile(check.quantile))
+    prior = scatter_priors(classify_devices(runs)).process.update()
+    estimate = _around(value, [prior])
+    estimate = estimate._replace(high=min(estimate.high, max(value, 1.0)))
     quantity = "median share" if check.quantile == 0.5 else f"{check.middle()} of shares"
-    return _finding(check, quantity, [quantile], len(shares))
+    return _finding(check, quantity, [estimate], len(shares))
 
 
 def _outcome(check: Check, data: Data) -> CheckFinding:
@@ -513,8 +517,9 @@ def _outcome(check: Check, data: Data) -> CheckFinding:
     points = tried_a.assign(_key=points_a).drop_duplicates("_key")
     points = points[points["_key"].isin(both)]
     hits = points["_key"].isin(set(_point_keys(ended_a, keys)))
-    share = crossed_share(hits, shared_levels(points))
-    return _finding(check, "share of points", [share], len(both))
+    # Which points fit into memory is no measurement that scatters.
+    share = float(hits.mean())
+    return _finding(check, "share of points", [Estimate(share, share, share)], len(both))
 
 
 def _scaling(check: Check, data: Data) -> CheckFinding:

@@ -186,8 +186,8 @@ CASES = [
     pytest.param(
         f"{COMPARE}, at_least: 0.5, margin: 2",
         share_won(0.45, missing=8),
-        UNSURE,
-        id="missing points could turn it",
+        YES,
+        id="the points that both ran decide",
     ),
     pytest.param(
         f"{RATIO}, quantile: 0.5, at_least: 1.8",
@@ -214,7 +214,7 @@ CASES = [
         f"{RATIO}, quantile: 0.9, at_least: 1.9", constant_speedup(2.0), YES, id="90th percentile"
     ),
     pytest.param(
-        f"{RATIO}, quantile: 0.5, paired: false, at_least: 2.5",
+        f"{RATIO}, quantile: 0.5, paired: false, at_least: 2",
         without_common_points(),
         YES,
         id="ratio of medians above",
@@ -225,8 +225,14 @@ CASES = [
         NO,
         id="ratio of medians below",
     ),
-    pytest.param(f"{THRESHOLD}, at_least: 90", constant_speedup(1.0), YES, id="threshold reached"),
-    pytest.param(f"{THRESHOLD}, at_most: 90", constant_speedup(1.0), NO, id="threshold exceeded"),
+    pytest.param(f"{THRESHOLD}, at_least: 70", constant_speedup(1.0), YES, id="threshold reached"),
+    pytest.param(f"{THRESHOLD}, at_most: 70", constant_speedup(1.0), NO, id="threshold exceeded"),
+    pytest.param(
+        f"{THRESHOLD}, at_least: 95",
+        constant_speedup(1.0),
+        UNSURE,
+        id="threshold that a session may explain",
+    ),
     pytest.param("kind: scaling, at_least: 0.1", scaled(0.3), YES, id="large serial fraction"),
     pytest.param("kind: scaling, at_least: 0.1", scaled(0.05), NO, id="small serial fraction"),
     pytest.param(
@@ -339,7 +345,7 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
     for one, other, expected in (
         (gpu, cpu, (YES, "")),
         (gpu, cpu.assign(outcome="oom_host"), (NO, "")),
-        (gpu, cpu.assign(outcome=np.where(tried, "ok", "oom_host")), (UNSURE, "undecided: ")),
+        (gpu, cpu.assign(outcome=np.where(tried, "ok", "oom_host")), (YES, "")),
         (gpu, cpu[~large], (UNSURE, untried)),
         (gpu[~large], cpu, (UNSURE, "no point ended as oom_host|oom_device|oom_predicted")),
     ):
@@ -365,11 +371,6 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
             "{kind: threshold, metric: parameters, at_least: 1, where: {devices: 8}}",
             "no run records devices",
             id="column",
-        ),
-        pytest.param(
-            "{kind: threshold, metric: examples_per_second, quantile: 0.99, at_most: 200}",
-            "undecided: 64 points are too few for an interval with two ends",
-            id="too few for a quantile",
         ),
         pytest.param(
             "{kind: trend, metric: examples_per_second, of: model.filters, direction: rises}",
@@ -426,18 +427,16 @@ def test_a_claim_is_supported_by_checks_with_data_and_refuted_by_one() -> None:
         assert list(table(verdicts)["claim_answer"]) == [expected] * len(checks)
 
 
-def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
+def test_a_claim_is_about_the_points_that_both_sides_measured() -> None:
     """All complete pairs are won, but 40 of the 64 points that B tried crashed there.
 
-    The share therefore lies between 38% and 100%.
+    A second number bounds the share over all tried points, between 38% and 100%.
     """
     frame = two_sides(np.full(len(POINTS), 3.0))
     lost = frame["platform.name"].eq("gpu") & (frame.groupby("platform.name").cumcount() < 40)
     frame.loc[lost, ["outcome", "examples_per_second"]] = ["crash", np.nan]
-    turned = "undecided: points that one side alone measured could turn it"
-    assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}", frame) == (UNSURE, turned)
-    assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", frame) == (UNSURE, turned)
-    assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.3}}", frame) == (YES, "")
+    assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}", frame) == (YES, "")
+    assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", frame) == (YES, "")
     claims = parse_claims(
         f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n",
         "test",
@@ -500,9 +499,10 @@ def test_scaling_software_and_infeed_hold(
     alone = ("--where", "devices=1")
     out = run(capsys, "scaling", *one, "--csv", files[0], "--figure", files[1])
     # 1 / speedup = 0.6 = s + (1 - s) / 2, so s = 0.2.
-    assert (
-        "fc: over 16 points on 2 against 1 (devices), 20% (20% to 20%) of the step does not run in parallel"
-        in out
+    assert re.search(
+        r"fc: over 16 points on 2 against 1 \(devices\), 20% \([\d.]+% to [\d.]+%\) of the step does "
+        "not run in parallel",
+        out,
     )
     assert pd.read_csv(files[0])["fraction"].tolist() == pytest.approx([0.2] * 16)
     assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
