@@ -760,6 +760,7 @@ def test_ours_are_found_by_name_and_yours_go_first(
         "vision",
         "language",
     }
+    assert {claim.id for claim in load_claims(Path("eie.yaml"))} == {"one", "batch", "density"}
     (tmp_path / "engines.yaml").write_text(claim(COMPARISON))
     assert load_claims(Path("engines.yaml"))[0].says == "it"
     with pytest.raises(

@@ -70,6 +70,26 @@ def test_lists_have_as_many_problems_as_deepbench(listed: str) -> None:
         }
 
 
+def test_eie_has_the_layers_of_its_table() -> None:
+    """Han et al. 2016, table III: inputs, outputs and percentage of the weights that remain."""
+    grids = yaml.safe_load((ROOT / "conf/experiment/eie.yaml").read_text())["sweep"]["grids"]
+    layers = [(grid["model.k"], grid["model.m"], 100 * grid["model.density"]) for grid in grids]
+    assert layers == [
+        (9216, 4096, 9),
+        (4096, 4096, 9),
+        (4096, 1000, 25),
+        (25088, 4096, 4),
+        (4096, 4096, 4),
+        (4096, 1000, 23),
+        (4096, 600, 10),
+        (600, 8791, 11),
+        (1201, 2400, 10),
+    ]
+    assert {(grid["model.n"], grid["model.storage"]) for grid in grids} == {
+        ("1,64", "dense,sparse,csr")
+    }
+
+
 def stated() -> list[tuple[str, int, Mapping[str, Any], int]]:
     lines = Path(__file__).with_name("deepbench_flops.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
