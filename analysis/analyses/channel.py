@@ -25,6 +25,8 @@ from paradnn.statistics.transfers import FEWEST, Piece, TransferFit, fit_transfe
 #: Columns with the size of a message in bytes, and its time in microseconds.
 SIZE = "model.bytes"
 TIME = "transfer_us"
+#: Settings that determine the size, and so make no other channel.
+_SIZE_KEYS = (SIZE, "model.buffers")
 _GROUP = ["device", "model.transport", "model.pattern"]
 #: Settings that make another channel, besides `model.*`.
 _OTHER_SETTINGS = ("hosts", "platform.cores")
@@ -173,7 +175,7 @@ def _split_variants(group: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFra
     settings = [
         name
         for name in map(str, group)
-        if (name.startswith("model.") and name not in (*_GROUP, SIZE, "model.name"))
+        if (name.startswith("model.") and name not in (*_GROUP, *_SIZE_KEYS, "model.name"))
         or name in _OTHER_SETTINGS
     ]
     varying = [name for name in settings if group[name].nunique(dropna=False) > 1]

@@ -69,6 +69,33 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
     assert no_process_is_left()
 
 
+def test_parameter_servers_answer_every_worker(store: Store) -> None:
+    words = [
+        *MESSAGES,
+        "model.transport=grpc",
+        "model.pattern=parameter_server",
+        "model.servers=2",
+        "model.workers=3",
+        "model.payload=skew",
+        "model.buffers=3",
+        "model.serialized=true",
+    ]
+    succeeded(words, store)
+    tags = only_run(store)
+    metrics = store.values("latest_metrics", tags["run_id"])
+    params = store.values("params", tags["run_id"])
+
+    # 3 buffers of the skewed payload: one of 10 KiB and two of 1 MiB. Each of 3 workers sends it to
+    # 2 servers, and gets it back.
+    assert int(params["model.bytes"]) == 10 * 2**10 + 2 * 2**20
+    assert metrics["round_trip_us"] == pytest.approx(1e3 * metrics["step_time_ms"])
+    assert metrics["messages_per_second"] == pytest.approx(12e3 / metrics["step_time_ms"])
+    assert metrics["sent_bytes_per_second"] == pytest.approx(
+        metrics["messages_per_second"] * float(params["model.bytes"])
+    )
+    assert no_process_is_left()
+
+
 def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
     run([*MESSAGES, f"model.bytes={2**33}", "measure.memory_limit=1GiB"], store)
     tags = only_run(store)

@@ -14,6 +14,7 @@ MODEL = {
     "bytes": 1000,
     "window": 4,
     "port": 0,
+    "serialized": False,
 }
 
 

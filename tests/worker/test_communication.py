@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from typing import Any
 
@@ -21,10 +22,20 @@ import psutil
 import pytest
 
 from paradnn.core.errors import UnavailableError
+from paradnn.families import make_model
 from paradnn.worker import process_group as remote
 from paradnn.worker.process_group import KEY, RankFailed, listen, processes_elsewhere
+from paradnn.workloads.channel.payload import buffer_sizes, codec, split
 from paradnn.workloads.channel.processes import make_message
-from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
+from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep, serve_lanes
+from paradnn.workloads.channel.transports import (
+    GrpcStep,
+    TcpStep,
+    answer_bytes,
+    message_sizes,
+    serve_calls,
+    serve_connections,
+)
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, wait_for
 from tests.worker.channel_points import measure_beside, measure_until_killed, point
@@ -67,13 +78,13 @@ def test_tcp_carries_whole_messages(pattern: str) -> None:
         assert pattern == "bandwidth" or bytes(step._answer) == message
 
 
-def grpc_server() -> tuple[Any, str]:
+def grpc_server(*, serialized: bool = False) -> tuple[Any, str]:
     """Start a server and return its address; retry if another process takes the free port first."""
     for _ in range(20):
         with closing(listen(0)) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         with suppress(UnavailableError):
-            return serve_calls(address), address
+            return serve_calls(address, serialized=serialized), address
     raise RuntimeError("other processes took 20 free ports")
 
 
@@ -82,12 +93,77 @@ def test_grpc_carries_whole_messages(pattern: str) -> None:
     server, address = grpc_server()
     given = point(transport="grpc", pattern=pattern)
     message = make_message(5 * 2**20, 7)
-    with closing(GrpcStep(given, address, message, PATIENCE)) as step:
+    with closing(GrpcStep(given, [address], message, PATIENCE)) as step:
         step.run(3)
-        assert step._call(message) == (message if pattern == "latency" else b"")
+        assert step._calls[0](message) == (message if pattern == "latency" else b"")
         assert server.stop(None).wait(PATIENCE)
         with pytest.raises(RankFailed, match="a call failed: UNAVAILABLE"):
             step.run(1)
+
+
+@pytest.mark.parametrize("payload", ["single", "uniform", "random", "skew"])
+def test_serialized_buffers_are_protobufs(payload: str) -> None:
+    """Compare with the wire format: tag 0x0a, the length as a varint, and the bytes."""
+    server, address = grpc_server(serialized=True)
+    model = make_model({"name": "channel", "transport": "grpc", "payload": payload, "bytes": 300})
+    given = point(**{**asdict(model), "serialized": True})
+    sizes = message_sizes(given["model"])
+    message = make_message(sum(sizes), 7)
+
+    with closing(GrpcStep(given, [address], message, PATIENCE)) as step:
+        step.run(2)
+        echo = step._calls[0](step._message)
+    encode, _ = codec()
+    encoded = encode(echo)
+    server.stop(None).wait(PATIENCE)
+
+    assert [len(buffer) for buffer in echo] == sizes
+    assert b"".join(echo) == message
+    wire = b""
+    for buffer in split(message, sizes):
+        wire += b"\x0a" + varint(len(buffer)) + buffer
+    assert encoded == wire
+
+
+def varint(value: int) -> bytes:
+    content = []
+    while value > 127:
+        content.append(value % 128 + 128)
+        value //= 128
+    return bytes([*content, value])
+
+
+def test_payloads_have_the_stated_mixture() -> None:
+    small, medium, large = 10, 10 * 1024, 1024 * 1024
+
+    assert buffer_sizes("uniform", 9) == [small] * 3 + [medium] * 3 + [large] * 3
+    assert buffer_sizes("skew", 20) == [small] * 2 + [medium] * 6 + [large] * 12
+    drawn = Counter(buffer_sizes("random", 9_000))
+    assert drawn.keys() == {small, medium, large}
+    # Binomial: 3,000 expected, standard deviation 45.
+    assert all(abs(count - 3_000) < 225 for count in drawn.values())
+
+
+@pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
+def test_shared_memory_carries_whole_messages(pattern: str) -> None:
+    given = point(transport="shared_memory", pattern=pattern, bytes=300_001)
+    message = make_message(300_001, 7)
+    there = SharedLane(300_001)
+    back = SharedLane(answer_bytes(given))
+    threading.Thread(target=serve_lanes, args=(given, there, back), daemon=True).start()
+    step = SharedMemoryStep(given, there, back, message, PATIENCE)
+
+    step.run(20)
+
+    assert pattern == "bandwidth" or bytes(step._answer) == message
+
+
+def test_shared_memory_without_an_answer_is_a_timeout() -> None:
+    given = point(transport="shared_memory")
+    step = SharedMemoryStep(given, SharedLane(1000), SharedLane(1000), bytes(1000), 0.1)
+    with pytest.raises(RankFailed, match=r"did not answer within 0\.1 s") as failed:
+        step.run(1)
+    assert failed.value.outcome == "timeout"
 
 
 def test_a_server_that_never_answers_is_a_timeout() -> None:

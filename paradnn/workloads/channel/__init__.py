@@ -17,6 +17,7 @@ from paradnn.families.kernels import UNBATCHED_DEFAULTS, Messages
 from paradnn.session.run_records import RunRecords
 from paradnn.worker.workload import WorkerSide
 from paradnn.workloads.channel.metrics import METRICS
+from paradnn.workloads.channel.payload import PAYLOADS, buffer_sizes
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 #: Patterns in which all processes take part.
 COLLECTIVES = ("all_reduce", "broadcast")
 _POINT_TO_POINT = ("latency", "bandwidth")
+PARAMETER_SERVER = "parameter_server"
 #: The patterns of each transport.
 _PATTERNS = {
     "tcp": _POINT_TO_POINT,
-    "grpc": _POINT_TO_POINT,
+    "grpc": (*_POINT_TO_POINT, PARAMETER_SERVER),
+    "shared_memory": _POINT_TO_POINT,
     "gloo": (*_POINT_TO_POINT, *COLLECTIVES),
     "nccl": (*_POINT_TO_POINT, *COLLECTIVES),
     "tensorflow": ("all_reduce",),
@@ -37,7 +40,12 @@ _PATTERNS = {
 #: The framework of each transport that belongs to one.
 _FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow"}
 #: The patterns that use a key. With any other pattern, the key is at its default.
-_USED_BY = {"window": ("bandwidth",), "processes": COLLECTIVES}
+_USED_BY = {
+    "window": ("bandwidth",),
+    "processes": COLLECTIVES,
+    "servers": (PARAMETER_SERVER,),
+    "workers": (PARAMETER_SERVER,),
+}
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,9 @@ class Communication(Messages):
     )
     pattern: str = option(
         "latency",
-        "latency: a message and its echo; bandwidth: a window of messages one way; or a collective",
-        choices=_PATTERNS["gloo"],
+        "latency: a message and its echo; bandwidth: a window of messages one way; "
+        "parameter_server: an echo from every server to every worker; or a collective",
+        choices=(*_POINT_TO_POINT, *COLLECTIVES, PARAMETER_SERVER),
     )
     bytes: int = option(
         1024,
@@ -65,6 +74,20 @@ class Communication(Messages):
         64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536
     )
     processes: int = option(2, "processes that take part in a collective", low=2, high=4096)
+    servers: int = option(1, "parameter servers (pattern=parameter_server)", low=1, high=2048)
+    workers: int = option(
+        1, "workers, which call every server (pattern=parameter_server)", low=1, high=2048
+    )
+    payload: str = option(
+        "single",
+        "buffers of a message (transport=grpc): one, or 10 B, 10 KiB and 1 MiB in equal numbers "
+        "(uniform), at random, or mostly the largest (skew); sets model.bytes",
+        choices=("single", *PAYLOADS),
+    )
+    buffers: int = option(
+        10, "buffers of a message (payload other than single)", low=3, high=10_000
+    )
+    serialized: bool = option(False, "protobuf encodes and decodes every message (transport=grpc)")
     port: int = option(
         0, "first port on which this host's processes listen; 0: any free ports", low=0, high=65535
     )
@@ -78,14 +101,30 @@ class Communication(Messages):
         if self.transport in _FRAMEWORKS and self.bytes % 4:
             reason = f"model.transport={self.transport} sends one tensor of float32"
             raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
+        for key in ("payload", "serialized"):
+            value = getattr(self, key)
+            if value != self._default(key) and self.transport != "grpc":
+                reason = f"model.transport={self.transport} sends one buffer as it is"
+                raise ConfigError(f"model.{key}", value, reason, "set model.transport=grpc")
         for key, used_by in _USED_BY.items():
             if self.pattern not in used_by:
-                object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
-        # TensorFlow's processes all listen; others meet at one port.
-        ports = self.processes if self.transport == "tensorflow" else 1
+                object.__setattr__(self, key, self._default(key))
+        if self.payload == "single":
+            object.__setattr__(self, "buffers", self._default("buffers"))
+        else:
+            total = sum(buffer_sizes(self.payload, self.buffers))
+            object.__setattr__(self, "bytes", total)
+        # The processes of some patterns all listen; others meet at one port.
+        ports = 1
+        if self.transport == "tensorflow" or self.pattern == PARAMETER_SERVER:
+            ports = self.process_count
         if self.port + ports - 1 > 65535:
             reason = f"leaves fewer than {ports} ports"
             raise ConfigError("model.port", self.port, reason, "choose a lower one")
+
+    @classmethod
+    def _default(cls, key: str) -> Any:
+        return cls.__dataclass_fields__[key].default
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """A message moves its bytes once; further copies are part of the transport."""
@@ -99,6 +138,9 @@ class Communication(Messages):
             required="float32",
             reason="model=channel sends bytes, or float32 with a framework's transport",
         )
+        if self.transport == "shared_memory":
+            reason = "model.transport=shared_memory connects processes of one host"
+            require_value("hosts", point.hosts, required=1, reason=reason)
         wanted = _FRAMEWORKS.get(self.transport, point.framework.name)
         if point.framework.name not in (wanted, "tensorflow"):
             reason = f"model.transport={self.transport} requires framework={wanted}"
@@ -108,7 +150,11 @@ class Communication(Messages):
     @property
     def process_count(self) -> int:
         """Number of processes that exchange messages."""
-        return self.processes if self.pattern in COLLECTIVES else 2
+        if self.pattern == PARAMETER_SERVER:
+            return self.workers + self.servers
+        if self.pattern in COLLECTIVES:
+            return self.processes
+        return 2
 
     @property
     def size(self) -> str:
@@ -116,9 +162,16 @@ class Communication(Messages):
             extent = ""
         elif self.pattern == "bandwidth":
             extent = f" w{self.window}"
+        elif self.pattern == PARAMETER_SERVER:
+            extent = f" {self.servers}x{self.workers}"
         else:
             extent = f" x{self.processes}"
-        return f"{self.transport} {self.pattern}{extent} {self.bytes} B"
+        text = f"{self.transport} {self.pattern}{extent}"
+        if self.payload != "single":
+            text += f" {self.payload} x{self.buffers}"
+        if self.serialized:
+            text += " serialized"
+        return f"{text} {self.bytes} B"
 
 
 def bus_factor(pattern: str, processes: int) -> float:
@@ -142,6 +195,13 @@ class Channel(Workload, PointRules, WorkerSide, RunRecords, ResultDescription):
     unit = "exchange"
     conflict_reason = "trains nothing"
     declared_metrics = METRICS
+    added_defaults: ClassVar[Mapping[str, Any]] = {
+        "model.servers": 1,
+        "model.workers": 1,
+        "model.payload": "single",
+        "model.buffers": 10,
+        "model.serialized": False,
+    }
     headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
 
     def open_devices(self, run: PointRun) -> None:
@@ -209,7 +269,12 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
     """
     metrics: dict[str, float] = {}
     # Messages of a step, one after the other. A collective counts as one.
-    messages = {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
+    messages_by_pattern = {
+        "latency": 2,
+        "bandwidth": model.window,
+        PARAMETER_SERVER: 2 * model.workers * model.servers,
+    }
+    messages = messages_by_pattern.get(model.pattern, 1)
     # A rate is low if the time is high.
     for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
         step_ms = known.get(f"step_time{end}_ms")
@@ -217,7 +282,7 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
         if step_ms is None or opposite_ms is None:
             continue
         metrics[f"transfer{end}_us"] = 1e3 * step_ms / messages
-        if model.pattern == "latency":
+        if model.pattern in ("latency", PARAMETER_SERVER):
             metrics[f"round_trip{end}_us"] = 1e3 * step_ms
         rate = 1e3 * messages / opposite_ms
         metrics[f"messages_per_second{end}"] = rate
@@ -236,6 +301,6 @@ FAMILY = Family(
     ("bytes", "transport", "pattern"),
     "model.transport=tcp,grpc model.bytes=64,4096,262144",
     order=20,
-    summary="Messages between processes: latency, bandwidth, collectives.",
+    summary="Messages between processes: latency, bandwidth, parameter servers, collectives.",
     defaults=UNBATCHED_DEFAULTS,
 )

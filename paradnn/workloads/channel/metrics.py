@@ -14,7 +14,7 @@ METRICS = (
         "round_trip_us",
         "us",
         "lower",
-        "a message there and back (pattern=latency)",
+        "a message there and back (pattern=latency), or a step of all workers (parameter_server)",
         has_interval=True,
     ),
     Metric(

@@ -1,8 +1,8 @@
 """The processes of a point whose step is messages, on this host and on others.
 
-Over tcp and grpc, one process decides when a step begins, and the other only answers. With a
-framework's transport, all processes make the same step at the same time, and the step ends when all
-have. Before anything is timed, the result of an all-reduce or a broadcast is checked.
+Over tcp, grpc and shared memory, one process decides when a step begins, and the other only answers.
+With parameter servers, all workers begin at the same time, and the servers answer. With a framework's
+transport, all processes make the same step at the same time, and the step ends when all have. Before anything is timed, the result of an all-reduce or a broadcast is checked.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import datetime
 import os
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from socket import socket
 from typing import Any
@@ -35,11 +35,20 @@ from paradnn.worker.process_group import (
     serve_steps,
     with_port,
 )
-from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
+from paradnn.workloads.channel.shared_memory import SharedLane, SharedMemoryStep, serve_lanes
+from paradnn.workloads.channel.transports import (
+    GrpcStep,
+    TcpStep,
+    answer_bytes,
+    serve_calls,
+    serve_connections,
+)
 
 #: Length of the random bytes that a message repeats.
 _NOISE_BYTES = 2**20
 _FLOAT_BYTES = 4
+#: Transports in which one process answers another.
+_SERVED = ("tcp", "grpc", "shared_memory")
 
 
 class _Idle(Step):
@@ -116,6 +125,8 @@ def serve_elsewhere(
 def _process_count(point: Mapping[str, Any]) -> int:
     """Return the number of processes: two, unless all take part in a collective."""
     model = point["model"]
+    if model["pattern"] == "parameter_server":
+        return int(model["workers"]) + int(model["servers"])
     if model["pattern"] in ("all_reduce", "broadcast"):
         return int(model["processes"])
     return 2
@@ -128,19 +139,26 @@ class _Participant:
     process on another host calls `join`.
 
     Attributes:
-        is_served: Process 1 listens and this one sends to it (tcp, grpc). Otherwise all processes
-            do the same.
+        is_served: Process 1 answers, and this one sends to it. Otherwise all processes do the same,
+            or all workers, which have the lowest ranks.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._point = point
         self._transport = point["model"]["transport"]
-        self.is_served = self._transport in ("tcp", "grpc")
+        has_servers = point["model"]["pattern"] == "parameter_server"
+        self._workers = int(point["model"]["workers"]) if has_servers else 0
+        self.is_served = self._transport in _SERVED and not has_servers
+        self._lanes: list[SharedLane] = []
         self._socket: socket | None = None
         self._addresses: Sequence[str] = ()
 
     def publish_addresses(self, elsewhere: Sequence[RemoteProcess]) -> None:
         """Choose ports for the processes of this host, and send all addresses to the others."""
+        if self._transport == "shared_memory":
+            sizes = (self._point["model"]["bytes"], answer_bytes(self._point))
+            self._lanes = [SharedLane(size) for size in sizes]
+            return
         port = self._point["model"]["port"]
         host = elsewhere[0].local if elsewhere else LOOPBACK
         # Keep each socket open until the last is chosen, so that no port is chosen twice.
@@ -159,7 +177,7 @@ class _Participant:
 
     def _listeners(self, elsewhere: Sequence[RemoteProcess]) -> int:
         """Return the number of processes of this host that listen."""
-        if self._transport == "tensorflow":
+        if self._transport == "tensorflow" or self._workers:
             return _process_count(self._point) - len(elsewhere)
         if self.is_served and elsewhere:
             return 0
@@ -196,25 +214,33 @@ class _Participant:
             raise RankFailed("crash", reason) from error
 
     def _serve(self, rank: int, channel: Connection) -> None:
-        if not self.is_served:
+        if not self.is_served and (not self._workers or rank < self._workers):
             serve_steps(channel, self.step(rank))
-        elif self._transport == "grpc":
-            server = serve_calls(self._addresses[0])
-            serve_steps(channel, _Idle())
-            server.stop(None)
+            return
+        server = None
+        if self._transport == "grpc":
+            address = self._addresses[rank if self._workers else 0]
+            server = serve_calls(address, serialized=self._point["model"]["serialized"])
+        elif self._transport == "shared_memory":
+            _start_thread(serve_lanes, self._point, *self._lanes)
         else:
-            arguments = (self._socket, self._point)
-            threading.Thread(target=serve_connections, args=arguments, daemon=True).start()
-            serve_steps(channel, _Idle())
+            _start_thread(serve_connections, self._socket, self._point)
+        serve_steps(channel, _Idle())
+        if server:
+            server.stop(None)
 
     def step(self, rank: int) -> Any:
         """Return the step of process `rank`; the result of a collective has been checked."""
         point = self._point
         model = point["model"]
-        if self.is_served:
+        if self._transport in _SERVED:
             message = make_message(model["bytes"], point["seed"])
-            kind = GrpcStep if self._transport == "grpc" else TcpStep
-            return kind(point, self._addresses[0], message, reply_timeout(point))
+            patience = reply_timeout(point)
+            if self._transport == "grpc":
+                return GrpcStep(point, self._addresses[self._workers :], message, patience)
+            if self._transport == "shared_memory":
+                return SharedMemoryStep(point, *self._lanes, message, patience)
+            return TcpStep(point, self._addresses[0], message, patience)
         processes = _process_count(point)
         step: _TensorFlowStep | _TorchStep
         if self._transport == "tensorflow":
@@ -223,6 +249,10 @@ class _Participant:
             step = _TorchStep(point, rank, processes, self._addresses[0])
         _check_collective(step, model["pattern"], processes)
         return step
+
+
+def _start_thread(target: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
 def _check_collective(step: Any, pattern: str, processes: int) -> None:

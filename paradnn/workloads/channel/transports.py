@@ -1,5 +1,7 @@
 """Messages over TCP, the lower bound of every networked transport, and over gRPC's Python library.
 
+`paradnn.workloads.channel.shared_memory` has the lower bound within one host.
+
 Both sides know the length of every message. The server echoes each message (latency) or answers a
 window of them. Over TCP, it answers a window with one byte; over gRPC, it answers every call with
 nothing. Unary gRPC calls of bytes need no generated code.
@@ -10,13 +12,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paradnn.core.errors import UnavailableError
 from paradnn.worker.frameworks import Step
 from paradnn.worker.process_group import RankFailed, host_and_port, silent, with_port
+from paradnn.workloads.channel.payload import buffer_sizes, codec, split
 
 _TIME = struct.Struct("ll")
 #: Largest read, in bytes. The kernel lets the sender continue when a read ends, so reads of 1 MiB
@@ -73,14 +76,14 @@ class Connection:
         return RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}")
 
 
-def _window(point: Mapping[str, Any]) -> int:
+def message_window(point: Mapping[str, Any]) -> int:
     """Return the number of messages that are answered together."""
     model = point["model"]
     return 1 if model["pattern"] == "latency" else int(model["window"])
 
 
-def _answer_bytes(point: Mapping[str, Any]) -> int:
-    """Return the length of an answer over TCP."""
+def answer_bytes(point: Mapping[str, Any]) -> int:
+    """Return the length of an answer over TCP and shared memory."""
     model = point["model"]
     return int(model["bytes"]) if model["pattern"] == "latency" else 1
 
@@ -102,9 +105,9 @@ class TcpStep(Step):
     def __init__(
         self, point: Mapping[str, Any], address: str, message: bytes, patience: float
     ) -> None:
-        self._window = _window(point)
+        self._window = message_window(point)
         self._message = message
-        self._answer = memoryview(bytearray(_answer_bytes(point)))
+        self._answer = memoryview(bytearray(answer_bytes(point)))
         peer = f"the peer at {address}"
         try:
             connected = socket.create_connection(host_and_port(address), timeout=patience)
@@ -145,9 +148,9 @@ def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> Non
 def _serve_connection(
     connected: socket.socket, connection: Connection, point: Mapping[str, Any]
 ) -> None:
-    window = _window(point)
+    window = message_window(point)
     message = memoryview(bytearray(point["model"]["bytes"]))
-    answer = message[: _answer_bytes(point)]
+    answer = message[: answer_bytes(point)]
     with connected, contextlib.suppress(RankFailed):
         while True:
             for _ in range(window):
@@ -186,11 +189,11 @@ def require_grpc() -> Any:
 
 
 class GrpcStep(Step):
-    """A step of calls to a server: one that is echoed, or a window of concurrent calls.
+    """A step of calls: one that is echoed by every server, or a window of concurrent calls.
 
     Args:
         point: The request.
-        address: Address of the server.
+        addresses: Addresses of the servers.
         message: The message.
         patience: Seconds to wait for the server.
 
@@ -200,48 +203,93 @@ class GrpcStep(Step):
     """
 
     def __init__(
-        self, point: Mapping[str, Any], address: str, message: bytes, patience: float
+        self,
+        point: Mapping[str, Any],
+        addresses: Sequence[str],
+        message: bytes,
+        patience: float,
     ) -> None:
-        grpc = require_grpc()
-        self._grpc = grpc
-        self._message = message
-        self._window = _window(point)
-        channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self.close = channel.close
-        ready = grpc.channel_ready_future(channel)
+        model = point["model"]
+        self._grpc = require_grpc()
+        self._message: Any = message
+        serializers: dict[str, Any] = {}
+        if model.get("serialized"):
+            encode, decode = codec()
+            self._message = split(message, message_sizes(model))
+            serializers["request_serializer"] = encode
+            if model["pattern"] != "bandwidth":
+                serializers["response_deserializer"] = decode
+        window = 1
+        method = "Echo"
+        if model["pattern"] == "bandwidth":
+            window = int(model["window"])
+            method = "Take"
+        self._channels = [self._connect(address, patience) for address in addresses]
+        calls = [
+            channel.unary_unary(f"/{_SERVICE}/{method}", **serializers)
+            for channel in self._channels
+        ]
+        #: The calls of one step.
+        self._calls = calls * window
+
+    def close(self) -> None:
+        """Close all connections."""
+        for channel in self._channels:
+            channel.close()
+
+    def _connect(self, address: str, patience: float) -> Any:
+        """Return a channel to a server that is ready."""
+        channel = self._grpc.insecure_channel(address, options=_OPTIONS)
+        ready = self._grpc.channel_ready_future(channel)
         try:
             ready.result(timeout=patience)
-        except grpc.FutureTimeoutError:
+        except self._grpc.FutureTimeoutError:
             ready.cancel()
-            self.close()
+            channel.close()
             raise silent(f"the peer at {address}", patience) from None
-        method = "Echo" if point["model"]["pattern"] == "latency" else "Take"
-        self._call = channel.unary_unary(f"/{_SERVICE}/{method}")
+        return channel
 
     def run(self, steps: int) -> None:
         """Run steps; each ends when all calls are answered. Raises RankFailed."""
         try:
             for _ in range(steps):
-                if self._window == 1:
-                    self._call(self._message)
+                if len(self._calls) == 1:
+                    self._calls[0](self._message)
                     continue
-                for answer in [self._call.future(self._message) for _ in range(self._window)]:
+                for answer in [call.future(self._message) for call in self._calls]:
                     answer.result()
         except self._grpc.RpcError as error:
             reason = f"a call failed: {error.code().name}: {error.details()}"
             raise RankFailed("crash", reason) from error
 
 
-def serve_calls(address: str) -> Any:
+def message_sizes(model: Mapping[str, Any]) -> Sequence[int]:
+    """Return the bytes of each buffer of a message."""
+    if model.get("payload", "single") == "single":
+        return [model["bytes"]]
+    return buffer_sizes(model["payload"], model["buffers"])
+
+
+def serve_calls(address: str, *, serialized: bool = False) -> Any:
     """Return a started gRPC server, which runs until it is dropped.
+
+    Args:
+        address: Address to listen on.
+        serialized: Whether protobuf decodes every message and encodes every echo.
 
     Raises:
         UnavailableError: The address is taken, or the interpreter under test lacks the library.
     """
     grpc = require_grpc()
-    answers = {"Echo": lambda request, _: request, "Take": lambda _, __: b""}
+    encode = None
+    decode = None
+    if serialized:
+        encode, decode = codec()
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()
+        "Echo": grpc.unary_unary_rpc_method_handler(
+            lambda request, _: request, request_deserializer=decode, response_serializer=encode
+        ),
+        "Take": grpc.unary_unary_rpc_method_handler(lambda _, __: b"", request_deserializer=decode),
     }
     server = grpc.server(ThreadPoolExecutor(_SERVER_THREADS), options=_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))

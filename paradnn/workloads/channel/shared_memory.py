@@ -1,0 +1,113 @@
+"""Messages through memory that two processes of one host share: the lower bound within a host.
+
+The sender copies a message into a slot, and the receiver copies it out. Two event counters of the
+kernel say how many slots are full and how many are free, so a waiting process uses no core. With
+two slots, both processes copy at the same time.
+"""
+
+import mmap
+import os
+import select
+from collections.abc import Mapping
+from typing import Any
+
+from paradnn.core.errors import UnavailableError
+from paradnn.worker.frameworks import Step
+from paradnn.worker.process_group import silent
+from paradnn.workloads.channel.transports import answer_bytes, message_window
+
+_SLOTS = 2
+
+
+class SharedLane:
+    """Messages from one process to another, which share its memory through a fork.
+
+    Args:
+        size: Bytes of a message.
+
+    Raises:
+        UnavailableError: The system has no event counters (Linux has).
+    """
+
+    def __init__(self, size: int) -> None:
+        if not hasattr(os, "eventfd"):
+            raise UnavailableError("model.transport=shared_memory needs Linux")
+        self._memory = mmap.mmap(-1, _SLOTS * size)
+        whole = memoryview(self._memory)
+        self._slots = [whole[slot * size : (slot + 1) * size] for slot in range(_SLOTS)]
+        self._full = os.eventfd(0, os.EFD_SEMAPHORE)
+        self._free = os.eventfd(_SLOTS, os.EFD_SEMAPHORE)
+        # Slots of the next message that this process sends or receives.
+        self._next_sent = 0
+        self._next_received = 0
+        #: Seconds after which a wait fails; None: never.
+        self.patience: float | None = None
+
+    def send(self, message: bytes | memoryview) -> None:
+        """Copy a message into the next free slot; raises RankFailed."""
+        self._wait(self._free)
+        self._slots[self._next_sent][:] = message
+        self._next_sent = (self._next_sent + 1) % _SLOTS
+        os.eventfd_write(self._full, 1)
+
+    def receive(self, into: memoryview) -> None:
+        """Copy the next message out of its slot; raises RankFailed."""
+        self._wait(self._full)
+        into[:] = self._slots[self._next_received]
+        self._next_received = (self._next_received + 1) % _SLOTS
+        os.eventfd_write(self._free, 1)
+
+    def _wait(self, counter: int) -> None:
+        """Wait until a counter is positive, and decrement it."""
+        if self.patience is not None:
+            waiting = select.poll()
+            waiting.register(counter, select.POLLIN)
+            if not waiting.poll(1e3 * self.patience):
+                raise silent("the process at the other end of the shared memory", self.patience)
+        os.eventfd_read(counter)
+
+
+class SharedMemoryStep(Step):
+    """A step over two lanes: a message and its echo, or a window of messages and one byte.
+
+    Args:
+        point: The request.
+        there: Carries messages to the other process.
+        back: Carries its answers.
+        message: The message.
+        patience: Seconds to wait for the other process.
+    """
+
+    def __init__(
+        self,
+        point: Mapping[str, Any],
+        there: SharedLane,
+        back: SharedLane,
+        message: bytes,
+        patience: float,
+    ) -> None:
+        self._window = message_window(point)
+        self._there = there
+        self._back = back
+        self._message = message
+        for lane in (there, back):
+            lane.patience = patience
+        self._answer = memoryview(bytearray(answer_bytes(point)))
+
+    def run(self, steps: int) -> None:
+        """Run steps; each ends when the other process has answered."""
+        for _ in range(steps):
+            for _ in range(self._window):
+                self._there.send(self._message)
+            self._back.receive(self._answer)
+
+
+def serve_lanes(point: Mapping[str, Any], there: SharedLane, back: SharedLane) -> None:
+    """Answer messages until this process ends."""
+    window = message_window(point)
+    message = memoryview(bytearray(point["model"]["bytes"]))
+    answer = message[: answer_bytes(point)]
+    while True:
+        for _ in range(window):
+            there.receive(message)
+        back.send(answer)
