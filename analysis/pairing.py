@@ -867,7 +867,7 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float, evidence: Evidence) -
 
 
 def _point_component(evidence: Evidence) -> Component:
-    """Return the variance (p,) of the log ratio of each point by itself."""
+    """Return the variance (p,) of the log ratio of each point alone."""
     sides = [
         Component(variance, freedom)
         for variance, freedom in zip(evidence.variance, evidence.freedom, strict=True)

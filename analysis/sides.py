@@ -528,7 +528,7 @@ def describe_bounds(row: Mapping[Any, Any], names: tuple[str, str]) -> Iterator[
 
 
 def describe_confounding(contrast: Contrast) -> Iterator[str]:
-    """Yield what cannot be separated from the difference of the sides, and what was assumed."""
+    """Yield the effects that confound the difference of the sides, and the assumption on each."""
     if contrast.evidence is None or not len(contrast.pairs):
         return
     evidence = contrast.evidence

@@ -34,7 +34,7 @@ from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
 from paradnn.statistics.dependence import Component
-from paradnn.statistics.effects import Schedule, combine, unit_scatter
+from paradnn.statistics.effects import Schedule, SessionVariance, combine, unit_scatter
 from paradnn.statistics.estimate import LEVEL
 from paradnn.statistics.priors import classify_devices, scatter_priors
 from paradnn.statistics.regression import Lacking
@@ -556,7 +556,9 @@ def _over_sessions(
     reach = np.zeros((count, count))
     for i, j in zip(*np.nonzero(asked), strict=True):
         schedule = Schedule.of(parts[i], parts[j])
-        effects = [effect.component for effect in schedule.effects(session, priors)]
+        effects = [
+            effect.component for effect in schedule.effects(SessionVariance(*session), priors)
+        ]
         if effects:
             reach[i, j] = _half_width(combine(effects), pair_error)
     return box.beaten(_shift(halves, reach)), bool((reach > 0).any())

@@ -26,7 +26,7 @@ from paradnn.statistics.dependence import (
     crossed_variance,
     shared_levels,
 )
-from paradnn.statistics.effects import Effect, Schedule, combine
+from paradnn.statistics.effects import Effect, Schedule, SessionVariance, combine
 from paradnn.statistics.estimate import LEVEL, Estimate
 from paradnn.statistics.lazy import np, pd, stats
 from paradnn.statistics.priors import ScatterPriors, scatter_priors
@@ -65,7 +65,7 @@ class Evidence:
 
     schedule: Schedule
     family: np.ndarray
-    session: Component
+    session: SessionVariance
     priors: ScatterPriors = field(default_factory=scatter_priors)
     point: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int64"))
     variance: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))

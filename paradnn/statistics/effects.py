@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from paradnn.statistics.dependence import Component
 from paradnn.statistics.estimate import LEVEL
@@ -131,7 +131,7 @@ def unit_effects(logs: np.ndarray, cells: np.ndarray, units: np.ndarray) -> np.n
 def _adjusted_sums(
     logs: np.ndarray, cell: np.ndarray, unit: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the normal equations (units, units) and (units,) of unit effects beside cells."""
+    """Return the normal equations (units, units) and (units,) of unit effects adjusted for cells."""
     from scipy.sparse import coo_array
 
     units = int(unit.max(initial=-1)) + 1
@@ -142,6 +142,20 @@ def _adjusted_sums(
     gram = np.diag(np.bincount(unit, minlength=units).astype("float64")) - shared
     centered = logs - (np.bincount(cell, logs) / sizes)[cell]
     return gram, np.bincount(unit, centered, minlength=units)
+
+
+class SessionVariance(NamedTuple):
+    """Posterior variance of sessions.
+
+    Attributes:
+        variance: The variance.
+        freedom: Its degrees of freedom.
+        prior_share: Share of the degrees of freedom that the prior has.
+    """
+
+    variance: float
+    freedom: float
+    prior_share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,14 +373,13 @@ class Schedule:
             weight = max(weight, 1 - 1 / sessions)
         return weight
 
-    def effects(self, session: Component, priors: ScatterPriors) -> list[Effect]:
+    def effects(self, session: SessionVariance, priors: ScatterPriors) -> list[Effect]:
         """Return what does not cancel in the mean log ratio of these runs.
 
         Args:
             session: Posterior variance of sessions.
             priors: Priors of the other effects.
         """
-        share = priors.session.freedom / session.freedom
         effects = []
 
         def add(name: str, weight: float, prior: VariancePrior) -> None:
@@ -376,7 +389,8 @@ class Schedule:
 
         apart = self.session_weight + self.drift_weight
         if apart > 1e-9:
-            effects.append(Effect("sessions", apart * session.variance, session.freedom, share))
+            variance = apart * session.variance
+            effects.append(Effect("sessions", variance, session.freedom, session.prior_share))
         add("order", self.order_weight, priors.order)
         add("position", self.follow**2, priors.position)
         within = _squared_sums(self.driver, self.weights) - _squared_sums(
@@ -387,7 +401,7 @@ class Schedule:
         return effects
 
     def point_weights(self) -> pd.Series:
-        """Return `session_weight` plus `drift_weight` of each point by itself.
+        """Return `session_weight` plus `drift_weight` of each point alone.
 
         The index holds the numbers of the points.
         """
@@ -405,7 +419,7 @@ class Schedule:
 
 def learn_session_variance(
     logs: np.ndarray, schedule: Schedule, priors: ScatterPriors
-) -> Component:
+) -> SessionVariance:
     """Return the posterior variance of sessions after the scatter of the repeated ones.
 
     Args:
@@ -414,10 +428,11 @@ def learn_session_variance(
         priors: Priors of the scatter.
     """
     if not len(logs):
-        return priors.session.update()
+        return SessionVariance(*priors.session.update())
     cells = 2 * schedule.point.astype("int64") + schedule.side
     scatter = unit_scatter(logs, cells, schedule.units)
-    return priors.session.update(scatter.variance, scatter.freedom)
+    posterior = priors.session.update(scatter.variance, scatter.freedom)
+    return SessionVariance(*posterior, 1 - scatter.freedom / posterior.freedom)
 
 
 def interaction_effect(
@@ -425,7 +440,7 @@ def interaction_effect(
 ) -> Effect | None:
     """Return what the sessions that both sides share add to the mean log ratio; None for one.
 
-    Each side has workers of its own in each session, whose memory layout shifts all of its runs
+    Each side has its own workers in each session, whose memory layout shifts all of its runs
     there. A single session says nothing about it.
     """
     rows = schedule.has_counterpart
@@ -448,7 +463,7 @@ def interaction_effect(
     posterior = priors.interaction.update(scatter.variance, scatter.freedom)
     weights = 1 / ratios.groupby("point")["session"].transform("size") / ratios["point"].nunique()
     weight = _squared_sums(sessions, weights.to_numpy())
-    share = priors.interaction.freedom / posterior.freedom
+    share = 1 - scatter.freedom / posterior.freedom
     return Effect("sessions and sides", weight * posterior.variance, posterior.freedom, share)
 
 
@@ -473,7 +488,7 @@ def side_effects(
     """
     schedule = Schedule.of(a, b, points)
     priors = scatter_priors(classify_devices(a, b))
-    session = priors.session.update()
+    session = SessionVariance(*priors.session.update())
     effects = []
     if logs is not None:
         session = learn_session_variance(logs, schedule, priors)

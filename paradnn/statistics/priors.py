@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from paradnn.statistics.dependence import Component
-from paradnn.statistics.lazy import pd
+from paradnn.statistics.lazy import pd, stats
+
+#: p below which data contradict a prior, to either side.
+_CONTRADICTION_P = 0.01
+#: Degrees of freedom that data need to contradict a prior.
+_FEWEST_TO_CONTRADICT = 3
 
 
 class DeviceClass(StrEnum):
@@ -42,10 +47,27 @@ class VariancePrior:
     source: str
 
     def update(self, variance: float = 0.0, freedom: float = 0.0) -> Component:
-        """Return the posterior variance after a sample variance with its degrees of freedom."""
+        """Return the posterior variance after a sample variance with its degrees of freedom.
+
+        Data that contradict the prior replace it (Evans and Moshonov, Bayesian Analysis 1, 2006):
+        the prior predicts that the ratio of the sample variance to s0^2 has an F distribution.
+        """
+        if self.contradicts(variance, freedom):
+            return Component(variance, freedom)
         total = self.freedom + freedom
         pooled = self.freedom * self.scale**2 + freedom * variance
         return Component(pooled / total, total)
+
+    def contradicts(self, variance: float, freedom: float) -> bool:
+        """Return whether a sample variance is too small or too large for this prior.
+
+        Few measurements, or equal ones, contradict nothing.
+        """
+        if freedom < _FEWEST_TO_CONTRADICT or variance <= 0:
+            return False
+        ratio = variance / self.scale**2
+        below = float(stats.f.cdf(ratio, freedom, self.freedom))
+        return min(below, 1 - below) < _CONTRADICTION_P
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
 from paradnn.statistics.contrast import Contrast, Evidence
 from paradnn.statistics.decision import Verdict, adjust_p_values, equivalent
-from paradnn.statistics.dependence import Component
-from paradnn.statistics.effects import Schedule
+from paradnn.statistics.effects import Schedule, SessionVariance
 from tests.analysis.rejected import assert_rejected
 from tests.analysis.test_pairing import side
 
@@ -194,7 +193,7 @@ def contrast_of(ratios: np.ndarray, weight: float, variance: float = 0.0) -> Con
     evidence = Evidence(
         schedule=Schedule.of(a, b, np.tile(numbers, 2)),
         family=np.repeat("fc", 2 * count),
-        session=Component(variance, 1e9),
+        session=SessionVariance(variance, 1e9),
         point=numbers,
         variance=np.full((2, count), 1e-18),
         inefficiency=np.ones((2, count)),

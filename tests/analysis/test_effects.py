@@ -143,6 +143,23 @@ def test_the_prior_and_the_data_weigh_by_their_degrees_of_freedom() -> None:
     assert prior.update(0.04, 2) == pytest.approx(((4 * 0.01 + 2 * 0.04) / 6, 6))
 
 
+@pytest.mark.parametrize(
+    ("variance", "expected"),
+    [
+        pytest.param(1e-6, (1e-6, 20), id="far less scatter than the prior expects"),
+        pytest.param(1.0, (1.0, 20), id="far more"),
+        pytest.param(0.01, (0.01, 24), id="as much"),
+        pytest.param(0.0, (0.01 * 4 / 24, 24), id="equal measurements"),
+    ],
+)
+def test_data_that_contradict_a_prior_replace_it(
+    variance: float, expected: tuple[float, float]
+) -> None:
+    prior = VariancePrior(scale=0.1, freedom=4, source="a test")
+
+    assert prior.update(variance, 20) == pytest.approx(expected)
+
+
 def test_half_widths_add_in_squares() -> None:
     parts = [Component(0.01, 4.0), Component(0.0001, 100.0)]
 

@@ -60,7 +60,7 @@ def test_replicates_are_brought_to_medians() -> None:
 def test_few_points_share_a_variance_with_the_prior_of_processes() -> None:
     """Five points: the prior counts like four deviations of 5%, next to 15 and 10 of the data."""
     rng = np.random.default_rng(1)
-    logs = [rng.normal(0, 0.05, (5, 4)), rng.normal(0, 0.02, (5, 3))]
+    logs = [rng.normal(0, 0.05, (5, 4)), rng.normal(0, 0.04, (5, 3))]
 
     pairs = pair(side(300 * np.exp(logs[0]), "A"), side(200 * np.exp(logs[1]), "B"))
 
