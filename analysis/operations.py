@@ -325,9 +325,11 @@ def _answer(
     times = {verdict: median_time(models, levels, verdict) for verdict in verdicts}
     longest = max(times, key=lambda verdict: times[verdict].value)
     share = format_with_interval(times[longest], format_share)
-    whose = single_run or f"the median of {counted(len(models), 'model')}"
+    where = (
+        f"of {single_run}" if single_run else f"in the median of {counted(len(models), 'model')}"
+    )
     return AnalysisAnswer(
-        sentence=f"Operations that are {longest} take {share} of the profiled time of {whose}.",
+        sentence=f"Operations that are {longest} take {share} of the profiled time {where}.",
         points=len(models),
         basis=levels.description if len(models) > 1 else "",
     )
