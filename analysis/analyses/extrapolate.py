@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.format import format_number, format_seconds
+from analysis.format import format_number, format_seconds, format_with_interval
 from analysis.lazy import np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.result import AnalysisAnswer, Paragraph, Result, pooled_within, require_runs
 from analysis.store.frame import aggregate_replicates, is_ok
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
@@ -103,9 +103,38 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     table = pd.DataFrame(rows)
     return Result(
         numbers=table,
+        answer=_answer(table),
         sentences=[*paragraphs, *_describe_errors(table), *_describe_limits(len(points), options)],
         sources=tuple(runs["run_id"]),
         pooled=pooled,
+    )
+
+
+def _answer(table: pd.DataFrame) -> AnalysisAnswer:
+    """State the predicted step of the only point, or the range of speedups on each device."""
+    points = table["point"].nunique()
+    known = table[table["speedup"].notna()]
+    if known.empty:
+        sentence = f"No step of {counted(points, 'point')} can be predicted on another device."
+        return AnalysisAnswer(sentence=sentence, points=points)
+    if len(known) == 1:
+        row = known.iloc[0]
+        step = format_with_interval((row["seconds"], row["low"], row["high"]), format_seconds)
+        text = (
+            f"A step of {row['point']} would take {step} on {row['device']}, "
+            f"{row['speedup']:.3g}x as fast as on {row['host']}"
+        )
+    else:
+        parts = []
+        for (host, device), rows in known.groupby(["host", "device"], sort=False):
+            ends = [f"{end:.3g}" for end in (rows["speedup"].min(), rows["speedup"].max())]
+            extent = " to ".join(dict.fromkeys(ends))
+            parts.append(
+                f"{device} would run {counted(len(rows), 'point')} of {host} {extent} times as fast"
+            )
+        text = "; ".join(parts)
+    return AnalysisAnswer(
+        sentence=f"{text} (predicted).", points=points, basis="the model of kernel times"
     )
 
 

@@ -450,7 +450,7 @@ _NO_LIMITS = _TableLimits(sys.maxsize, sys.maxsize, sys.maxsize, states_constant
 
 
 class _FittingTable(NamedTuple):
-    """A table that fits, and what it omits.
+    """The part of a table that fits, and the names of what does not.
 
     Attributes:
         cells: The texts.

@@ -103,6 +103,12 @@ def _beside() -> pd.DataFrame:
     return frame[frame["device"] == "A"].assign(precision="float32", mode="train", compile="graph")
 
 
+def _extrapolated() -> pd.DataFrame:
+    from tests.analysis import test_extrapolate
+
+    return test_extrapolate.models("Host", 7.0)
+
+
 def _frontier() -> pd.DataFrame:
     from tests.analysis import test_frontier
 
@@ -170,6 +176,11 @@ CASES: dict[str, tuple[Callable[[], pd.DataFrame], dict[str, Any], str]] = {
     "channel": (_channel, {}, "tcp latency has the shortest start-up"),
     "claims": (_two_platforms, {}, "14 claims: "),
     "compare": (_two_platforms, {"a": "device=A", "b": "device=B"}, "x faster than B (95% CI "),
+    "extrapolate": (
+        _extrapolated,
+        {"to": ("H200",)},
+        "No step of 2 points can be predicted on another device",
+    ),
     "figure-of-merit": (
         _figure_of_merit,
         {"baseline": "Titan"},
