@@ -67,10 +67,6 @@ class AnalysisAnswer:
     basis: str = ""
 
 
-#: The former name.
-Answer = AnalysisAnswer
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
     """The result of an analysis. A subclass may have further attributes.

@@ -178,8 +178,8 @@ def test_models_do_not_compete_and_policies_do() -> None:
     ]
     found = frontiers(pd.DataFrame(rows))
     assert [one.task for one in found] == [
-        "fc inference, server (nodes=64)",
-        "fc inference, server (nodes=128)",
+        "fc 4x64 inference, server",
+        "fc 4x128 inference, server",
     ]
     assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
 
