@@ -31,7 +31,7 @@ from paradnn.statistics.sessions import ALLOWANCE, MeasurementTimes
 #: Share of a term's variance between sessions from which on it has no verdict.
 BETWEEN = 0.25
 #: Rows per coefficient, intercept included, below which no fit is attempted.
-_ROWS_PER_COEFFICIENT = 3
+_ROWS_PER_COEFFICIENT = 2
 _FOLDS = 10
 #: p of a random order below which values count as measured in order.
 _ORDER_P = 0.01
@@ -119,7 +119,7 @@ def regress(
             may have its own slope along the other.
 
     Raises:
-        NotEnoughData: If there are fewer than three rows per coefficient, or nothing varies.
+        NotEnoughData: If there are fewer than two rows per coefficient, or nothing varies.
     """
     from statsmodels.regression.linear_model import OLS
 

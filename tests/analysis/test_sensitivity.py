@@ -147,9 +147,7 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
     assert "fc on Test CPU: flops_utilization over 200 points." in result.text()
     left_out = "runs without a measurement are left out (50 oom_"
     assert f"fc on Test GPU: flops_utilization over 150 points; {left_out}" in result.text()
-    assert (
-        "lstm on Test CPU: 5 points for 3 terms, at least 12 are needed: no fit." in result.text()
-    )
+    assert "lstm on Test CPU: 5 points for 3 terms, at least 8 are needed: no fit." in result.text()
 
 
 def test_only_a_logarithm_has_a_doubling() -> None:
