@@ -1,0 +1,150 @@
+"""Statistics of block series against dense linear algebra and plain NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from paradnn.worker.series import (
+    FEWEST,
+    _odds_of_long_memory,
+    block_interval,
+    learn_slope,
+    missing_interval_reason,
+    widened_interval,
+)
+
+
+def restricted_likelihood(logs: np.ndarray, r: float) -> float:
+    """Return the log restricted likelihood of an AR(1), from its dense covariance matrix."""
+    n = len(logs)
+    covariance = linalg.toeplitz(r ** np.arange(n)) / (1 - r * r)
+    inverse = linalg.inv(covariance)
+    ones = np.ones(n)
+    information = ones @ inverse @ ones
+    mean = ones @ inverse @ logs / information
+    squares = (logs - mean) @ inverse @ (logs - mean)
+    _, log_determinant = np.linalg.slogdet(covariance)
+    return -0.5 * (log_determinant + math.log(information) + (n - 1) * math.log(squares))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("n", [20, 50])
+def test_odds_of_long_memory_equal_the_dense_likelihood(n: int, seed: int) -> None:
+    values = np.exp(np.random.default_rng(seed).normal(0, 0.1, n).cumsum())
+
+    odds = _odds_of_long_memory(values.tolist())
+
+    logs = np.log(values)
+    expected = restricted_likelihood(logs, 0.9) - restricted_likelihood(logs, 0.6)
+    assert odds == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def planted_series(slope: float, noise: float, n: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Return log step times and log kernel times of one process, as columns."""
+    random = np.random.default_rng(5)
+    kernels = random.normal(0, 0.1, n).cumsum()
+    steps = slope * kernels + random.normal(0, noise, n)
+    return steps[:, None], kernels[:, None]
+
+
+@pytest.mark.parametrize(
+    ("slope", "noise"),
+    [
+        pytest.param(0.6, 0.05, id="follows the kernel"),
+        pytest.param(0.6, 0.5, id="noisy"),
+        pytest.param(0.02, 0.1, id="hardly follows"),
+    ],
+)
+def test_a_slope_is_that_of_least_squares(slope: float, noise: float) -> None:
+    steps, kernels = planted_series(slope, noise)
+    x = kernels[:, 0] - kernels.mean()
+    y = steps[:, 0] - steps.mean()
+    n = len(x)
+    fitted = np.polyfit(x, y, 1)[0]
+    residuals = y - fitted * x
+    variance = residuals @ residuals / (n - 2) / (x @ x)
+    # Bartlett's factor, from correlations of neighbors with means instead of sums.
+    neighbors = (x[1:] @ x[:-1]) * (residuals[1:] @ residuals[:-1]) / (n - 1) ** 2
+    product = neighbors / (x @ x * (residuals @ residuals) / n**2)
+    variance *= (1 + max(product, 0)) / (1 - max(product, 0))
+    two_apart = (x[2:] @ y[:-2] + x[:-2] @ y[2:]) / (2 * x[2:] @ x[:-2])
+
+    found = learn_slope(steps, kernels)
+
+    assert found.correlation == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert found.error == pytest.approx(math.sqrt(variance))
+    assert found.shrunk == pytest.approx(min(1, max(0, fitted - 4 * variance / fitted)))
+    assert found.seen == pytest.approx(two_apart)
+
+
+@pytest.mark.parametrize(
+    ("slope", "shrunk"),
+    [pytest.param(-0.6, 0.0, id="opposite"), pytest.param(1.8, 1.0, id="steeper than the kernel")],
+)
+def test_a_slope_is_limited(slope: float, shrunk: float) -> None:
+    assert learn_slope(*planted_series(slope, 0.01)).shrunk == shrunk
+
+
+@pytest.mark.parametrize(
+    ("steps", "kernels"),
+    [
+        pytest.param(np.arange(FEWEST - 1.0), np.arange(FEWEST - 1.0), id="too few blocks"),
+        pytest.param(np.arange(20.0), np.ones(20), id="constant kernel"),
+        pytest.param(np.ones(20), np.arange(20.0), id="constant step"),
+    ],
+)
+def test_without_information_the_slope_is_zero(steps: np.ndarray, kernels: np.ndarray) -> None:
+    found = learn_slope(steps[:, None], kernels[:, None])
+
+    assert found[:3] == (0.0, 0.0, 0.0)
+    assert math.isnan(found.error)
+
+
+def test_the_fewest_blocks_have_a_slope() -> None:
+    steps, kernels = planted_series(0.6, 0.001, FEWEST)
+
+    assert learn_slope(steps, kernels).shrunk == pytest.approx(0.6, abs=0.05)
+
+
+def test_an_interval_is_clipped_to_the_extremes() -> None:
+    values = np.exp(np.random.default_rng(3).normal(0, 0.1, 200)).tolist()
+
+    interval = block_interval(values)
+
+    assert interval == widened_interval(values)
+    assert min(values) < interval[0] < np.median(values) < interval[1] < max(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "interval"),
+    [
+        pytest.param([1.0, 2.0, 1.1, 1.9, 1.2, 1.8], (1.0, 2.0), id="alternating"),
+        pytest.param([1.0, 1.1, 1.2, 1.8, 1.9, 2.0], None, id="rising"),
+        pytest.param([1.0, 2.0, 1.1, 1.9, 1.2], None, id="five values"),
+    ],
+)
+def test_six_values_keep_their_extremes_unless_they_are_correlated(
+    values: list[float], interval: tuple[float, float] | None
+) -> None:
+    found = block_interval(values)
+
+    if interval is None:
+        assert found is None
+    else:
+        assert found == pytest.approx(interval)
+
+
+@pytest.mark.parametrize(
+    ("count", "start"),
+    [
+        pytest.param(5, "5 of the 6 blocks that it takes; raise measure.max_seconds", id="few"),
+        pytest.param(6, "6 blocks resemble their neighbors too much", id="correlated"),
+    ],
+)
+def test_a_missing_interval_has_a_reason_and_a_remedy(count: int, start: str) -> None:
+    reason = missing_interval_reason([1.0] * count)
+
+    assert reason.startswith(start)
+    assert "measure." in reason.partition(";")[2]
