@@ -21,7 +21,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted, in_seconds
 
 if TYPE_CHECKING:
-    from paradnn.best.objective import Limits
+    from paradnn.best.objective import WinnerLimits
     from paradnn.best.race import Candidate
     from paradnn.config.point import Point
     from paradnn.config.settings import Settings
@@ -163,13 +163,13 @@ def _candidates(
     return candidates
 
 
-def _limits(options: argparse.Namespace, points: Sequence[Point]) -> Limits:
+def _limits(options: argparse.Namespace, points: Sequence[Point]) -> WinnerLimits:
     """Read --memory and --p99.
 
     Raises:
         ConfigError: A limit is wrong, or the candidates do not measure it.
     """
-    from paradnn.best.objective import Limits
+    from paradnn.best.objective import WinnerLimits
     from paradnn.config.identity import point_request
     from paradnn.core.schema import memory_bytes
 
@@ -191,7 +191,7 @@ def _limits(options: argparse.Namespace, points: Sequence[Point]) -> Limits:
                 "single steps are timed only in inference",
                 "add mode=inference, or omit it",
             )
-    return Limits(memory, p99_ms)
+    return WinnerLimits(memory, p99_ms)
 
 
 def _with_memory_limit(point: Point, limit: int) -> Point:

@@ -36,7 +36,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class WinnerLimits:
     """Limits that the winner must keep.
 
     Attributes:

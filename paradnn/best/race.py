@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paradnn.best.objective import Limits, Objective
+from paradnn.best.objective import Objective, WinnerLimits
 from paradnn.config.identity import as_params
 from paradnn.config.point import Point
 from paradnn.session.design import DesignPoint, DesignResult, RecordedPoint, SweepDesign
@@ -66,7 +66,7 @@ class Race(SweepDesign):
         candidates: Sequence[Candidate],
         objective: Objective,
         *,
-        limits: Limits,
+        limits: WinnerLimits,
         rule: EliminationRule,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,

@@ -113,8 +113,8 @@ def _deferred_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for received_number in received:
+            signal.raise_signal(received_number)
 
 
 def kill_group(group: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.best.objective import Limits, Objective
+from paradnn.best.objective import Objective, WinnerLimits
 from paradnn.best.race import (
     Candidate,
     Race,
@@ -31,7 +31,7 @@ Machine = Callable[[DesignPoint], Measured]
 def race_of(
     labels: Sequence[str],
     objective: Objective = THROUGHPUT,
-    limits: Limits = Limits(),  # noqa: B008
+    limits: WinnerLimits = WinnerLimits(),  # noqa: B008
     seconds: float = 1e9,
     **options: Any,
 ) -> Race:
@@ -168,12 +168,14 @@ def test_smaller_is_better_for_other_goals(
     ("limits", "problem"),
     [
         pytest.param(
-            Limits(memory_bytes=2**31), "needs 3.00 GiB, the limit is 2.00 GiB", id="memory"
+            WinnerLimits(memory_bytes=2**31), "needs 3.00 GiB, the limit is 2.00 GiB", id="memory"
         ),
-        pytest.param(Limits(p99_ms=20.0), "has p99 30.00 ms, the limit is 20.00 ms", id="p99"),
+        pytest.param(
+            WinnerLimits(p99_ms=20.0), "has p99 30.00 ms, the limit is 20.00 ms", id="p99"
+        ),
     ],
 )
-def test_a_candidate_over_a_limit_cannot_win(limits: Limits, problem: str) -> None:
+def test_a_candidate_over_a_limit_cannot_win(limits: WinnerLimits, problem: str) -> None:
     race = race_of(["slow", "fast"], limits=limits)
     metrics = {
         "slow": {"examples_per_second": 1.0, "peak_memory_bytes": 2.0**30, "latency_p99_ms": 9.0},
@@ -210,11 +212,11 @@ def test_a_candidate_over_a_limit_cannot_win(limits: Limits, problem: str) -> No
 def test_few_steps_have_no_p99(metrics: Mapping[str, float], problem: str) -> None:
     row = RecordedPoint("id", "name", "fc", "ok", None, metrics, {})
 
-    assert Limits(p99_ms=20.0).violation([row]) == problem
+    assert WinnerLimits(p99_ms=20.0).violation([row]) == problem
 
 
 def test_one_process_over_a_time_limit_by_chance_is_measured_again() -> None:
-    race = race_of(["a", "b"], limits=Limits(p99_ms=20.0))
+    race = race_of(["a", "b"], limits=WinnerLimits(p99_ms=20.0))
     p99 = {1: 21.0, 2: 18.0}
 
     def machine(visit: DesignPoint) -> Measured:
