@@ -5,7 +5,7 @@
 #   make test-long        statistical tests with enough draws to estimate error rates; run before a release
 #   make test-pages       run every command of README and the tutorial, in order
 #   make test-frameworks  the same models in TensorFlow, JAX and PyTorch, in a separate environment
-#   make test-cluster     tracking servers and PostgreSQL, with drivers killed; installs missing packages
+#   make test-cluster     tracking servers, PostgreSQL, Slurm and Ray, with drivers killed; installs missing packages
 #   make test-oldest      the fast tests with the lowest versions that pyproject.toml admits
 #   make test-newest      the fast tests with the newest versions, pre-releases included
 #   make test-gpu         validate a GPU machine without a network; run make gpu-wheels before, with a network
@@ -112,7 +112,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get
 test-cluster: $(CLUSTER)/.installed
 	@PATH="$$PATH:/usr/sbin:/sbin"; \
-	missing=; for program in postgres:postgresql; do \
+	missing=; for program in postgres:postgresql slurmctld:slurm-wlm munged:munge; do \
 	  command -v $${program%%:*} >/dev/null || ls /usr/lib/postgresql/*/bin/$${program%%:*} >/dev/null 2>&1 || \
 	  case " $$missing " in *" $${program##*:} "*) ;; *) missing="$$missing $${program##*:}";; esac; done; \
 	if [ -n "$$missing" ]; then \
@@ -122,7 +122,7 @@ test-cluster: $(CLUSTER)/.installed
 
 $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
-	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,server]'
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,server,ray]'
 	touch $@
 
 # A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` downloads the other requirements, about

@@ -66,7 +66,7 @@ def keep(tracker: Tracker, record: Record, number: int) -> tuple[float, float]:
     tags = {**record.tags, "point_id": identity.point_id}
     open_tags = {key: value for key, value in tags.items() if key != "outcome"}
     begin = time.perf_counter()
-    claim = tracker.begin(identity, record.name, open_tags, 600.0, lambda known: True)
+    claim = tracker.begin(identity, record.name, open_tags, lambda known: True)
     assert isinstance(claim, Claim)
     claimed = time.perf_counter()
     now = int(time.time() * 1000)

@@ -23,14 +23,19 @@ from paradnn.core.words import MOST_HOSTS
 
 #: Plans a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
+#: Numbers of hosts to forecast for if the command names none.
+_HOSTS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class PlanOptions:
     """The keys of the group `plan`."""
 
-    hosts: tuple[int, ...] = option(
-        (1, 2, 4, 8), "numbers of hosts to forecast for", low=1, high=MOST_HOSTS
+    hosts: tuple[int, ...] | None = option(
+        None,
+        "numbers of hosts to forecast for; null: 1 and sweep.drivers, or 1, 2, 4, 8 without it",
+        low=1,
+        high=MOST_HOSTS,
     )
     out: str | None = option(None, "a CSV file with a row per point")
 
@@ -88,7 +93,9 @@ def _plan(config: DictConfig, options: PlanOptions) -> int:
     require_possible(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
-    describe(expected, sweep.name if sweep else None, history.where, options.hosts)
+    drivers = settings.sweep.drivers
+    hosts = options.hosts or ((1, drivers) if drivers > 1 else _HOSTS)
+    describe(expected, sweep.name if sweep else None, history.where, hosts)
     if options.out:
         write_points(expected, Path(options.out).expanduser())
         print(f"Every point is in {options.out}")

@@ -11,9 +11,11 @@ The most informative points of a preset; the others are predicted:
 The largest batch that fits (docs/how-to/adaptive.md):
   python -m paradnn.train batch_size=largest model=gpt
 
+The same sweep on a cluster (docs/how-to/clusters.md):
+  python -m paradnn.train -m experiment=paper_fc hydra/launcher=submitit_slurm sweep.drivers=8
+
 python -m paradnn.plan -m experiment=paper_fc forecasts how long a sweep takes. python -m
-paradnn.compare measures which of two settings is faster (docs/how-to/compare.md). Several hosts
-share a sweep if each runs the same command (docs/how-to/clusters.md).
+paradnn.compare measures which of two settings is faster (docs/how-to/compare.md).
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """
@@ -41,6 +43,7 @@ def _measure(config: DictConfig) -> int:
     """Measure the point or sweep of a composed configuration and return the exit code."""
     from paradnn.cli.console import say
     from paradnn.config.tasks import read_task
+    from paradnn.session.launch import launch_sweep
     from paradnn.session.progress import describe_point, describe_sweep
     from paradnn.session.session import measure_points
 
@@ -49,7 +52,10 @@ def _measure(config: DictConfig) -> int:
         from paradnn.session.elsewhere import prepare
 
         return prepare(points, settings.elsewhere, say)
-    if sweep:
+    if sweep and sweep.launch is not None:
+        summary = launch_sweep(points, settings, sweep)
+        describe_sweep(summary)
+    elif sweep:
         summary = _measure_sweep(points, settings, sweep)
         describe_sweep(summary)
     else:

@@ -126,7 +126,7 @@ TYPED = sorted(
 
 
 #: Groups whose keys the user chooses, or that do not belong to a point.
-FREE_KEYS = ("hydra.", "plan.", "framework.env.", "tracking.tags.")
+FREE_KEYS = ("hydra.", "hydra/launcher", "plan.", "framework.env.", "tracking.tags.")
 
 
 @pytest.mark.parametrize("line", TYPED)

@@ -20,7 +20,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.session.design import DesignResult, Summary
-from paradnn.session.session import end_parent, open_parent
+from paradnn.session.sweep_run import end_parent, open_parent
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
@@ -50,9 +50,7 @@ class Sweep:
     def begin(self, number: int, name: str | None = None) -> Claim:
         identity = Identity(str(number), ENVIRONMENT, 0)
         tags = tags_of(identity) | {"sweep_id": self.info.sweep_id}
-        claim = self.tracker.begin(
-            identity, name or f"fc point {number}", tags, 60.0, lambda tags: True
-        )
+        claim = self.tracker.begin(identity, name or f"fc point {number}", tags, lambda tags: True)
         assert isinstance(claim, Claim)
         return claim
 

@@ -2,17 +2,21 @@
 share of time spent on measuring.
 
 Every outcome counts, since a failed point costs time as well.
+
+With `--layers`, the wall time of a driver is divided by the layers of the stack that it passes, from
+the scheduler's queue to the timed steps, for each launcher.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analysis.format import format_seconds, format_share, format_with_interval
 from analysis.lazy import drawing, np, pd, special
-from analysis.options import Options
+from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import AnalysisAnswer, Result, pooled_within, require_runs
 from analysis.sides import rare_event_caveat
@@ -20,7 +24,7 @@ from analysis.store.frame import families
 from paradnn.core.results import ResultDescription
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
-from paradnn.statistics.dependence import crossed_ratio, shared_levels
+from paradnn.statistics.dependence import MINIMUM_POINTS, crossed_ratio, shared_levels
 from paradnn.statistics.estimate import Estimate
 from paradnn.store.metrics import PHASES
 
@@ -49,8 +53,39 @@ _HATCHES = {
 _MIN_LABELED_SHARE = 0.08
 
 
+#: Layer -> its column of seconds: once per driver, or summed over the points of the driver.
+_START_LAYERS = {
+    "queue": "queue_seconds",
+    "launcher": "launcher_seconds",
+    "driver": "task_start_seconds",
+}
+#: Layer -> its phases of a point. The first point of a worker waits for the framework's import.
+_POINT_LAYERS = {
+    "import": ("start",),
+    "store": ("schedule", "record"),
+    "compile": ("build", "input", "compile"),
+    "warm-up": ("warmup", "balance"),
+    "measure": MEASURING_PHASES,
+    "profile": ("profile",),
+}
+#: Layers that a user pays in addition to the model's own work.
+STACK_LAYERS = (*_START_LAYERS, "import", "store")
+#: Name of drivers that no launcher started.
+_BARE = "bare"
+_LAYER_HATCHES = ("", "////", "....", "xxxx", "----", "", "////", "", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverheadOptions(Options):
+    """Options of `overhead`."""
+
+    layers: bool = option(
+        False, "divide the wall time of drivers by layer, from queue to steps, per launcher"
+    )
+
+
 @analysis(
-    Options,
+    OverheadOptions,
     summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
@@ -60,7 +95,7 @@ _MIN_LABELED_SHARE = 0.08
     reading="Wall time of a point by phase, in seconds. The stack's own part is schedule, start "
     "and record.",
 )
-def overhead(frame: pd.DataFrame, options: Options) -> Result:
+def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
     """Summarize the wall time of runs by phase.
 
     The wall time of a run is the sum of its `phase_<name>_seconds`. A phase that a run lacks counts
@@ -68,6 +103,7 @@ def overhead(frame: pd.DataFrame, options: Options) -> Result:
 
     Returns:
         A row per phase: phase, runs, q25, median, q75 and total in seconds, and share of the total.
+        With `layers` a row per launcher and layer, as `layer_table` returns it.
 
     Raises:
         NotEnoughData: there are no runs.
@@ -80,6 +116,8 @@ def overhead(frame: pd.DataFrame, options: Options) -> Result:
     # Published and imported runs have no phases, so they need not be homogeneous with others.
     timed = frame.loc[seconds.index]
     spent = seconds.fillna(0.0)
+    if options.layers:
+        return _layers(timed, spent, options)
     total = float(spent.to_numpy().sum())
     table = seconds.quantile([0.25, 0.5, 0.75]).T.set_axis(["q25", "median", "q75"], axis=1)
     table.insert(0, "runs", seconds.count())
@@ -117,6 +155,142 @@ def _answer(spent: pd.DataFrame, untimed: int) -> AnalysisAnswer:
         points=len(spent),
         basis="the scatter between points",
     )
+
+
+def _layers(runs: pd.DataFrame, spent: pd.DataFrame, options: OverheadOptions) -> Result:
+    """Summarize the wall time of drivers by layer, for each launcher."""
+    by_driver = layer_seconds(runs, spent)
+    if by_driver.empty:
+        require_runs(by_driver)
+    table = layer_table(by_driver)
+    return Result(
+        numbers=table,
+        answer=_layer_answer(by_driver),
+        sentences=[*_layer_sentences(by_driver)],
+        picture=lambda: draw_layers(by_driver),
+        sources=tuple(runs["run_id"]),
+        pooled=pooled_within(runs, ["device"], options.pool),
+    )
+
+
+def layer_seconds(runs: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of each driver by layer.
+
+    Args:
+        runs: Runs with phases; `session_id` identifies the driver's session, `launcher` what
+            started it. Runs without a session are omitted.
+        spent: Seconds of these runs by phase.
+
+    Returns:
+        A row per session, indexed by launcher and session, and a column per layer in the order in
+        which a driver passes them.
+    """
+    runs = runs.reindex(columns=[*dict.fromkeys([*runs, "session_id", "launcher"])])
+    runs = runs.reindex(columns=[*dict.fromkeys([*runs, *_START_LAYERS.values()])])
+    has_session = runs["session_id"].notna() & (runs["session_id"].astype("string") != "")
+    keys = [
+        runs["launcher"].astype("string").replace("", pd.NA).fillna(_BARE).rename("launcher"),
+        runs["session_id"].astype("string"),
+    ]
+    layers = {name: runs[column].astype("float64") for name, column in _START_LAYERS.items()}
+    starts = pd.DataFrame(layers)[has_session].groupby([key[has_session] for key in keys]).max()
+    points = pd.DataFrame(
+        {
+            name: spent.reindex(columns=list(phases)).sum(axis=1)
+            for name, phases in _POINT_LAYERS.items()
+        }
+    )
+    sums = points[has_session].groupby([key[has_session] for key in keys]).sum()
+    return starts.fillna(0.0).join(sums)
+
+
+def layer_table(by_driver: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per launcher and layer.
+
+    Args:
+        by_driver: Seconds as `layer_seconds` returns them.
+
+    Returns:
+        launcher, layer, drivers, mean seconds per driver, and share of the wall time with the ends
+        of its 95% interval over drivers, which are NaN for fewer than MINIMUM_POINTS drivers.
+    """
+    rows = []
+    for launcher, seconds in by_driver.groupby(level="launcher"):
+        plain = seconds.reset_index(drop=True)
+        for layer in plain:
+            share = phase_share(plain, [layer])
+            rows.append(
+                {
+                    "launcher": launcher,
+                    "layer": layer,
+                    "drivers": len(plain),
+                    "seconds": plain[layer].mean(),
+                    "share": share.value,
+                    "low": share.low,
+                    "high": share.high,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _layer_answer(by_driver: pd.DataFrame) -> AnalysisAnswer:
+    """State the share of the stack for each launcher."""
+    shares = []
+    for launcher, seconds in by_driver.groupby(level="launcher"):
+        stack = phase_share(seconds.reset_index(drop=True), STACK_LAYERS)
+        if math.isfinite(stack.low):
+            share = format_with_interval(stack, format_share)
+        else:
+            share = (
+                f"{format_share(stack.value)} (no interval: fewer than {MINIMUM_POINTS} drivers)"
+            )
+        shares.append(f"{launcher} {share}")
+    return AnalysisAnswer(
+        sentence=(
+            f"Share of a driver's wall time before and between the model's own work, by launcher: "
+            f"{'; '.join(shares)}."
+        ),
+        points=len(by_driver),
+        basis="the scatter between drivers",
+    )
+
+
+def _layer_sentences(by_driver: pd.DataFrame) -> Iterator[str]:
+    """State the wall time of drivers for each launcher."""
+    yield f"The stack's layers are {', '.join(STACK_LAYERS)}."
+    for launcher, seconds in by_driver.groupby(level="launcher"):
+        mean = seconds.sum(axis=1).mean()
+        drivers = counted(len(seconds), "driver")
+        yield f"{launcher}: {drivers} took {format_seconds(mean)} each."
+
+
+def draw_layers(by_driver: pd.DataFrame) -> drawing.Figure:
+    """Draw the mean seconds of a driver by layer, a bar for each launcher."""
+    mean = by_driver.groupby(level="launcher").mean()
+    counts = by_driver.groupby(level="launcher").size()
+    figure, (axes,) = drawing.panels(1, 8.0, 1.4 + 0.5 * len(mean))
+    left = np.zeros(len(mean))
+    colors = [1, 1, 1, 1, 1, 5, 5, 2, 3]
+    for index, (layer, column) in enumerate(mean.items()):
+        axes.barh(
+            range(len(mean)),
+            column,
+            left=left,
+            label=f"{layer} (stack)" if layer in STACK_LAYERS else str(layer),
+            color=drawing.COLOURS[colors[index]],
+            hatch=_LAYER_HATCHES[index],
+            edgecolor="white",
+            linewidth=0.6,
+            height=0.6,
+        )
+        left += column.to_numpy()
+    names = [f"{name} ({counts[name]})" for name in mean.index]
+    drawing.names(axes.yaxis, names)
+    axes.set(ylim=(len(mean) - 0.5, -0.5))
+    title = "Where the time of a driver goes, by launcher (drivers)"
+    drawing.finish(axes, title, "seconds per driver", grid="x")
+    drawing.legend(figure)
+    return figure
 
 
 def _sentences(spent: pd.DataFrame, untimed: int) -> Iterator[str]:

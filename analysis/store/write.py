@@ -17,10 +17,11 @@ from paradnn.core.errors import StoreError
 from paradnn.core.words import without_secrets
 from paradnn.store.address import BUNDLE, address_of, artifact_folder
 from paradnn.store.bundle import artifacts_of, extract, write_bundle
-from paradnn.store.claims import RunIndex, close_abandoned, owner_tag
+from paradnn.store.claims import RunIndex, close_abandoned
 from paradnn.store.client import open_experiment as open_for_writing
 from paradnn.store.client import store_errors
 from paradnn.store.files import PACKED, unpack
+from paradnn.store.leases import owner_tag
 from paradnn.store.mlflow_store import view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Query, Row, Run, Values

@@ -2,17 +2,21 @@
 
 Hydra imports this module at every start, so it imports nothing heavy. The sweeper expands the
 command line into a plan of points. One task in this process gets the whole plan, so the
-framework is imported once. Drivers on other hosts may measure points of the same sweep.
+framework is imported once. With a launcher the task starts drivers, which share the points.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 __all__ = ["ParadnnFamilies", "ParadnnSweeper"]
 
@@ -71,13 +75,42 @@ class ParadnnSweeper(Sweeper):
                 "is not a mapping of axes",
                 "write hydra.sweeper.params={batch_size:'64,128'}",
             )
-        loader = self._context.config_loader
+        is_launched = self._searches and self._launcher_name != "basic"
         plan = plan_sweep(
-            loader,
+            self._context.config_loader,
             self._config,
             arguments,
             self._params,
             allows_search=self._searches,
             drops_invalid=self._drops_invalid,
+            launch=self._launch if is_launched else None,
         )
         return self._task(plan)
+
+    @property
+    def _launcher_name(self) -> str:
+        return str(self._config.hydra.runtime.choices["hydra/launcher"])
+
+    def _launch(
+        self, task: Callable[[DictConfig], Any], folder: Path, jobs: int
+    ) -> Sequence[JobReturn]:
+        """Call `task` in jobs of the configured launcher, and wait for their end.
+
+        Args:
+            task: The task; launchers pickle it.
+            folder: Folder for files of the launcher, unless `hydra.sweep.dir` names another.
+            jobs: Number of jobs; `hydra.job.num` is the number of a job.
+        """
+        config = copy.deepcopy(self._config)
+        overrides = []
+        if config.hydra.sweep.dir == ".":
+            # Hydra composes the configuration of each job again, from its overrides.
+            quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+            overrides.append(f"hydra.sweep.dir='{quoted}'")
+            with open_dict(config):
+                config.hydra.sweep.dir = str(folder)
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=self._context, task_function=task, config=config
+        )
+        returns: Sequence[JobReturn] = launcher.launch([overrides] * jobs, initial_job_idx=0)
+        return returns

@@ -18,7 +18,9 @@ import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
 from omegaconf.errors import OmegaConfBaseException
 
 from paradnn.cli.help import known_keys
@@ -37,10 +39,15 @@ _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 #: Key that cannot be set -> the reason and the remedy.
 _REJECTED_KEYS = {
     "sweep.plan": ("is internal", "omit it"),
-    "hydra/launcher": (
-        "no job is launched",
-        "start the same command on every host (docs/how-to/clusters.md)",
-    ),
+}
+#: Launcher -> the extra of this package that installs it.
+_LAUNCHERS = {
+    "basic": "",
+    "joblib": "joblib",
+    "submitit_local": "slurm",
+    "submitit_slurm": "slurm",
+    "ray": "ray",
+    "ray_aws": "ray",
 }
 #: Sweepers that plan or run every point; other plug-ins of Hydra minimize a return value.
 _SWEEPERS = ("paradnn", "plan", "race", "basic")
@@ -144,6 +151,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         value = word.partition("=")[2]
         if key in _REJECTED_KEYS:
             raise ConfigError(key, value, *_REJECTED_KEYS[key])
+        if key == "hydra/launcher":
+            _check_launcher(str(override.value()), arguments)
         if key == "hydra/sweeper" and override.value() not in _SWEEPERS:
             raise ConfigError(
                 key,
@@ -153,6 +162,26 @@ def check_arguments(arguments: Sequence[str]) -> None:
             )
         if has_own_groups and not key.startswith("hydra"):
             _check_options(override)
+
+
+def _check_launcher(name: str, arguments: Sequence[str]) -> None:
+    """Raise ConfigError if a launcher is unknown, is not installed, or has no sweep to launch."""
+    key = "hydra/launcher"
+    if name not in _LAUNCHERS:
+        known = ", ".join(sorted(_LAUNCHERS))
+        hint = did_you_mean(name, list(_LAUNCHERS))
+        raise ConfigError(key, name, "is not a launcher of drivers", f"{hint}choose one of {known}")
+    if name == "basic":
+        return
+    if not is_multirun(arguments):
+        raise ConfigError(key, name, "launches the drivers of a sweep", "add -m")
+    if chosen_option("hydra/sweeper", arguments) == "basic":
+        raise ConfigError(key, name, "launches drivers, not points", "omit hydra/sweeper=basic")
+    installed = Plugins.instance().discover(Launcher)
+    module = f"hydra_{name.partition('_')[0]}_launcher"
+    if not any(module in launcher.__module__ for launcher in installed):
+        extra = _LAUNCHERS[name]
+        raise ConfigError(key, name, "is not installed", f"pip install 'paradnn[{extra}]'")
 
 
 def _parse_word(word: str, following: str) -> Override:

@@ -1,8 +1,8 @@
 """Run a command as a process: errors become one line on standard error and an exit code.
 
 The package itself ends a process quietly that is interrupted while it still imports
-(`paradnn/__init__.py`). From `program` on, Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so
-that a command can end its processes and remove its temporary files.
+(`paradnn/__init__.py`). From `program` on, Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 raise
+KeyboardInterrupt, so that a command can end its processes and remove its temporary files.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ _EXIT_INTERRUPTED = 130
 def program(main: Callable[P, int]) -> Callable[P, int]:
     """Decorate the `main` of a command so that it returns an exit code and raises nothing.
 
-    The code is 2 for an error that the user can fix and 130 after Ctrl-C, SIGTERM or SIGHUP. Faults
-    of this program still raise.
+    The code is 2 for an error that the user can fix and 130 after Ctrl-C, SIGTERM, SIGHUP or
+    SIGUSR2. Faults of this program still raise.
     """
 
     @wraps(main)
@@ -70,7 +70,9 @@ def program(main: Callable[P, int]) -> Callable[P, int]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt, as SIGINT does.
+    """Let SIGTERM, SIGHUP (a closed terminal) and SIGUSR2 raise KeyboardInterrupt, as SIGINT does.
+
+    Schedulers send SIGUSR2 shortly before the end of a job's time, or before they preempt it.
 
     A signal that is ignored, such as SIGHUP under nohup, stays ignored.
     """
@@ -82,7 +84,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     defaults = [
         number
-        for number in (signal.SIGTERM, signal.SIGHUP)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
         if signal.getsignal(number) is signal.SIG_DFL
     ]
     for number in defaults:

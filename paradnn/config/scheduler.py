@@ -1,11 +1,40 @@
-"""Where a driver runs, as Slurm describes it in the environment, and how long its start took."""
+"""The scheduler's job in which a driver runs, the sweep that it shares, and how long its start took.
 
+Drivers share one sweep, with one parent run, if their environment names it:
+
+- PARADNN_SWEEP: id of the sweep, which is the same for all its drivers.
+- PARADNN_DRIVER: number of the driver, which a restarted driver keeps. Default: the index that an
+  indexed job of Kubernetes or an array job of Slurm gives to its tasks.
+- PARADNN_START: internal; what a launcher knows about the start of the driver (`DriverStart`).
+"""
+
+import contextlib
+import json
 import os
+import re
+import socket
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+
+from paradnn.core.channel import read_message
+from paradnn.core.errors import ConfigError
+
+SWEEP_VARIABLE = "PARADNN_SWEEP"
+DRIVER_VARIABLE = "PARADNN_DRIVER"
+START_VARIABLE = "PARADNN_START"
+#: Variables that number the tasks of a job, in order of precedence.
+_NUMBER_VARIABLES = (
+    DRIVER_VARIABLE,
+    "JOB_COMPLETION_INDEX",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_PROCID",
+)
+#: Variables that name the accelerators of a process.
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 #: Whether this process has begun a session before.
 _has_begun_session = False
@@ -13,16 +42,115 @@ _has_begun_session = False
 _START_FIELD = 19
 
 
+@dataclass(frozen=True)
+class DriverStart:
+    """What a launcher knows about the start of a driver; times are Unix seconds.
+
+    Attributes:
+        launched: When the launching process submitted the job.
+        started: When the job began: its first process, or as the scheduler says.
+        called: When the launcher's process called the task that starts the driver.
+        pids: Processes on this host with which the driver ends.
+        job_id: Id of the job if the environment does not name it; may be empty.
+        launcher: Name of the launcher, such as "joblib".
+    """
+
+    launched: float
+    started: float
+    called: float
+    pids: list[int]
+    job_id: str = ""
+    launcher: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value of PARADNN_START."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class SharedSweep:
+    """The sweep that this driver shares with others.
+
+    Attributes:
+        sweep_id: Id of the sweep.
+        driver: Number of this driver.
+        is_launched: Whether a launcher started this driver.
+    """
+
+    sweep_id: str
+    driver: int
+    is_launched: bool
+
+
+def shared_sweep() -> SharedSweep | None:
+    """Return the sweep that the environment names; None if it names none.
+
+    Raises:
+        ConfigError: A variable is invalid, or the number of the driver is missing.
+    """
+    sweep_id = os.environ.get(SWEEP_VARIABLE)
+    if sweep_id is None:
+        return None
+    if not re.fullmatch(r"[\w.-]{1,100}", sweep_id):
+        remedy = "use at most 100 letters, digits, and . _ or -"
+        raise ConfigError(SWEEP_VARIABLE, sweep_id, "is not a valid id of a sweep", remedy)
+    name = next((name for name in _NUMBER_VARIABLES if name in os.environ), None)
+    if name is None:
+        reason = "is set, but the number of the driver is unknown"
+        remedy = f"set {DRIVER_VARIABLE} to a different number for each driver"
+        raise ConfigError(SWEEP_VARIABLE, sweep_id, reason, remedy)
+    number = os.environ[name]
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise ConfigError(name, number, "is not the number of a driver", "give 0, 1, 2, ...")
+    return SharedSweep(sweep_id, int(number), driver_start() is not None)
+
+
+def driver_start() -> DriverStart | None:
+    """Return what the launcher of this driver knows; None if no launcher started it."""
+    with contextlib.suppress(ValueError):
+        content = json.loads(os.environ.get(START_VARIABLE, "null"))
+        if content is not None:
+            return read_message(DriverStart, content, START_VARIABLE)
+    return None
+
+
 def job_tags() -> dict[str, str]:
-    """Return the tags `node` and `job_id` of a Slurm job; empty outside of Slurm."""
+    """Return the tags `job_id` and `node` of a job; empty outside of a scheduler."""
     environ = os.environ
-    if "SLURM_JOB_ID" not in environ:
+    if "SLURM_JOB_ID" in environ:
+        if "SLURM_ARRAY_JOB_ID" in environ:
+            task = environ.get("SLURM_ARRAY_TASK_ID", "0")
+            job_id = f"{environ['SLURM_ARRAY_JOB_ID']}_{task}"
+        else:
+            job_id = environ["SLURM_JOB_ID"]
+        return {"job_id": job_id, "node": environ.get("SLURMD_NODENAME", "unknown")}
+    start = driver_start()
+    job_id = environ.get("PARADNN_JOB_ID") or (start.job_id if start else "")
+    if start is None and not job_id:
         return {}
-    if "SLURM_ARRAY_JOB_ID" in environ:
-        job_id = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}"
-    else:
-        job_id = environ["SLURM_JOB_ID"]
-    return {"job_id": job_id, "node": environ.get("SLURMD_NODENAME", "unknown")}
+    node = environ.get("PARADNN_NODE") or socket.gethostname()
+    return {**({"job_id": job_id} if job_id else {}), "node": node}
+
+
+def visible_cores() -> str:
+    """Return the cores that this process may use as ranges, such as "0-3,8"."""
+    try:
+        cores = sorted(os.sched_getaffinity(0))
+    except AttributeError:  # the system has no affinity
+        cores = list(range(os.cpu_count() or 1))
+    ranges: list[list[int]] = []
+    for core in cores:
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in ranges)
+
+
+def visible_devices() -> str:
+    """Return the accelerators that the environment assigns to this process; empty if it does not."""
+    return next((os.environ[name] for name in _DEVICE_VARIABLES if os.environ.get(name)), "")
 
 
 def process_start() -> float:
@@ -40,12 +168,21 @@ def process_start() -> float:
 
 
 def start_seconds() -> Mapping[str, float]:
-    """Return the seconds from the start of this process until now as a metric.
+    """Return the seconds from the launch of this driver until now, by part, as metrics.
 
-    Empty for every further session of the process, since its start belongs to the first.
+    `task_start_seconds` is the time since this process began. A launched driver also has
+    `queue_seconds`, from the launch to the begin of its job, and `launcher_seconds`, from there to
+    the begin of this process. Empty for every further session of the process, since its start
+    belongs to the first.
     """
     global _has_begun_session
     if _has_begun_session:
         return {}
     _has_begun_session = True
-    return {"task_start_seconds": max(0.0, time.time() - process_start())}
+    begin = process_start()
+    metrics = {"task_start_seconds": max(0.0, time.time() - begin)}
+    start = driver_start()
+    if start is not None:
+        metrics["queue_seconds"] = max(0.0, start.started - start.launched)
+        metrics["launcher_seconds"] = max(0.0, begin - start.started)
+    return metrics

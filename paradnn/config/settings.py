@@ -12,6 +12,7 @@ from paradnn.config.price import Prices, check_prices
 from paradnn.config.tags import read_tags
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
+from paradnn.core.words import MOST_HOSTS
 
 _DAY = 86_400.0
 
@@ -89,6 +90,13 @@ class Sweep:
         None, "measure only this many points, drawn evenly over the space; null: all", low=1
     )
     name: str | None = option(None, "name of the parent run; null: the date and the families")
+    drivers: int = option(
+        1,
+        "number of drivers that share the sweep; hydra/launcher= starts them "
+        "(docs/how-to/clusters.md)",
+        low=1,
+        high=MOST_HOSTS,
+    )
     plan: str | None = option(None, "internal: the id of a planned sweep")
 
 

@@ -6,7 +6,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,16 @@ from omegaconf import DictConfig
 
 from paradnn.config.point import Point
 from paradnn.config.reading import canonical_point, parse_point, read_point
+from paradnn.config.scheduler import SWEEP_VARIABLE, shared_sweep
 from paradnn.config.settings import LARGEST, Largest, Settings, read_settings
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import read
 from paradnn.core.words import counted
+
+#: Calls a task in jobs on other hosts and returns once all have ended. Its arguments are the task,
+#: the folder for files of the launcher, and the number of jobs. The task must be picklable.
+Launch = Callable[[Callable[[DictConfig], Any], Path, int], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class SweepInfo:
         command: The command line.
         is_search: Whether the largest batch, or model, of each point is searched.
         invalid_points: The invalid points of a sweep that drops them instead of being rejected.
+        driver: Number of this driver among those that share the sweep; None if it is not shared.
+        launch: Starts the drivers that share the sweep; None if this process measures.
+        launcher: Name of the launcher that `launch` uses.
     """
 
     sweep_id: str
@@ -53,6 +61,9 @@ class SweepInfo:
     command: str
     is_search: bool = False
     invalid_points: tuple[InvalidPoint, ...] = ()
+    driver: int | None = None
+    launch: Launch | None = None
+    launcher: str = ""
 
 
 #: The points of the sweeps that this process has planned and not yet read, by the id of the sweep.
@@ -67,6 +78,7 @@ def plan_sweep(
     *,
     allows_search: bool = False,
     drops_invalid: bool = False,
+    launch: Launch | None = None,
 ) -> DictConfig:
     """Plan a multirun, and return the configuration for which `read_task` returns its points once.
 
@@ -77,6 +89,7 @@ def plan_sweep(
         params: Overrides of `hydra.sweeper.params`.
         allows_search: Whether the command accepts batch_size=largest.
         drops_invalid: Whether to drop invalid points, as long as some point is valid.
+        launch: Starts drivers in jobs; None if the configuration names no launcher.
 
     Raises:
         ConfigError: A point of the sweep is invalid. With `drops_invalid`, every point is.
@@ -103,6 +116,16 @@ def plan_sweep(
     searched = f"largest {settings.largest.of} of " if is_search else ""
     info = _sweep_info(f"{name}, {searched}{counted(len(points), 'point')}", is_search=is_search)
     info = replace(info, invalid_points=tuple(invalid))
+    shared = shared_sweep()
+    if shared is not None:
+        info = replace(info, sweep_id=shared.sweep_id, driver=shared.driver)
+    elif launch is not None:
+        launcher = str(master.hydra.runtime.choices["hydra/launcher"])
+        info = replace(info, launch=launch, launcher=launcher)
+    elif settings.sweep.drivers > 1 and allows_search:
+        reason = f"nothing starts them, and {SWEEP_VARIABLE} is not set"
+        remedy = "add hydra/launcher=submitit_slurm, ray, joblib or submitit_local"
+        raise ConfigError("sweep.drivers", settings.sweep.drivers, reason, remedy)
     _planned_sweeps[info.sweep_id] = (points, info)
     config = copy.deepcopy(master)
     config.sweep.plan = info.sweep_id

@@ -49,6 +49,10 @@ class StoreDeletedError(StoreError):
     """The database or folder of results was deleted or replaced while it was in use."""
 
 
+class ClaimLostError(StoreError):
+    """Another driver has taken over a point that this process was measuring."""
+
+
 class StoreRefusalError(StoreError):
     """The tracking store rejects the credentials or the user."""
 

@@ -1,6 +1,7 @@
 """Interface of sweep designs, which choose points during a session, and summaries of sessions."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,7 @@ class Summary:
         repeated: Number of points that occur more than once in the sweep.
         interrupted: Whether the session was interrupted.
         seconds: Duration of the session in seconds.
+        started: Start of the session in Unix seconds.
         where: Location of the runs, as text.
         problem: What happened to recorded results that were deleted, as text.
         parent: Identifier of the parent run.
@@ -164,6 +166,7 @@ class Summary:
     repeated: int = 0
     interrupted: bool = False
     seconds: float = 0.0
+    started: float = field(default_factory=time.time)
     where: str = ""
     problem: str = ""
     parent: str = ""

@@ -252,7 +252,7 @@ class CeilingsKeeper:
         tags = run_tags("ceilings", identity, environment)
         deadline = time.monotonic() + _TIMEOUT
         accepts = None if again else self._sound(identity)
-        while not (claim := self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)):
+        while not (claim := self._tracker.begin(identity, name, tags, accepts)):
             if time.monotonic() > deadline:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
                 self._say(f"no ceilings: {problem}; no utilization is reported")

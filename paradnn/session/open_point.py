@@ -71,12 +71,10 @@ class OpenPoint:
         claim: Claim in the store.
         tags: Tags with which its run begins.
         costs: FLOPs, bytes and parameters of a step.
-        longest: Seconds for which the claim is valid, counted from `claimed`.
         excluded: Reason why this visit counts as out of memory without a trial; None if tried.
         turns: Turns that this visit shares with another; None without any.
         results: Results of the processes so far.
         load: Load average of the host at the start; None if unknown.
-        claimed: Time of the claim or of its last renewal, in seconds of the monotonic clock.
     """
 
     point: Point
@@ -85,12 +83,10 @@ class OpenPoint:
     claim: Claim
     tags: Mapping[str, str]
     costs: Costs
-    longest: float = 0.0
     excluded: str | None = None
     turns: BlockTurns | None = None
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
-    claimed: float = field(default_factory=time.monotonic)
 
     @property
     def wanted(self) -> int:

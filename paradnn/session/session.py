@@ -10,11 +10,13 @@ shows in its interval.
 """
 
 import contextlib
+import math
+import os
 import random
 import secrets
 import signal
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,12 +26,18 @@ from typing import Any
 from paradnn.config.identity import FORMER_STANDARD, Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, step_costs
-from paradnn.config.scheduler import job_tags, start_seconds
+from paradnn.config.scheduler import (
+    driver_start,
+    job_tags,
+    start_seconds,
+    visible_cores,
+    visible_devices,
+)
 from paradnn.config.settings import Settings
 from paradnn.config.tasks import SweepInfo
-from paradnn.core.errors import DataError, StoreError, WorkerError
+from paradnn.core.errors import ClaimLostError, DataError, StoreError, WorkerError
 from paradnn.core.messages import WorkloadMessage
-from paradnn.core.words import counted, without_secrets
+from paradnn.core.words import counted
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding, load_findings
 from paradnn.platform.load import LoadMonitor
@@ -45,17 +53,21 @@ from paradnn.session.open_point import OpenPoint, ProgressPrinter
 from paradnn.session.progress import Reporter
 from paradnn.session.record import point_tags, priced, profile_tags, run_name
 from paradnn.session.run_records import RunRecords
+from paradnn.session.signals import end_with_processes, interruptible
+from paradnn.session.sweep_run import end_parent, end_shared_sweep, open_parent
 from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
-from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, SweepRun, wanted_extras
+from paradnn.store.leases import Heartbeat, Lease, Owner
+from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, wanted_extras
 from paradnn.store.tracker import open_tracker
 
-#: Number of points that are open together. If a driver on another host is killed, its open points
-#: stay claimed until their claims expire.
+#: Largest number of points that are open together.
 GROUP = 24
-#: Share of a claim's duration after which the driver renews it.
-RENEW = 0.5
+#: Groups that each driver of a shared sweep takes at least, so that all end at about the same time.
+_GROUPS_PER_DRIVER = 3
+#: Longest pause in seconds before points that other drivers hold are tried again.
+_LONGEST_PAUSE = 5.0
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
@@ -141,18 +153,29 @@ class _Session:
         self.tags: Mapping[str, str] = {}
         self.start_metrics: Mapping[str, float] = {}
         self.summary = Summary()
-        self.resume = ResumePolicy(self.settings.resume, self.settings.retry)
+        self.resume = ResumePolicy(self.settings.resume, self.settings.retry, self._shared_sweep_id)
         self.partial = PartialResults(self.settings.tracking)
         self.ceilings = CeilingsKeeper(self.pool, self.tracker, self.reporter.say)
         self._random = random.Random(self.settings.sweep.seed)
         self._open: list[OpenPoint] = []
+        self._lost: list[OpenPoint] = []  # points that other drivers took over
+        self._points: Sequence[Point] = ()
+        self._planned: Mapping[str, int] = {}
         self._start_clock()
+
+    @property
+    def _shared_sweep_id(self) -> str | None:
+        """Id of the sweep if other drivers share it."""
+        if self.sweep and self.sweep.driver is not None:
+            return self.sweep.sweep_id
+        return None
 
     def run(self, points: Sequence[Point]) -> Summary:
         """Measure the points that have no outcome yet."""
         missing = self._find_missing(points)
+        self._points = points
         self.summary.total = len(points)
-        if missing:
+        if missing or self._shared_sweep_id:
             self._prepare(missing, len(missing))
         processes = sum(point.measure.processes for point in missing)
         return self._carry_out(partial(self._measure_all, missing), processes, DesignResult)
@@ -178,6 +201,32 @@ class _Session:
                 planned_points=planned,
                 own_tags=self.settings.tracking.tags,
             )
+            self._register(self.sweep)
+
+    def _register(self, sweep: SweepInfo) -> None:
+        """Register this driver with its sweep, and warn about drivers on the same cores."""
+        if self._shared_sweep_id:
+            planned = self._planned
+        else:
+            planned = {}
+        lease = Lease(
+            owner=Owner.current(),
+            expires=0.0,
+            cores=visible_cores(),
+            devices=visible_devices(),
+            job_id=job_tags().get("job_id", ""),
+            planned=planned,
+        )
+        driver = str(sweep.driver or 0)
+        self.tracker.register(driver, lease)
+        if self._shared_sweep_id is None:
+            return
+        for other, held in self.tracker.leases_of_sweep().items():
+            if other != driver and held.is_alive and held.shares_cores_with(lease):
+                self.reporter.say(
+                    f"drivers {other} and {driver} share cores of {lease.owner.host}: each "
+                    "disturbs the times of the other; give each driver a host, or cores, of its own"
+                )
 
     def _follow(self, design: SweepDesign) -> None:
         rows: Sequence[RecordedPoint] = ()
@@ -222,7 +271,10 @@ class _Session:
         conclusion = conclude()
         summary.conclusion = conclusion.text
         if self.sweep and summary.parent:
-            end_parent(self.tracker, self.sweep, summary, conclusion)
+            if self._shared_sweep_id:
+                end_shared_sweep(self.tracker, self.sweep, self._points, summary, conclusion)
+            else:
+                end_parent(self.tracker, self.sweep, summary, conclusion)
         summary.where = self.tracker.where
         summary.problem = self.tracker.problem
         return summary
@@ -233,6 +285,11 @@ class _Session:
         tags = {**self.settings.tracking.tags, **job_tags()}
         if self.sweep:
             tags["sweep_id"] = self.sweep.sweep_id
+            if self.sweep.driver is not None:
+                tags["driver"] = str(self.sweep.driver)
+        start = driver_start()
+        if start is not None and start.launcher:
+            tags["launcher"] = start.launcher
         if options.design != "grid":
             tags["design"] = options.design
         elif self.sweep:
@@ -252,12 +309,17 @@ class _Session:
         """The distinct points without an accepted outcome; the others are counted as skipped."""
         finished: Mapping[Identity, Sequence[Finished]] = {}
         if self.resume.looks:
-            finished = self.tracker.finished(self.environments.environment_ids)
+            finished = self.tracker.finished(
+                self.environments.environment_ids, self._shared_sweep_id
+            )
         missing: dict[Identity, Point] = {}
+        of_sweep: set[Identity] = set()
         for point in points:
             identity = self._identify(point)
             accepted = self.resume.first(point, finished.get(identity, ()))
             if accepted:
+                if self.resume.is_of_sweep(accepted.tags):
+                    of_sweep.add(identity)
                 self._skip(identity, accepted)
                 if not self.sweep:  # a single point: show the stored result
                     self.summary.rows.append(self._stored_row(point, accepted))
@@ -266,6 +328,8 @@ class _Session:
             else:
                 missing[identity] = point
         self._report_former_protocol(list(missing.values()), finished)
+        counts = Counter(identity.environment_id for identity in (*missing, *of_sweep))
+        self._planned = dict(counts)
         return list(missing.values())
 
     def _stored_row(self, point: Point, finished: Finished) -> RecordedPoint:
@@ -327,21 +391,67 @@ class _Session:
 
     def _measure_all(self, points: Sequence[Point]) -> None:
         """Measure all points in groups; a point that another driver holds is tried again later."""
-        queue = [DesignPoint(point, {}) for point in points]
+        queue = [DesignPoint(point, {}) for point in self._own_order(points)]
         held_in_a_row = 0
+        pause = 1.0
         while queue:
-            group = queue[:GROUP]
+            size = self._group_size(len(queue))
+            group = queue[:size]
+            count_before = len(self.summary.rows)
             held = self._measure_batch(group)
+            queue = queue[size:] + held
             if len(held) == len(group):
                 held_in_a_row += len(held)
             else:
                 held_in_a_row = 0
-            queue = queue[GROUP:] + held
+                pause = 1.0
+            if len(self.summary.rows) == count_before:  # other drivers are at work on these points
+                queue = self._without_finished(queue)
             if held_in_a_row and held_in_a_row >= len(queue):
                 # Hold no claim while waiting; two drivers could deadlock.
                 waiting = counted(len(queue), "point")
                 self.reporter.begin(f"waiting for {waiting} that another driver measures")
-                time.sleep(random.uniform(0.5, 1.5))
+                time.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+    def _own_order(self, points: Sequence[Point]) -> Sequence[Point]:
+        """The points in the order in which this driver takes them.
+
+        Drivers of a shared sweep begin at different positions of the same order.
+        """
+        drivers = self.settings.sweep.drivers
+        if self.sweep is None or self.sweep.driver is None:
+            return points
+        start = len(points) * (self.sweep.driver % drivers) // drivers
+        return [*points[start:], *points[:start]]
+
+    def _group_size(self, missing: int) -> int:
+        """Number of points to hold at a time: fewer towards the end of a shared sweep."""
+        drivers = self.settings.sweep.drivers
+        if drivers == 1:
+            return GROUP
+        return max(1, min(GROUP, math.ceil(missing / (drivers * _GROUPS_PER_DRIVER))))
+
+    def _without_finished(self, queue: Sequence[DesignPoint]) -> list[DesignPoint]:
+        """Remove the points that other drivers have recorded in the meantime."""
+        if not self.resume.looks or len(queue) < 2:
+            return list(queue)
+        try:
+            finished = self.tracker.finished(
+                self.environments.environment_ids, self._shared_sweep_id
+            )
+        except StoreError:  # claims find out, once the store answers again
+            return list(queue)
+        missing = []
+        for visit in queue:
+            identity = self._identify(visit.point)
+            accepted = self.resume.first(visit.point, finished.get(identity, ()))
+            if accepted:
+                self._skip(identity, accepted)
+                self.reporter.skipped(visit.point.measure.processes)
+            else:
+                missing.append(visit)
+        return missing
 
     def _measure_batch(
         self,
@@ -372,6 +482,9 @@ class _Session:
                 self._random.shuffle(waiting)
             for entry in waiting:
                 self._advance(entry)
+        lost = [entry.claim.identity for entry in self._lost]
+        self._lost.clear()
+        unmeasured += [visit for visit in batch if self._identify(visit.point) in lost]
         return unmeasured
 
     def _take_turns_if_both_are_open(self, visit: DesignPoint) -> None:
@@ -398,7 +511,7 @@ class _Session:
         tags = {**self.tags, **point_tags(point, environment), **visit.tags}
         accepts = partial(self.resume.accepts, point) if self.resume.looks else None
         self.reporter.begin(name)
-        claim = self.tracker.begin(identity, name, tags, _claim_seconds(point), accepts)
+        claim = self.tracker.begin(identity, name, tags, accepts)
         if claim is None:
             return False
         if isinstance(claim, Finished):
@@ -435,7 +548,6 @@ class _Session:
             claim=claim,
             tags={**tags, **price_tags},
             costs=step_costs(point),
-            longest=_claim_seconds(point),
             excluded=visit.excluded,
             turns=visit.turns,
             results=self._load_kept_results(visit.point, claim),
@@ -511,17 +623,12 @@ class _Session:
     def _end_processes(
         self, entries: Sequence[OpenPoint], results: Sequence[PointResult], begin: _Begin
     ) -> None:
-        """Add the result of a process to each point, and renew claims that are half over."""
+        """Add the result of a process to each point."""
         self._free_since = time.perf_counter()
         for entry, result in zip(entries, results, strict=True):
             phases = {**result.phases, "schedule": begin.schedule_seconds}
             entry.results.append(replace(result, phases=phases, begun=begin.unix_seconds))
             self.reporter.process_ended()
-        now = time.monotonic()
-        for entry in self._open:  # other hosts take over a claim that has expired
-            if now - entry.claimed > RENEW * entry.longest:
-                self.tracker.renew(entry.claim, entry.longest)
-                entry.claimed = now
 
     def _take_turns(self, turns: BlockTurns, entries: Sequence[OpenPoint]) -> None:
         """Measure two points together, in a worker each, whose blocks alternate."""
@@ -607,7 +714,13 @@ class _Session:
         record = entry.record()
         records = entry.point.workload.role(RunRecords)
         recording_metrics = partial(self._recording_metrics, record)
-        run_id = self.tracker.record(entry.claim, record, recording_metrics)
+        try:
+            run_id = self.tracker.record(entry.claim, record, recording_metrics)
+        except ClaimLostError as error:
+            self.reporter.say(str(error))
+            self._open.remove(entry)
+            self._lost.append(entry)
+            return
         self._open.remove(entry)
         if not entry.claim.repeats:
             is_finished = records.is_resumable and records.is_finished(entry.results[-1])
@@ -616,12 +729,6 @@ class _Session:
         self.summary.rows.append(row)
         self.reporter.spared(entry.wanted)
         self.reporter.done(row)
-
-
-def _claim_seconds(point: Point) -> float:
-    """How long a claim lasts unless it is renewed: the processes of a group alternate."""
-    group = GROUP if point.measure.processes > 1 else 1
-    return point.measure.timeout * group
 
 
 @contextlib.contextmanager
@@ -636,7 +743,9 @@ def _open_session(
         WorkerEnvironments(points, reporter.say) as environments,
         WorkerPool() as pool,
     ):
+        end_with_processes(driver_start(), reporter.say)
         tracker = open_tracker(settings.tracking, reporter.say)
+        heartbeat = Heartbeat(tracker.renew_lease, partial(_end_driver, reporter.say))
         try:
             tracker.close_abandoned()
             yield _Session(
@@ -650,70 +759,11 @@ def _open_session(
                 settings=settings,
             )
         finally:
+            heartbeat.close()
             reporter.close()
 
 
-def open_parent(
-    tracker: Journal,
-    sweep: SweepInfo,
-    *,
-    planned_points: int | None = None,
-    own_tags: Mapping[str, str] | None = None,
-) -> str:
-    """Open the parent run of a sweep and return its id.
-
-    Args:
-        tracker: Records the runs.
-        sweep: Id, name and command of the sweep.
-        planned_points: Number of points to measure; None if a design chooses them.
-        own_tags: The user's tags.
-    """
-    command = without_secrets(sweep.command)
-    tags = {**(own_tags or {}), "sweep_id": sweep.sweep_id, "command": command}
-    if planned_points is not None:
-        tags["planned_points"] = str(planned_points)
-    return tracker.open_sweep(sweep.name, f"`{command}`\n\nrunning ...", tags)
-
-
-def end_parent(
-    tracker: Journal, sweep: SweepInfo, summary: Summary, conclusion: DesignResult
-) -> None:
-    """Close the parent run of a sweep with its counts and the result of its design."""
-    state = "interrupted" if summary.interrupted else "finished"
-    points = counted(summary.total, "point")
-    paragraphs = [
-        f"`{without_secrets(sweep.command)}`",
-        conclusion.text,
-        f"A sweep of {points}, {state} after {summary.seconds:.0f} s: {summary.counts()}.",
-    ]
-    metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-    metrics["points"] = float(summary.total)
-    if summary.interrupted:
-        status = "KILLED"
-    elif summary.missing:
-        status = "FAILED"
-    else:
-        status = "FINISHED"
-    tracker.close_sweep(
-        SweepRun(
-            status=status,
-            description="\n\n".join(filter(None, paragraphs)),
-            metrics={**metrics, **conclusion.metrics},
-            artifacts=conclusion.artifacts,
-            tags=conclusion.tags,
-        )
-    )
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal end the session as Ctrl-C does."""
-    signals: tuple[signal.Signals, ...] = ()
-    if threading.current_thread() is threading.main_thread():  # no other thread may handle signals
-        signals = (signal.SIGTERM, signal.SIGHUP)
-    previous = [signal.signal(number, signal.default_int_handler) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, previous, strict=True):
-            signal.signal(number, handler)
+def _end_driver(say: Callable[[str], None], reason: str) -> None:
+    """End this driver as a signal of the user would; called by its heartbeat."""
+    say(f"ended: {reason}")
+    os.kill(os.getpid(), signal.SIGTERM)

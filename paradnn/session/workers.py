@@ -105,6 +105,9 @@ class WorkerKey:
 _LOOK = 0.1  # seconds between two checks of the child's memory
 _GRACE = 10.0  # seconds in which a killed child or worker must exit
 _START_TIMEOUT = 300.0  # seconds in which the framework must be imported
+#: Signals with which schedulers end a job, and seconds in which all its processes receive them.
+_SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+_SIGNAL_SECONDS = 0.5
 #: Limits of a child's reported standard error: last lines shown, and bytes searched for them.
 _STDERR_LINES = 60
 _STDERR_BYTES = 2**16
@@ -463,6 +466,10 @@ class Worker:
         self, watch: ProcessMonitor, ending: Ending, limits: Limits, stderr: Path
     ) -> PointResult:
         now = time.perf_counter()
+        if ending.stopped == "worker" or ending.signal in _SCHEDULER_SIGNALS:
+            # A scheduler signals every process of a job. The driver must not record the end of its
+            # worker as a crash before it has received the same signal, which interrupts this sleep.
+            time.sleep(_SIGNAL_SECONDS)
         tail = self._tail(stderr)
         stderr.unlink(missing_ok=True)
         for folder in self._folder.path.glob("trace-*"):  # left behind by a child that was killed

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
 import math
-import os
-import platform
-import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-
-with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
-    import psutil
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
-from paradnn.core.channel import read_message
 from paradnn.core.errors import StoreError
-from paradnn.store.files import read_json
+from paradnn.store.leases import Lease, Owner
 from paradnn.store.reader import Reader
-from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Finished, Query, Values, outcome_of
+from paradnn.store.runs import (
+    DRIVER_LEASE,
+    EXPIRES,
+    LEASE,
+    OUTCOME_TAGS,
+    OWNER,
+    Finished,
+    Query,
+    Values,
+    outcome_of,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-#: Seconds for which a claim of another host is valid beyond its time limit.
-CLAIM_MARGIN = 600.0
 #: Tags of a claim -> their names in earlier versions.
 _EARLIER = {
     OWNER: "owner",
@@ -56,6 +54,7 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
             _EARLIER[OWNER],
             EXPIRES,
             _EARLIER[EXPIRES],
+            LEASE,
             "device",
             "reason",
             "offline_id",
@@ -66,72 +65,36 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "metrics": (),
 }
 
-_EARLIER_KEYS = {"task", "restarts", "begun"}  # owner keys that only earlier versions wrote
+#: Expiry of a claim that counts as valid at any time.
+_NEVER = "1e300"
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The process that holds a run.
-
-    Attributes:
-        host: Host name.
-        boot: Boot and process namespace, as `_boot` returns them.
-        pid: Process id in that namespace.
-        started: Start of the process in Unix seconds; detects a reused process id.
-    """
-
-    host: str
-    boot: str
-    pid: int
-    started: float
-
-    @classmethod
-    @functools.lru_cache(maxsize=1024)
-    def read(cls, text: str) -> Owner | None:
-        """Return the owner in a tag; None if the text is not a valid owner."""
-        try:
-            content = read_json(text)
-            own = {key: value for key, value in content.items() if key not in _EARLIER_KEYS}
-            return read_message(cls, own, "owner")
-        except (ValueError, TypeError, AttributeError, OverflowError):
-            return None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.pid < 2**31 or not math.isfinite(self.started):
-            raise ValueError("no process")
-
-    def is_gone(self, expires: float) -> bool:
-        """Whether the process no longer works on its run.
-
-        On the same boot of the same host, the process itself is checked. A process of an earlier
-        boot is gone. On another host, only the expiry counts.
-
-        Args:
-            expires: Expiry of the claim in Unix seconds.
-        """
-        if self.boot == _boot():
-            try:
-                process = psutil.Process(self.pid)
-                # A process that has ended keeps its id as a zombie until its parent reaps it, which
-                # not every parent does.
-                same = abs(process.create_time() - self.started) < 1.0
-                return not same or process.status() == psutil.STATUS_ZOMBIE
-            except psutil.Error:
-                return True
-        # On another host only the expiry counts. A process of an earlier boot of this host is gone.
-        same_host = (
-            self.host == socket.gethostname() and self.boot.split("/")[1:] == _boot().split("/")[1:]
-        )
-        return same_host or time.time() > expires
+def leases_in(tags: Mapping[str, str]) -> dict[str, Lease]:
+    """Return the leases in the tags of a sweep's parent run, by driver."""
+    leases = {}
+    for key, text in tags.items():
+        if key.startswith(DRIVER_LEASE):
+            lease = Lease.read(text)
+            if lease:
+                leases[key.removeprefix(DRIVER_LEASE)] = lease
+    return leases
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run with the tags that the index reads."""
+    """One run with the tags that the index reads.
+
+    Attributes:
+        run_id: Id of the run.
+        status: MLflow status of the run.
+        tags: Tags of the run. The expiry of a claim is that of its driver's lease.
+        leases: Leases of the drivers of a sweep that is running, by driver.
+    """
 
     run_id: str
     status: str
     tags: Mapping[str, str]
+    leases: Mapping[str, Lease] = field(default_factory=dict)
 
     @property
     def identity(self) -> Identity:
@@ -151,7 +114,14 @@ class Entry:
         return self._said(OWNER)
 
     def is_abandoned(self) -> bool:
-        """Whether no process will finish this RUNNING run."""
+        """Whether no process will finish this RUNNING run.
+
+        A sweep is finished by the process that launched it, or by the last of its drivers.
+        """
+        if self.leases:
+            return self.status == "RUNNING" and not any(
+                lease.is_alive for lease in self.leases.values()
+            )
         owner = Owner.read(self.owner) if self.owner else None
         return self.status == "RUNNING" and owner is not None and owner.is_gone(self._expires)
 
@@ -172,7 +142,7 @@ class Entry:
         try:
             return (
                 expires
-                if math.isfinite(expires := float(self._said(EXPIRES) or "1e300"))
+                if math.isfinite(expires := float(self._said(EXPIRES) or _NEVER))
                 else math.nan
             )
         except ValueError:
@@ -187,27 +157,6 @@ class Entry:
         return is_open and self.tags.get("kind") != "sweep" and self.owner == owner
 
 
-def owner_tag() -> str:
-    """Return the owner tag of this process, distinct from a later one with the same process id."""
-    process = psutil.Process()
-    who = {
-        "host": socket.gethostname(),
-        "boot": _boot(),
-        "pid": process.pid,
-        "started": process.create_time(),
-    }
-    return json.dumps(who)
-
-
-def expiry(timeout: float) -> str:
-    """Return the expiry tag of a claim, in Unix seconds: now + `timeout` + CLAIM_MARGIN.
-
-    Args:
-        timeout: Time limit of the measurement in seconds.
-    """
-    return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
-
-
 class RunIndex:
     """Identities and claims in one experiment of a store, newest run first."""
 
@@ -215,6 +164,11 @@ class RunIndex:
         self._reader = reader
         self._experiment = experiment
         self._unreadable: set[str] = set()  # ids of runs that were reported
+        #: Own lease, as claims refer to it; empty without one.
+        self.lease = ""
+        #: Monotonic seconds before which an expiry does not count: after a store was away, drivers
+        #: on other hosts need time for a heartbeat.
+        self.expiries_count_from = 0.0
 
     def finished(
         self, environment_ids: Iterable[str], sweep_id: str | None = None
@@ -299,20 +253,50 @@ class RunIndex:
                     f"run {entry.run_id} is skipped: its tags are invalid",
                     file=sys.stderr,
                 )
-        return [entry for entry in entries if entry.is_readable]
+        return self._with_leases([entry for entry in entries if entry.is_readable])
 
+    def leases(self, run_id: str) -> dict[str, Lease]:
+        """Return the leases of the drivers of a sweep, given its parent run, by driver."""
+        return leases_in(self._all_tags(run_id))
 
-def _boot() -> str:
-    """Identify the boot and process namespace of this process.
+    def _all_tags(self, run_id: str) -> Mapping[str, str]:
+        columns: Mapping[Values, Collection[str]] = {"params": (), "metrics": ()}
+        rows = self._reader.read(
+            Query(self._all_experiments(), run_id=run_id, unfinished=True, columns=columns)
+        )
+        return rows[0].tags if rows else {}
 
-    Process ids are comparable only if these identifiers are equal.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as handle:
-            boot = handle.read().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"{platform.node()}/{psutil.boot_time():.0f}"
+    def _with_leases(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Add what the leases of drivers say about runs in progress."""
+        known: dict[str, Mapping[str, Lease]] = {}
+        return [self._with_lease(entry, known) for entry in entries]
+
+    def _with_lease(self, entry: Entry, known: dict[str, Mapping[str, Lease]]) -> Entry:
+        """Add what leases say about one run; `known` holds leases by sweep that were read before.
+
+        Processes on this host are checked themselves, so their leases are not read.
+        """
+        if entry.status != "RUNNING" or entry.outcome:
+            return entry
+        if entry.tags.get("kind") == "sweep":
+            return replace(entry, leases=self.leases(entry.run_id))
+        owner = Owner.read(entry.owner) if entry.owner else None
+        if owner is None or owner.is_on_this_boot:
+            return entry
+        if time.monotonic() < self.expiries_count_from:
+            return replace(entry, tags={**entry.tags, EXPIRES: _NEVER})
+        lease = entry.tags.get(LEASE, "")
+        if not lease:
+            return entry
+        if lease == self.lease:  # an earlier process of this driver, which a scheduler restarted
+            return replace(entry, tags={**entry.tags, EXPIRES: "0"})
+        run_id, _, driver = lease.partition(" ")
+        if run_id not in known:
+            known[run_id] = self.leases(run_id)
+        held = known[run_id].get(driver)
+        if held is None or held.owner != owner:
+            return entry
+        return replace(entry, tags={**entry.tags, EXPIRES: f"{held.expires:.0f}"})
 
 
 def status_of(outcome: str | None) -> str:

@@ -30,9 +30,11 @@ from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.words import counted
 from paradnn.store.address import address_of
-from paradnn.store.claims import Entry, expiry, owner_tag
+from paradnn.store.claims import Entry
 from paradnn.store.files import new_file, read_json
+from paradnn.store.leases import LAUNCH, Lease, expiry, owner_tag
 from paradnn.store.runs import (
+    LEASE,
     SCHEMA_VERSION,
     AcceptsRun,
     Claim,
@@ -115,6 +117,9 @@ class Journal:
         self._known: dict[Identity, list[Finished]] = {}
         self._read: set[str] = set()  # names of files that were read
         self._written: list[Path] = []  # results of this process, in order of completion
+        self._file_claims: set[Identity] = set()  # points that this process has claimed in files
+        self._driver = ""  # key of this process among the drivers of the sweep
+        self._own_lease: Lease | None = None
         # With a store, the folder is needed only while the store is away.
         with contextlib.suppress(*[StoreError] if key else []):
             _make(self.folder)
@@ -172,6 +177,101 @@ class Journal:
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
 
+    def join_sweep(
+        self, name: str, description: str, tags: Mapping[str, str], *, is_launched: bool
+    ) -> str:
+        """Start to measure points of a sweep that several drivers share; return the parent's id.
+
+        Args:
+            name: Name of the parent run, if this driver creates it.
+            description: Description of the parent run, if this driver creates it.
+            tags: Tags of the parent run, including `sweep_id`.
+            is_launched: Whether a launching process has opened the sweep.
+
+        Raises:
+            StoreError: If the drivers do not share a folder.
+        """
+        path = self._lease_path(tags["sweep_id"], LAUNCH)
+        if is_launched and not self._key and not path.exists():
+            raise StoreError(
+                f"tracking.folder={self.folder}: the launching process has another folder; "
+                "drivers share points through it, so give a folder that all hosts share"
+            )
+        return Journal.open_sweep(self, name, description, tags)
+
+    def annotate_sweep(self, end: SweepRun) -> None:
+        """Add the result of a design to the parent run, which another process closes."""
+        if self._sweep is not None:
+            tags = {**self._sweep.tags, **end.tags}
+            self._sweep = replace(self._sweep, tags=tags)
+
+    def register(self, driver: str, lease: Lease) -> None:
+        """Register this process with its sweep, as the given driver.
+
+        Raises:
+            StoreError: If the lease cannot be stored.
+        """
+        self._driver = driver
+        self._own_lease = lease
+        self._write_lease(lease.renewed())
+
+    def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
+        """End the lease of this process.
+
+        Args:
+            is_complete: Whether this process ends because no point is left.
+            conclusion: Result of the sweep's design as Markdown; empty without one.
+        """
+        if self._own_lease is not None:
+            lease = self._own_lease.ended_now(is_complete=is_complete, conclusion=conclusion)
+            self._write_lease(lease)
+            self._own_lease = None
+
+    def leases_of_sweep(self) -> dict[str, Lease]:
+        """Return the leases of all drivers of the sweep, by driver."""
+        leases = {}
+        if self._sweep is not None:
+            prefix = f"driver-{self._sweep.tags['sweep_id']}-"
+            for path in self.folder.glob(f"{prefix}*.json"):
+                with contextlib.suppress(OSError, ValueError):
+                    lease = Lease.read(path.read_text())
+                    if lease:
+                        leases[path.stem.removeprefix(prefix)] = lease
+        return leases
+
+    def renew_lease(self) -> str:
+        """Renew the lease of this process and its claims.
+
+        Returns:
+            The reason for which this driver has to end; empty to continue.
+        """
+        self._renew_file_claims()
+        if self._own_lease is None or self._sweep is None:
+            return ""
+        reason = self._own_lease.end_reason(self.leases_of_sweep(), self._driver)
+        if not reason:
+            self._write_lease(self._own_lease.renewed())
+        return reason
+
+    def _write_lease(self, lease: Lease) -> None:
+        if self._sweep is not None:
+            path = self._lease_path(self._sweep.tags["sweep_id"], self._driver)
+            with _written(path, lease.text.encode()) as made:
+                os.replace(made, path)
+
+    def _renew_file_claims(self) -> None:
+        for identity in tuple(self._file_claims):
+            path = self._claim_path(identity)
+            with (
+                contextlib.suppress(OSError, StoreError),
+                _written(path, self._owned(identity)) as made,
+            ):
+                if identity in self._file_claims:
+                    os.replace(made, path)
+
+    def _lease_path(self, sweep_id: str, driver: str) -> Path:
+        return self.folder / f"driver-{sweep_id}-{driver}.json"
+
     def close_sweep(self, end: SweepRun) -> None:
         """End the parent run."""
         if self._sweep is not None:
@@ -180,6 +280,8 @@ class Journal:
             artifacts = content.pop("artifacts")
             path = self.folder / f"sweep-{tags['sweep_id']}.json"
             write_document(path, {"sweep": content, "artifacts": artifacts})
+            for driver in self.leases_of_sweep():
+                self._lease_path(tags["sweep_id"], driver).unlink(missing_ok=True)
             self._sweep = None
 
     def begin(
@@ -187,28 +289,28 @@ class Journal:
         identity: Identity,
         name: str,
         tags: Mapping[str, str],
-        timeout: float,
         accepts: AcceptsRun | None,
     ) -> Claimed:
         """Claim a point.
+
+        The heartbeat of this process keeps the claim valid (`renew_lease`).
 
         Args:
             identity: The measurement.
             name: Name of the run; files do not use it here.
             tags: Tags of the run; files do not use them here.
-            timeout: Time limit of the measurement in seconds, for the expiry of the claim.
             accepts: Whether a stored run replaces the measurement; None to measure in any case.
         """
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:
             return claim
         for _ in range(2):
-            mine = self._claim(identity, timeout)
+            mine = self._claim(identity)
             # Look for a result after claiming: another driver may have recorded the point and
             # released its claim just before.
             found = next((run for run in self._all().get(identity, ()) if accepts(run.tags)), None)
             if found and mine:
-                self._claim_path(identity).unlink(missing_ok=True)
+                self._release(identity)
             if found or mine:
                 return found or claim
         return None
@@ -217,16 +319,6 @@ class Journal:
         """Return the points that a living driver is measuring now."""
         entries = map(_claim_in, self.folder.glob("*.claim"))
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
-
-    def renew(self, claim: Claim, timeout: float) -> None:
-        """Extend a claim to `timeout` seconds from now, plus the claim margin."""
-        path = self._claim_path(claim.identity)
-        if not claim.repeats:
-            with (
-                contextlib.suppress(OSError, StoreError),
-                _written(path, _owned(claim.identity, timeout)) as made,
-            ):
-                os.replace(made, path)
 
     def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
         """Publish the metrics of the epochs so far of a point that is being measured.
@@ -268,7 +360,7 @@ class Journal:
         self._read.add(path.name)
         self._known.setdefault(identity, []).append(Finished(document.offline_id, tags))
         if document.run_id is None and not document.repeats:
-            self._claim_path(identity).unlink(missing_ok=True)
+            self._release(identity)
         return path
 
     def left_behind(self) -> Iterator[Path]:
@@ -282,7 +374,7 @@ class Journal:
 
     def abandon(self, claim: Claim, reason: str) -> None:
         """Release a point without an outcome."""
-        self._claim_path(claim.identity).unlink(missing_ok=True)
+        self._release(claim.identity)
 
     def close_abandoned(self) -> int:
         """Remove the claims of dead drivers; return their number."""
@@ -307,31 +399,52 @@ class Journal:
             / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
         )
 
-    def _claim(self, identity: Identity, timeout: float) -> bool:
+    def _claim(self, identity: Identity) -> bool:
         path = self._claim_path(identity)
         try:
-            with _written(path, _owned(identity, timeout)) as made:
+            with _written(path, self._owned(identity)) as made:
                 # Fails if the name is taken. A link makes the complete claim appear atomically.
                 os.link(made, path)
+            self._file_claims.add(identity)
             return True
         except FileExistsError:
             self._drop_if_stale(path)
             return False
 
+    def _release(self, identity: Identity) -> None:
+        self._file_claims.discard(identity)
+        self._claim_path(identity).unlink(missing_ok=True)
+
+    def _owned(self, identity: Identity) -> bytes:
+        """Content of a claim file."""
+        content = {
+            "owner": owner_tag(),
+            "claim_expires": expiry(),
+            LEASE: self._lease_key,
+            "identity": asdict(identity),
+        }
+        return json.dumps(content).encode()
+
+    @property
+    def _lease_key(self) -> str:
+        """Own lease, as claim files refer to it; empty without one."""
+        if self._own_lease is None or self._sweep is None:
+            return ""
+        return f"{self._sweep.tags['sweep_id']} {self._driver}"
+
     def _drop_if_stale(self, path: Path) -> bool:
-        stale = bool((entry := _claim_in(path)) and entry.is_abandoned())
+        entry = _claim_in(path)
+        if entry is None:
+            return False
+        # An earlier process of this driver, which a scheduler restarted, does not return.
+        is_own = bool(self._lease_key) and entry.tags.get(LEASE) == self._lease_key
+        stale = entry.is_abandoned() or (is_own and entry.owner != owner_tag())
         if stale:
             path.unlink(missing_ok=True)
         return stale
 
     def _new_id(self) -> str:
         return f"point-{self._key}{uuid.uuid4().hex}"
-
-
-def _owned(identity: Identity, timeout: float) -> bytes:
-    return json.dumps(
-        {"owner": owner_tag(), "claim_expires": expiry(timeout), "identity": asdict(identity)}
-    ).encode()
 
 
 def _claim_in(path: Path) -> Entry | None:

@@ -145,6 +145,10 @@ _OTHERS = (
         "task_start_seconds", "s", "lower", "the driver's process began until its first point could"
     ),
     Metric(
+        "queue_seconds", "s", "lower", "the launch of the driver until its scheduler's job began"
+    ),
+    Metric("launcher_seconds", "s", "lower", "the job began until the driver's process began"),
+    Metric(
         "session_seconds",
         "s",
         None,

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import os
+import random
 import secrets
 import time
 from collections.abc import Container, Mapping, Sequence
@@ -38,8 +39,7 @@ from paradnn.store.claims import (
     RunIndex,
     close_abandoned,
     close_run,
-    expiry,
-    owner_tag,
+    leases_in,
     status_of,
 )
 from paradnn.store.client import (
@@ -52,6 +52,7 @@ from paradnn.store.client import (
 )
 from paradnn.store.files import file_content, file_identity, inside, pack
 from paradnn.store.journal import Document, identity_of
+from paradnn.store.leases import LAUNCH, LEASE_SECONDS, Lease, expiry, owner_tag
 from paradnn.store.metrics import stored_value
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Claimed, Finished, Record, SweepRun
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 # together.
 _MOST_VALUES = 1000
 _PARENT = "mlflow.parentRunId"
+#: Seconds in which a driver that created a sweep's run must register with it.
+_JOIN_SECONDS = 15.0
 _NOTE = "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (
@@ -99,6 +102,11 @@ class MlflowStore(RunIndex):
         self._parents: dict[str, str] = {}  # sweep id -> id of its run
         self._owner = owner_tag()
         self._contended = False  # whether another driver has claimed one of our points
+        self._driver = ""  # key of this process among the drivers of the sweep
+        self._own_lease: Lease | None = None
+        self._renewed = time.time()  # latest renewal of the lease; counts time of suspension too
+        self._open_claims: set[str] = set()  # runs of claims that are not recorded
+        self._suspects: set[str] = set()  # runs of claims that outlived the lease
         # `mlflow run` exports its run in MLFLOW_RUN_ID. That run becomes the parent of our runs,
         # which must not write into it.
         project = os.environ.pop("MLFLOW_RUN_ID", None)
@@ -193,6 +201,108 @@ class MlflowStore(RunIndex):
         self._parent = self._parents[tags["sweep_id"]] = str(run.info.run_id)
         return self._parent
 
+    def join_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        """Adopt the parent run of a sweep that several drivers share; create it if it is absent.
+
+        Several drivers may create it at the same time. Each then withdraws its own run and looks
+        again. A run counts once its creator has a lease on it.
+        """
+        self._require_present()
+        sweep = SweepRun("RUNNING", description, tags=tags, name=name)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while True:
+            known = self._runs_of(sweep)
+            if not known:
+                made = self.open_sweep(name, description, tags)
+                known = self._runs_of(sweep)
+                if [entry.run_id for entry in known] == [made]:
+                    return made
+                self._client.delete_run(made)
+            elif len(known) == 1:
+                entry = known[0]
+                is_confirmed = bool(self.leases(entry.run_id))
+                if is_confirmed or time.monotonic() > deadline:
+                    break
+            time.sleep(random.uniform(0.05, 0.5))
+        if entry.status != "RUNNING":
+            self._client.update_run(entry.run_id, status="RUNNING")
+        self._parent = self._parents[tags["sweep_id"]] = entry.run_id
+        return entry.run_id
+
+    def register(self, driver: str, lease: Lease) -> None:
+        """Register this process with its sweep; its claims then refer to this lease."""
+        self._require_present()
+        self._driver = driver
+        self._own_lease = lease
+        self._write_lease(lease.renewed())
+        self._renewed = time.time()
+        if driver != LAUNCH:
+            self.lease = f"{self._parent} {driver}"
+
+    def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
+        """End the lease of this process.
+
+        Args:
+            is_complete: Whether this process ends because no point is left.
+            conclusion: Result of the sweep's design as Markdown; empty without one.
+        """
+        if self._own_lease is not None:
+            lease = self._own_lease.ended_now(is_complete=is_complete, conclusion=conclusion)
+            self._write_lease(lease)
+            self._own_lease = None
+
+    def leases_of_sweep(self) -> dict[str, Lease]:
+        """Return the leases of the drivers of the own sweep, by driver."""
+        if self._parent is None:
+            return {}
+        return self.leases(self._parent)
+
+    def renew_lease(self, open_claims: Sequence[str]) -> str:
+        """Renew the lease of this process, or without one its claims.
+
+        Args:
+            open_claims: Runs of the claims.
+
+        Returns:
+            The reason for which this driver has to end; empty to continue.
+        """
+        self._require_present()
+        if self._own_lease is None or self._parent is None:
+            for run_id in open_claims:
+                self._client.set_tag(run_id, runs.EXPIRES, expiry())
+        else:
+            leases = leases_in(self._client.get_run(self._parent).data.tags)
+            reason = self._own_lease.end_reason(leases, self._driver)
+            if reason:
+                return reason
+            self._write_lease(self._own_lease.renewed())
+        self._note_renewal()
+        return ""
+
+    def _note_renewal(self) -> None:
+        self._note_renewal_gap()
+        self._renewed = time.time()
+
+    def _write_lease(self, lease: Lease) -> None:
+        self._client.set_tag(self._parent, f"{runs.DRIVER_LEASE}{self._driver}", lease.text)
+
+    def is_lost(self, claim: Claim) -> bool:
+        """Whether another driver closed the run of a claim after this process's lease expired."""
+        self._note_renewal_gap()
+        if claim.run_id not in self._suspects:
+            return False
+        entries = [entry for entry in self.of_point(claim.identity) if entry.run_id == claim.run_id]
+        return not entries or entries[0].status != "RUNNING"
+
+    def _note_renewal_gap(self) -> None:
+        if time.time() - self._renewed > LEASE_SECONDS:
+            self._suspects |= self._open_claims
+
+    def annotate_sweep(self, end: SweepRun) -> None:
+        """Add artifacts, metrics and tags to the parent run without ending it."""
+        if self._parent is not None:
+            self._add_to_sweep(self._parent, end, _since_1970(time.time() * 1000))
+
     def close_sweep(self, end: SweepRun) -> None:
         self._require_present()
         if self._parent is not None:
@@ -201,22 +311,28 @@ class MlflowStore(RunIndex):
             self._parent = None
 
     def _end_sweep(self, run_id: str, end: SweepRun) -> None:
+        now = _since_1970(time.time() * 1000)
+        self._add_to_sweep(run_id, end, now)
+        self._client.set_terminated(run_id, end.status, now)
+
+    def _add_to_sweep(self, run_id: str, end: SweepRun, now: int) -> None:
         from mlflow.entities import RunTag
 
         self._put_artifacts(run_id, end.artifacts)
-        now = _since_1970(time.time() * 1000)
-        tags = [RunTag(key, value) for key, value in {**end.tags, _NOTE: end.description}.items()]
+        tags = dict(end.tags)
+        if end.description:
+            tags[_NOTE] = end.description
         self._client.log_batch(
-            run_id, metrics=_numbers([MetricSnapshot(0, now, end.metrics)]), tags=tags
+            run_id,
+            metrics=_numbers([MetricSnapshot(0, now, end.metrics)]),
+            tags=[RunTag(key, value) for key, value in tags.items()],
         )
-        self._client.set_terminated(run_id, end.status, now)
 
     def begin(
         self,
         identity: Identity,
         name: str,
         tags: Mapping[str, str],
-        timeout: float,
         accepts: runs.AcceptsRun | None,
     ) -> Claimed:
         """Claim a point by creating its run.
@@ -233,9 +349,14 @@ class MlflowStore(RunIndex):
             finished, is_busy = self._others(identity, accepts, everywhere=is_shared)
             if finished or is_busy:
                 return finished
-        own = {runs.OWNER: self._owner, runs.EXPIRES: expiry(timeout)}
+        own = {runs.OWNER: self._owner, runs.EXPIRES: expiry()}
+        if self.lease:
+            own[runs.LEASE] = self.lease
+        if not self._open_claims and self._own_lease is None:
+            self._renewed = time.time()
         claim = self._create(identity, name, {**tags, **own}, time.time() * 1000, self._parent)
         if accepts is None:
+            self._open_claims.add(claim.run_id)
             return replace(claim, repeats=True)
         finished, is_busy = self._others(
             identity, accepts, besides=claim.run_id, everywhere=is_shared
@@ -244,6 +365,7 @@ class MlflowStore(RunIndex):
             self._contended = True
             self._client.delete_run(claim.run_id)
             return finished
+        self._open_claims.add(claim.run_id)
         return claim
 
     def _create(
@@ -288,15 +410,12 @@ class MlflowStore(RunIndex):
                 busy = True
         return None, busy
 
-    def renew(self, claim: Claim, timeout: float) -> None:
-        self._require_present()
-        self._client.set_tag(claim.run_id, runs.EXPIRES, expiry(timeout))
-
     def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
         self._require_present()
         self._log_numbers(claim.run_id, _numbers(moments))
 
     def abandon(self, claim: Claim, reason: str) -> None:
+        self._open_claims.discard(claim.run_id)
         for entry in self.of_point(claim.identity):
             # Interrupted after the outcome was recorded.
             if entry.run_id == claim.run_id and entry.outcome:
@@ -360,7 +479,7 @@ class MlflowStore(RunIndex):
             tags = {
                 key: value for key, value in record.tags.items() if key not in runs.OUTCOME_TAGS
             }
-            tags |= {runs.OWNER: self._owner, runs.EXPIRES: expiry(0)}
+            tags |= {runs.OWNER: self._owner, runs.EXPIRES: expiry()}
             claim = self._create(identity, record.name, tags, record.start_time, parent)
         try:
             self.record(
@@ -431,6 +550,7 @@ class MlflowStore(RunIndex):
 
         self._require_present()  # otherwise artifacts would recreate a deleted folder
         run_id = claim.run_id
+        self._open_claims.discard(run_id)
         end = _since_1970(record.end_time)
         self._put_artifacts(run_id, record.artifacts, claim.files)
         params = [Param(key, value) for key, value in record.params.items()]

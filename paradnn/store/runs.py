@@ -34,6 +34,10 @@ SCHEMA_VERSION = "1"
 #: recorded by earlier versions have both tags without that prefix.
 OWNER = "mlflow.paradnn.owner"
 EXPIRES = "mlflow.paradnn.claim_expires"
+#: Tag of a claim: the lease of its driver, as the id of the sweep's run, a blank, and the driver.
+LEASE = "mlflow.paradnn.lease"
+#: Prefix of the tags of a sweep's run that hold the leases of its drivers.
+DRIVER_LEASE = "mlflow.paradnn.driver."
 
 #: Params added by later versions, with the value that applies to every earlier run, formatted as
 #: in the store.
@@ -179,15 +183,21 @@ class ResumePolicy:
     Attributes:
         resume: True, False or "retry".
         retry: Outcomes that "retry" measures again.
+        sweep_id: A sweep that several drivers share, whose runs are accepted in any case.
     """
 
     resume: bool | str
     retry: Collection[str]
+    sweep_id: str | None = None
 
     @property
     def looks(self) -> bool:
         """Whether the driver queries the store at all."""
-        return self.resume is not False
+        return self.resume is not False or self.sweep_id is not None
+
+    def is_of_sweep(self, tags: Mapping[str, str]) -> bool:
+        """Whether a run with these tags was measured by a driver of the shared sweep."""
+        return self.sweep_id is not None and tags.get("sweep_id") == self.sweep_id
 
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
         """Whether a stored run is accepted as the measurement of a point.
@@ -201,6 +211,10 @@ class ResumePolicy:
             tags: Tags of a run with the identity of the point.
         """
         outcome = tags.get("outcome")
+        if outcome is not None and self.is_of_sweep(tags):
+            return True
+        if self.resume is False:
+            return False
         extras = tags.get("extras", "").split()
         wanted = wanted_extras(point)
         if outcome is None or (self.resume == "retry" and outcome in self.retry):

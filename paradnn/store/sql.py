@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from paradnn.core.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import one_line_of, require_usable, store_errors
-from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number
+from paradnn.store.runs import DRIVER_LEASE, OUTCOME_TAGS, Query, Row, Run, Values, number
 
 if TYPE_CHECKING:
     from paradnn.store.columns import Part, Records
@@ -251,7 +251,13 @@ class SqlReader:
             if kind in query.columns:
                 conditions.append(key.in_(sorted(query.columns[kind])))
             elif kind == "tags":
-                conditions.append(sa.or_(key.not_like("mlflow.%"), key == "mlflow.parentRunId"))
+                conditions.append(
+                    sa.or_(
+                        key.not_like("mlflow.%"),
+                        key == "mlflow.parentRunId",
+                        key.like(f"{DRIVER_LEASE}%"),
+                    )
+                )
             conditions += [] if lookup is None else [table.c.run_uuid.in_(lookup)]
             if query.columns.get(kind, True):
                 yield kind, sa.select(table.c.run_uuid, key, value).where(*conditions)

@@ -21,6 +21,7 @@ from typing import TypeVar
 from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
 from paradnn.core.errors import (
+    ClaimLostError,
     DataError,
     StoreAwayError,
     StoreDeletedError,
@@ -30,6 +31,7 @@ from paradnn.core.errors import (
 from paradnn.core.metric import MetricSnapshot
 from paradnn.core.words import counted, without_credentials
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
+from paradnn.store.leases import HEARTBEAT_SECONDS, Lease
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import (
     AcceptsRun,
@@ -155,6 +157,31 @@ class Tracker(Journal):
         super().open_sweep(name, description, tags)
         return self._store.open_sweep(name, description, tags)
 
+    def join_sweep(
+        self, name: str, description: str, tags: Mapping[str, str], *, is_launched: bool
+    ) -> str:
+        super().join_sweep(name, description, tags, is_launched=is_launched)
+        return self._store.join_sweep(name, description, tags)
+
+    def annotate_sweep(self, end: SweepRun) -> None:
+        super().annotate_sweep(end)
+        with contextlib.suppress(StoreError):  # the points matter more
+            self._store.annotate_sweep(end)
+
+    def register(self, driver: str, lease: Lease) -> None:
+        self._store.register(driver, lease)
+
+    def unregister(self, *, is_complete: bool = False, conclusion: str = "") -> None:
+        with contextlib.suppress(StoreError):  # otherwise the lease expires
+            self._store.unregister(is_complete=is_complete, conclusion=conclusion)
+
+    def leases_of_sweep(self) -> dict[str, Lease]:
+        return self._store.leases_of_sweep()
+
+    def renew_lease(self) -> str:
+        self._renew_file_claims()
+        return self._store.renew_lease(tuple(self._held))
+
     def close_sweep(self, end: SweepRun) -> None:
         if end.status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
@@ -174,12 +201,11 @@ class Tracker(Journal):
         identity: Identity,
         name: str,
         tags: Mapping[str, str],
-        timeout: float,
         accepts: AcceptsRun | None,
     ) -> Claimed:
         while self._is_there():
             try:
-                answer = self._store.begin(identity, name, tags, timeout, accepts)
+                answer = self._store.begin(identity, name, tags, accepts)
                 self._away_since = None
                 self._proven = True
                 if isinstance(answer, Claim):
@@ -190,20 +216,24 @@ class Tracker(Journal):
                     raise  # nothing is measured yet, so the user can fix it now
                 self._lost(error)
         try:
-            return super().begin(identity, name, tags, timeout, accepts)
+            return super().begin(identity, name, tags, accepts)
         except StoreError as error:
             raise self._no_room() from error
-
-    def renew(self, claim: Claim, timeout: float) -> None:
-        self._beside(claim, partial(self._store.renew, claim, timeout))
 
     def tell(self, claim: Claim, moments: Sequence[MetricSnapshot]) -> None:
         self._beside(claim, partial(self._store.tell, claim, moments))
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """Record a point in the store, or keep it as a file if the store does not accept it."""
+        """Record a point in the store, or keep it as a file if the store does not accept it.
+
+        Raises:
+            ClaimLostError: If another driver has taken over the point, because this process was
+                suspended for longer than its lease.
+        """
         begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
+        if begun and self._away_since is None and self._is_lost(claim):
+            raise ClaimLostError(f"{record.name}: another driver has taken it over")
         document = self.document(claim, record, recording_metrics())
         path: Path | None = None
         with contextlib.suppress(StoreError):  # the store may accept what the disk does not
@@ -225,6 +255,12 @@ class Tracker(Journal):
         if self._away_since is None:  # claimed while the store was away
             self._upload_kept("the store answers again")
         return path.stem
+
+    def _is_lost(self, claim: Claim) -> bool:
+        try:
+            return self._store.is_lost(claim)
+        except StoreError:  # the result is kept, and compared with the store at its upload
+            return False
 
     def abandon(self, claim: Claim, reason: str) -> None:
         if claim.run_id not in self._held:
@@ -304,6 +340,8 @@ class Tracker(Journal):
             if now < self._next_look:
                 return False
             if self._store.is_back() and self._upload_kept("the store answers again"):
+                # Drivers on other hosts could not renew their leases either.
+                self._store.expiries_count_from = time.monotonic() + HEARTBEAT_SECONDS
                 return True
             if now - self._away_since >= self._patience:
                 self._next_look = now + _LATER

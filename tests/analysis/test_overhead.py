@@ -4,7 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, overhead, phase_share
+from analysis.analyses.overhead import (
+    MEASURING_PHASES,
+    OVERHEAD_PHASES,
+    OverheadOptions,
+    overhead,
+    phase_share,
+)
 from paradnn.statistics.dependence import crossed_ratio, shared_levels
 from paradnn.store.metrics import PHASES
 
@@ -99,3 +105,51 @@ def test_the_command_reports_and_draws_the_time_per_phase(tmp_path: Path) -> Non
     bare = overhead(frame.loc[[3, 8]])
     assert bare.text() == "None of these 2 runs reports phases; published runs do not."
     assert not bare.drawable
+
+
+def drivers() -> pd.DataFrame:
+    """Return runs of six drivers of Slurm, which waited in a queue, and two without a launcher.
+
+    Every point takes 1 s of start, 2 s of compilation and 5 s of measurement.
+    """
+    rows = []
+    for session, (launcher, queue) in enumerate(
+        [*(("submitit_slurm", queue) for queue in (30.0, 60.0, 90.0) * 2), *[(None, np.nan)] * 2]
+    ):
+        row = {
+            "session_id": str(session),
+            "launcher": launcher,
+            "queue_seconds": queue,
+            "launcher_seconds": np.nan if launcher is None else 4.0,
+            "task_start_seconds": 10.0,
+            "phase_start_seconds": 1.0,
+            "phase_compile_seconds": 2.0,
+            "phase_measure_seconds": 5.0,
+        }
+        rows += [row] * 4
+    frame = pd.DataFrame(rows).assign(family="fc", outcome="ok", device="D")
+    return frame.assign(run_id=[str(row) for row in range(len(frame))])
+
+
+def test_layers_of_drivers_per_launcher(tmp_path: Path) -> None:
+    result = overhead(drivers(), OverheadOptions(layers=True))
+
+    table = result.table.set_index(["launcher", "layer"])
+    assert set(table.index.get_level_values("launcher")) == {"submitit_slurm", "bare"}
+    slurm = table.loc["submitit_slurm"]
+    assert list(slurm.index) == [
+        *("queue", "launcher", "driver", "import", "store"),
+        *("compile", "warm-up", "measure", "profile"),
+    ]
+    expected = {"queue": 60, "launcher": 4, "driver": 10, "import": 4, "compile": 8, "measure": 20}
+    for layer, seconds in expected.items():
+        assert slurm.loc[layer, "seconds"] == pytest.approx(seconds)
+        assert slurm.loc[layer, "share"] == pytest.approx(seconds / 106)
+    assert slurm.loc["queue", "low"] < 60 / 106 < slurm.loc["queue", "high"]
+    bare = table.loc["bare"]
+    assert bare.loc["queue", "seconds"] == 0
+    assert bare.loc["driver", "share"] == pytest.approx(10 / 42)
+    assert set(table["drivers"]) == {6, 2}
+    assert "bare 33.3% (no interval: fewer than 6 drivers)" in result.text()
+    assert f"submitit_slurm {78 / 106:.1%} (" in result.text()
+    result.figure().savefig(tmp_path / "layers.png")

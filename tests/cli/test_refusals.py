@@ -143,9 +143,18 @@ REJECTED = [
     ),
     ("train lstm", "lstm: is not an override; write key=value, such as batch_size=64"),
     ("train sweep.plan=zzz", "sweep.plan=zzz: is internal; omit it"),
+    ("train -m hydra/launcher=slurm", "hydra/launcher=slurm: is not a launcher of drivers; "),
     (
-        "train hydra/launcher=slurm",
-        "hydra/launcher=slurm: no job is launched; start the same command on every hos",
+        "train hydra/launcher=joblib",
+        "hydra/launcher=joblib: launches the drivers of a sweep; add -m",
+    ),
+    (
+        "train -m hydra/launcher=joblib hydra/sweeper=basic",
+        "hydra/launcher=joblib: launches drivers, not points; omit hydra/sweeper=basic",
+    ),
+    (
+        "train -m sweep.drivers=2 batch_size=8,16",
+        "sweep.drivers=2: nothing starts them, and PARADNN_SWEEP is not set; add hydra/launcher",
     ),
     (
         "train measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",

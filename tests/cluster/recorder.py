@@ -49,7 +49,7 @@ def record_of(claim: Claim) -> Record:
 def claimed(tracker: Journal | MlflowStore, number: int) -> Claim:
     """Return a point that no other driver has claimed or measured."""
     identity = Identity(str(number), ENVIRONMENT, 0)
-    claim = tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
+    claim = tracker.begin(identity, f"point {number}", tags_of(identity), lambda tags: True)
     assert isinstance(claim, Claim)
     return claim
 
@@ -67,7 +67,7 @@ def main() -> None:
     while queue:
         identity = queue.popleft()
         claim = tracker.begin(
-            identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True
+            identity, f"point {identity.point_id}", tags_of(identity), lambda tags: True
         )
         if claim is None:
             queue.append(identity)

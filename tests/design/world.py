@@ -93,7 +93,7 @@ class World:
         """The claim of a point; None where another has it, or it is measured."""
         [environment] = current_environments([point]).values()
         identity = Identity(point_id(point), environment.environment_id, point.replicate)
-        found = tracker.begin(identity, "", {}, 60.0, lambda tags: "outcome" in tags)
+        found = tracker.begin(identity, "", {}, lambda tags: "outcome" in tags)
         return found if isinstance(found, Claim) else None
 
     def _measure(self, tracker: Journal, claim: Claim, visit: DesignPoint) -> RecordedPoint:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.session.session import interruptible
+from paradnn.session.signals import interruptible
 from tests.gpu.commands import Session
 
 

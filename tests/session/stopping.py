@@ -28,9 +28,9 @@ def after(calls: int, method: Callable[..., Any], number: signal.Signals) -> Cal
     """Return `method`, which signals this process after the given number of calls."""
     count = 0
 
-    def called(*arguments: Any) -> Any:
+    def called(*arguments: Any, **named: Any) -> Any:
         nonlocal count
-        answer = method(*arguments)
+        answer = method(*arguments, **named)
         count += 1
         if count == calls:
             os.kill(os.getpid(), number)

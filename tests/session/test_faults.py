@@ -17,7 +17,7 @@ import pytest
 
 from paradnn.config.point import Measure, Point
 from paradnn.families.fc import FullyConnected
-from paradnn.session.session import interruptible
+from paradnn.session.signals import interruptible
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT, SHORT, TINY, Store, environment, run
 from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for

@@ -389,7 +389,7 @@ def test_unfinished_ceilings_of_another_driver_are_reported(
     point = Point(FullyConnected())
     environment = describe_environment("cpu", {"tensorflow": "2"})
     tracker = Journal(tmp_path)
-    tracker.begin(ceilings_identity(point, environment), "ceilings", {}, 60.0, lambda _: True)
+    tracker.begin(ceilings_identity(point, environment), "ceilings", {}, lambda _: True)
     said: list[str] = []
     with WorkerPool() as pool:
         assert CeilingsKeeper(pool, tracker, said.append).of(point, environment) is None

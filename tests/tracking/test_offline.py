@@ -16,8 +16,8 @@ import pytest
 from paradnn.config.identity import Identity
 from paradnn.config.settings import Tracking
 from paradnn.core.errors import StoreAwayError, StoreError
-from paradnn.store.claims import owner_tag
 from paradnn.store.journal import Journal, read_document, read_record, write_document
+from paradnn.store.leases import owner_tag
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import Claim, Finished
 from paradnn.store.tracker import Tracker, open_tracker, sync
@@ -204,12 +204,12 @@ def test_drivers_without_their_store_do_not_wait_for_each_other(
     for one, claim in zip(drivers, claims, strict=True):
         one.record(claim, record_of(claim), dict)
     for one, place in zip(drivers, reversed(places), strict=True):
-        assert isinstance(one.begin(place, "p", tags_of(place), 60, lambda _: True), Finished)
+        assert isinstance(one.begin(place, "p", tags_of(place), lambda _: True), Finished)
     drivers[0]._next_look = drivers[1]._next_look = 0.0
     third, fourth = (Identity(name, ENVIRONMENT, 0) for name in "34")
-    late = Journal.begin(drivers[0], third, "p", tags_of(third), 60, lambda _: True)
+    late = Journal.begin(drivers[0], third, "p", tags_of(third), lambda _: True)
     assert all(one._is_there() for one in drivers)
-    for claim in (drivers[0].begin(fourth, "p", tags_of(fourth), 60, lambda _: True), late):
+    for claim in (drivers[0].begin(fourth, "p", tags_of(fourth), lambda _: True), late):
         assert isinstance(claim, Claim)
         drivers[0].record(
             claim, record_of(claim), dict

@@ -67,7 +67,7 @@ class Remote(Store):
 def begin(tracker: MlflowStore, number: int) -> Claimed:
     """Claim a point for which any stored outcome is accepted."""
     identity = Identity(str(number), ENVIRONMENT, 0)
-    return tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
+    return tracker.begin(identity, f"point {number}", tags_of(identity), lambda tags: True)
 
 
 @pytest.fixture(scope="session")

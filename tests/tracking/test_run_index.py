@@ -35,9 +35,10 @@ from paradnn.session.record import run_tags
 from paradnn.session.workers import WorkerPool
 from paradnn.store import sql
 from paradnn.store.address import address_of
-from paradnn.store.claims import Entry, Owner, RunIndex, owner_tag
+from paradnn.store.claims import Entry, RunIndex
 from paradnn.store.client import store_errors
 from paradnn.store.journal import Journal, read_record
+from paradnn.store.leases import Owner, owner_tag
 from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
@@ -68,7 +69,7 @@ def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> s
     identity = peaks.ceilings_identity(POINT, environment)
     result = Answer("ok", None, {}, peak_rates=RATES)
     claim = tracker.begin(
-        identity, "ceilings", run_tags("ceilings", identity, environment), 60.0, lambda known: False
+        identity, "ceilings", run_tags("ceilings", identity, environment), lambda known: False
     )
     assert isinstance(claim, Claim)
     ended = PointResult("ok", None, result)
@@ -114,7 +115,7 @@ def recorded(store: Store, number: int = 1, **metrics: float) -> tuple[MlflowSto
     tracker = MlflowStore(Tracking(uri=store.uri))
     identity = Identity(str(number), ENVIRONMENT, 0)
     claim = tracker.begin(
-        identity, "point", {**tags_of(identity), "device": "d"}, 60.0, lambda tags: True
+        identity, "point", {**tags_of(identity), "device": "d"}, lambda tags: True
     )
     assert isinstance(claim, Claim)
     record = record_of(claim)
@@ -411,7 +412,6 @@ def test_a_run_that_is_garbage_is_named_and_passed_over(
         Identity("1", ENVIRONMENT, 0),
         "p",
         tags_of(Identity("1", ENVIRONMENT, 0)),
-        1,
         lambda _: True,
     )
     assert again == found

@@ -1,0 +1,48 @@
+"""Signals that end a session, and processes with which a driver ends."""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+from paradnn.config.scheduler import DriverStart
+
+
+def end_with_processes(start: DriverStart | None, say: Callable[[str], None]) -> None:
+    """End this driver, as Ctrl-C does, when a process exits that launched it on this host.
+
+    Args:
+        start: What the launcher knows about the start; None if no launcher started this driver.
+        say: Shows the reason to the user.
+    """
+    if start is None or not start.pids or not hasattr(os, "pidfd_open"):
+        return
+    poll = select.poll()
+    try:
+        for pid in start.pids:
+            poll.register(os.pidfd_open(pid), select.POLLIN)
+    except ProcessLookupError:
+        raise KeyboardInterrupt from None
+
+    def wait() -> None:
+        poll.poll()
+        say("ended: the process that launched this driver is gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="launcher", daemon=True).start()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Make the signals of schedulers and of a closed terminal end the session as Ctrl-C does."""
+    signals: tuple[signal.Signals, ...] = ()
+    if threading.current_thread() is threading.main_thread():  # no other thread may handle signals
+        signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+    previous = [signal.signal(number, signal.default_int_handler) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, previous, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,164 @@
+"""The parent run of a sweep: opened before its first point, closed with the counts of its points.
+
+If several drivers share a sweep, its points are counted in the store. The process that launched the
+drivers closes the parent run; without such a process the last driver does.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from paradnn.config.identity import point_id
+from paradnn.config.point import Point
+from paradnn.config.scheduler import driver_start
+from paradnn.config.tasks import SweepInfo
+from paradnn.core.errors import StoreError
+from paradnn.core.words import counted, without_secrets
+from paradnn.session.design import DesignResult, RecordedPoint, Summary
+from paradnn.store.journal import Journal
+from paradnn.store.leases import planned_points
+from paradnn.store.runs import Finished, SweepRun
+
+#: Most points of a shared sweep whose metrics are read for its closing table.
+_MOST_ROWS = 40
+
+
+def open_parent(
+    tracker: Journal,
+    sweep: SweepInfo,
+    *,
+    planned_points: int | None = None,
+    own_tags: Mapping[str, str] | None = None,
+) -> str:
+    """Open the parent run of a sweep and return its id.
+
+    Args:
+        tracker: Records the runs.
+        sweep: Id, name and command of the sweep.
+        planned_points: Number of points to measure; None if a design chooses them.
+        own_tags: The user's tags.
+    """
+    command = without_secrets(sweep.command)
+    tags = {**(own_tags or {}), "sweep_id": sweep.sweep_id, "command": command}
+    description = f"`{command}`\n\nrunning ..."
+    if sweep.driver is not None:
+        is_launched = driver_start() is not None
+        return tracker.join_sweep(sweep.name, description, tags, is_launched=is_launched)
+    if planned_points is not None:
+        tags["planned_points"] = str(planned_points)
+    return tracker.open_sweep(sweep.name, description, tags)
+
+
+def end_parent(
+    tracker: Journal, sweep: SweepInfo, summary: Summary, conclusion: DesignResult
+) -> None:
+    """Close the parent run of a sweep with its counts and the result of its design."""
+    state = "interrupted" if summary.interrupted else "finished"
+    points = counted(summary.total, "point")
+    paragraphs = [
+        f"`{without_secrets(sweep.command)}`",
+        conclusion.text,
+        f"A sweep of {points}, {state} after {summary.seconds:.0f} s: {summary.counts()}.",
+    ]
+    metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+    metrics["points"] = float(summary.total)
+    if summary.interrupted:
+        status = "KILLED"
+    elif summary.missing:
+        status = "FAILED"
+    else:
+        status = "FINISHED"
+    tracker.close_sweep(
+        SweepRun(
+            status=status,
+            description="\n\n".join(filter(None, paragraphs)),
+            metrics={**metrics, **conclusion.metrics},
+            artifacts=conclusion.artifacts,
+            tags=conclusion.tags,
+        )
+    )
+
+
+def shared_summary(tracker: Journal, sweep: SweepInfo, points: Sequence[Point]) -> Summary:
+    """Return the summary of a sweep that several drivers share, as the store shows it now.
+
+    Args:
+        tracker: The store.
+        sweep: The sweep.
+        points: Points of the sweep, which name the families.
+    """
+    leases = tracker.leases_of_sweep()
+    found = {
+        identity: run
+        for identity, runs in tracker.finished((), sweep.sweep_id).items()
+        for run in runs
+        if run.tags.get("sweep_id") == sweep.sweep_id and run.tags.get("kind") == "point"
+    }
+    families = {point_id(point): point.model.name for point in points}
+    has_metrics = len(found) <= _MOST_ROWS
+    planned = planned_points(leases)
+    summary = Summary(total=len(found) if planned is None else max(planned, len(found)))
+    for identity, run in found.items():
+        family = families.get(identity.point_id, "")
+        summary.rows.append(shared_row(tracker, run, family, has_metrics=has_metrics))
+    ended = [lease for lease in leases.values() if lease.ended and lease.conclusion]
+    if ended:
+        summary.conclusion = max(ended, key=lambda lease: lease.ended).conclusion
+    summary.where = tracker.where
+    return summary
+
+
+def shared_row(tracker: Journal, run: Finished, family: str, *, has_metrics: bool) -> RecordedPoint:
+    """Return a point of a shared sweep, with its name and metrics if `has_metrics`."""
+    metrics: Mapping[str, float] = {}
+    tags = run.tags
+    if has_metrics:
+        metrics, tags = tracker.fetch(run.run_id)
+    return RecordedPoint(
+        run_id=run.run_id,
+        name=tags.get("mlflow.runName") or tags.get("name") or family,
+        family=family,
+        outcome=run.tags["outcome"],
+        reason=tags.get("reason"),
+        metrics=metrics,
+        tags=tags,
+    )
+
+
+def end_shared_sweep(
+    tracker: Journal,
+    sweep: SweepInfo,
+    points: Sequence[Point],
+    own: Summary,
+    conclusion: DesignResult,
+) -> None:
+    """End this driver's part of a shared sweep, and the sweep if no other process is left.
+
+    Args:
+        tracker: The store.
+        sweep: The sweep.
+        points: Points of the sweep.
+        own: Summary of this driver.
+        conclusion: Result of the sweep's design.
+    """
+    if conclusion.metrics or conclusion.artifacts:
+        tracker.annotate_sweep(
+            SweepRun(
+                status="RUNNING",
+                description="",
+                metrics=conclusion.metrics,
+                artifacts=conclusion.artifacts,
+                tags=conclusion.tags,
+            )
+        )
+    is_complete = not own.interrupted and own.missing <= 0
+    tracker.unregister(is_complete=is_complete, conclusion=conclusion.text)
+    try:
+        leases = tracker.leases_of_sweep()
+        if any(lease.is_alive for lease in leases.values()):
+            return
+        whole = shared_summary(tracker, sweep, points)
+    except StoreError:  # results are in files; `paradnn.sync` does not need the end of the sweep
+        return
+    whole.interrupted = own.interrupted
+    whole.seconds = time.time() - own.started
+    end_parent(tracker, sweep, whole, DesignResult(whole.conclusion))

@@ -1,0 +1,271 @@
+"""Owners of runs, and the leases that drivers of a sweep renew.
+
+A driver registers a lease with the sweep that it measures, and a heartbeat renews it. All claims of
+the driver refer to that one lease, so a heartbeat costs one write however many points are open. If
+a host is lost, its claims end with its lease.
+
+The clocks of all hosts must agree within a minute, which NTP ensures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+    import psutil
+
+from paradnn.core.channel import read_message
+from paradnn.core.errors import StoreError
+from paradnn.store.files import read_json
+
+#: Seconds for which a lease is valid after its last renewal. Other drivers take over the points of
+#: a lost host after this time.
+LEASE_SECONDS = 90.0
+#: Seconds between two renewals of a lease.
+HEARTBEAT_SECONDS = 20.0
+#: Seconds between two attempts to renew a lease while the store does not answer.
+RETRY_SECONDS = 2.0
+#: Key of the lease of the process that launched the drivers of a sweep.
+LAUNCH = "launch"
+
+_EARLIER_KEYS = {"task", "restarts", "begun"}  # owner keys that only earlier versions wrote
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds a run.
+
+    Attributes:
+        host: Host name.
+        boot: Boot and process namespace, as `boot_id` returns them.
+        pid: Process id in that namespace.
+        started: Start of the process in Unix seconds; detects a reused process id.
+    """
+
+    host: str
+    boot: str
+    pid: int
+    started: float
+
+    @classmethod
+    def current(cls) -> Owner:
+        """Return this process."""
+        process = psutil.Process()
+        return cls(socket.gethostname(), boot_id(), process.pid, process.create_time())
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def read(cls, text: str) -> Owner | None:
+        """Return the owner in a tag; None if the text is not a valid owner."""
+        try:
+            content = read_json(text)
+            own = {key: value for key, value in content.items() if key not in _EARLIER_KEYS}
+            return read_message(cls, own, "owner")
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            return None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pid < 2**31 or not math.isfinite(self.started):
+            raise ValueError("no process")
+
+    @property
+    def is_on_this_boot(self) -> bool:
+        """Whether the process id is comparable with those that this process sees."""
+        return self.boot == boot_id()
+
+    def is_gone(self, expires: float) -> bool:
+        """Whether the process no longer works on its run.
+
+        On the same boot of the same host, the process itself is checked. A process of an earlier
+        boot is gone. On another host, only the expiry counts.
+
+        Args:
+            expires: Expiry of the claim in Unix seconds.
+        """
+        if self.is_on_this_boot:
+            try:
+                process = psutil.Process(self.pid)
+                # A process that has ended keeps its id as a zombie until its parent reaps it, which
+                # not every parent does.
+                same = abs(process.create_time() - self.started) < 1.0
+                return not same or process.status() == psutil.STATUS_ZOMBIE
+            except psutil.Error:
+                return True
+        # On another host only the expiry counts. A process of an earlier boot of this host is gone.
+        same_host = (
+            self.host == socket.gethostname()
+            and self.boot.split("/")[1:] == boot_id().split("/")[1:]
+        )
+        return same_host or time.time() > expires
+
+
+def owner_tag() -> str:
+    """Return the owner tag of this process, distinct from a later one with the same process id."""
+    return json.dumps(asdict(Owner.current()))
+
+
+def expiry() -> str:
+    """Return the expiry of a claim or lease that is renewed now, in Unix seconds."""
+    return f"{time.time() + LEASE_SECONDS:.0f}"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A driver's registration with a sweep.
+
+    Attributes:
+        owner: The process of the driver.
+        expires: Expiry in Unix seconds.
+        cores: Cores that the driver may use, such as "0-7"; empty for the launching process.
+        devices: Accelerators that the driver may use, as its environment names them.
+        job_id: Id of the scheduler's job; empty outside of a scheduler.
+        planned: Environment -> number of points that the sweep measures in it.
+        ended: End of the driver in Unix seconds; 0 while it runs.
+        is_complete: Whether the driver ended because no point was left.
+        conclusion: Result of the sweep's design as Markdown; empty without one.
+        is_stopped: Whether the user has interrupted the sweep; only in the lease of the launching
+            process.
+    """
+
+    owner: Owner
+    expires: float
+    cores: str = ""
+    devices: str = ""
+    job_id: str = ""
+    planned: Mapping[str, int] = field(default_factory=dict)
+    ended: float = 0.0
+    is_complete: bool = False
+    conclusion: str = ""
+    is_stopped: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> Lease | None:
+        """Return the lease in a text; None if the text is not a valid lease."""
+        try:
+            return read_message(cls, read_json(text), "lease")
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            return None
+
+    @property
+    def text(self) -> str:
+        """The lease as text, for `read`."""
+        return json.dumps(asdict(self))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the driver is still at work."""
+        return not self.ended and not self.owner.is_gone(self.expires)
+
+    def renewed(self) -> Lease:
+        """Return the lease with a new expiry."""
+        return replace(self, expires=float(expiry()))
+
+    def ended_now(self, *, is_complete: bool, conclusion: str) -> Lease:
+        """Return the lease of a driver that ends now."""
+        return replace(self, ended=time.time(), is_complete=is_complete, conclusion=conclusion)
+
+    def end_reason(self, leases: Mapping[str, Lease], driver: str) -> str:
+        """Return why the process of this lease has to end; empty if it continues.
+
+        Args:
+            leases: The stored leases of the sweep, by driver.
+            driver: Key of this lease.
+        """
+        launch = leases.get(LAUNCH)
+        stored = leases.get(driver)
+        if launch and launch.is_stopped and driver != LAUNCH:
+            return "the sweep was interrupted"
+        if stored and stored.owner != self.owner and not stored.ended:
+            return f"another process continues as driver {driver}"
+        return ""
+
+    def shares_cores_with(self, other: Lease) -> bool:
+        """Whether two drivers compute on the same cores of a host.
+
+        Drivers with different accelerators count as separate.
+        """
+        is_same_host = (self.owner.host, self.owner.boot.partition("/")[0]) == (
+            other.owner.host,
+            other.owner.boot.partition("/")[0],
+        )
+        is_separate = bool(self.devices and other.devices and self.devices != other.devices)
+        return is_same_host and not is_separate and bool(_cores(self) & _cores(other))
+
+
+def _cores(lease: Lease) -> set[int]:
+    """Return the numbers of the cores in a list such as "0-3,8"."""
+    numbers: set[int] = set()
+    for part in filter(None, lease.cores.split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def planned_points(leases: Mapping[str, Lease]) -> int | None:
+    """Return the number of points of a sweep over all environments; None if no driver knows it."""
+    planned: dict[str, int] = {}
+    for lease in leases.values():
+        for environment, count in lease.planned.items():
+            planned[environment] = max(count, planned.get(environment, 0))
+    if not planned and not any(key != LAUNCH for key in leases):
+        return None
+    return sum(planned.values())
+
+
+class Heartbeat:
+    """A thread that renews a lease until it is closed.
+
+    Args:
+        renew: Renews the lease; raises StoreError while the store does not answer. It returns the
+            reason for which the driver has to end, or an empty text.
+        stop: Called once with the reason for which the driver has to end.
+    """
+
+    def __init__(self, renew: Callable[[], str], stop: Callable[[str], None]) -> None:
+        self._renew = renew
+        self._stop = stop
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the renewal, and wait until a renewal in progress has ended."""
+        self._is_closed.set()
+        self._thread.join(RETRY_SECONDS)
+
+    def _beat(self) -> None:
+        pause = HEARTBEAT_SECONDS
+        while not self._is_closed.wait(pause):
+            try:
+                reason = self._renew()
+            except StoreError:
+                pause = RETRY_SECONDS
+                continue
+            pause = HEARTBEAT_SECONDS
+            if reason:
+                self._stop(reason)
+                return
+
+
+@functools.cache
+def boot_id() -> str:
+    """Identify the boot and process namespace of this process.
+
+    Process ids are comparable only if these identifiers are equal.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as handle:
+            boot = handle.read().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{platform.node()}/{psutil.boot_time():.0f}"

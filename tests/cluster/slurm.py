@@ -1,0 +1,148 @@
+"""A private Slurm cluster of two nodes on loopback, started and stopped by the test.
+
+    python -m tests.cluster.slurm COMMAND...
+
+runs a command with this cluster. Both nodes are this host. Slurm needs root.
+"""
+
+import contextlib
+import getpass
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.cluster.postgres import free_port
+from tests.processes import PATIENCE, wait_for
+
+_CONFIGURATION = """
+ClusterName=test
+SlurmctldHost=localhost
+SlurmctldPort={controller}
+SlurmUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SchedulerParameters=batch_sched_delay=0,sched_interval=2
+ReturnToService=2
+MpiDefault=none
+SlurmdTimeout=30
+InactiveLimit=0
+KillWait=10
+MinJobAge=300
+Waittime=0
+{nodes}
+PartitionName=test Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+
+
+@dataclass
+class Slurm:
+    """A controller, two nodes and their authentication service in one folder."""
+
+    folder: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables with which Slurm's commands use this cluster."""
+        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
+
+    def start(self) -> None:
+        """Start the cluster, and wait until both nodes are idle."""
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        (self.folder / "state").mkdir()
+        cores = os.cpu_count() or 1
+        nodes = "\n".join(
+            f"NodeName=n{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} "
+            f"CPUs={cores} State=UNKNOWN"
+            for number in (1, 2)
+        )
+        text = _CONFIGURATION.format(
+            folder=self.folder, controller=free_port(), user=getpass.getuser(), nodes=nodes
+        )
+        (self.folder / "slurm.conf").write_text(text)
+        socket = f"--socket={self.folder}/munge.socket"
+        self._run("munged", "--foreground", "--force", f"--key-file={key}", socket,
+                  f"--pid-file={self.folder}/munged.pid", f"--seed-file={self.folder}/seed",
+                  f"--log-file={self.folder}/munged.log")  # fmt: skip
+        assert wait_for((self.folder / "munge.socket").exists)
+        self._run("slurmctld", "-D")
+        for number in (1, 2):
+            (self.folder / f"spool-n{number}").mkdir()
+            self._run("slurmd", "-D", "-N", f"n{number}")
+        assert wait_for(self._is_idle, PATIENCE), self.text("sinfo", "-N", "-l")
+
+    def _run(self, *command: str) -> None:
+        with (self.folder / f"{command[0]}.out").open("ab") as log:
+            process = subprocess.Popen(
+                command, env=os.environ | self.environ, stdout=log, stderr=log
+            )
+        self.processes.append(process)
+
+    def _is_idle(self) -> bool:
+        return self.text("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"]
+
+    def text(self, *command: str) -> str:
+        """Return the output of one of Slurm's commands."""
+        done = subprocess.run(
+            command,
+            env=os.environ | self.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    def stop(self) -> None:
+        """Cancel all jobs and end every process of the cluster."""
+        self.text("scancel", "--state=RUNNING")
+        self.text("scancel", "--state=PENDING")
+        for process in reversed(self.processes):
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        child.kill()
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def slurm() -> Iterator[Slurm]:
+    """A running cluster in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # munged rejects a folder that others may write
+        cluster = Slurm(folder)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    with slurm() as one:
+        sys.exit(subprocess.run(sys.argv[1:], env=os.environ | one.environ, check=False).returncode)

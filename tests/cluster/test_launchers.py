@@ -1,0 +1,137 @@
+"""Sweeps on a real Slurm and a real Ray: jobs are killed, restarted and interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.cluster.slurm import Slurm, slurm
+from tests.conftest import ROOT, Store, environment
+from tests.processes import PATIENCE, children_of, started, wait_for
+from tests.session.test_launch import drivers_at_work, every_point_once, sweep_of
+
+#: Seconds in which another host must take over a point of a lost one.
+TAKEN_OVER = 120
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    with slurm() as one:
+        yield one
+
+
+@contextmanager
+def launching(
+    store: Store, launcher: str, environ: Mapping[str, str], *overrides: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a sweep of six points that take seconds each."""
+    slow = ["model.nodes=range(8,14)", "measure.min_seconds=2"]
+    command = [sys.executable, "-m", *sweep_of(store, launcher, *slow, *overrides)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    variables = environment(store) | environ
+    with started(command, cwd=ROOT, env=variables, text=True, **pipes) as process:
+        assert wait_for(lambda: drivers_at_work(store) or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        yield process
+
+
+def succeeded(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate(timeout=2 * PATIENCE)
+    assert process.returncode == 0, out
+    return out
+
+
+def test_slurm_measures_every_point_once(cluster: Slurm, store: Store) -> None:
+    with launching(store, "submitit_slurm", cluster.environ) as process:
+        succeeded(process)
+    points = every_point_once(store, 6)
+    assert {run["node"] for run in points} <= {"n1", "n2"}
+    assert all("_" in run["job_id"] for run in points)
+    assert store.values("latest_metrics", points[0]["run_id"])["queue_seconds"] < PATIENCE
+
+
+def test_a_cancelled_job_of_slurm_loses_no_point(cluster: Slurm, store: Store) -> None:
+    """Without accounting the launcher waits for it forever; the sweep ends nevertheless."""
+    with launching(store, "submitit_slurm", cluster.environ) as process:
+        job = next(iter(drivers_at_work(store).values()))["job_id"]
+        assert cluster.text("scancel", "--signal=KILL", job) == ""
+        succeeded(process)
+    every_point_once(store, 6)
+
+
+def test_a_requeued_job_of_slurm_continues_its_points(cluster: Slurm, store: Store) -> None:
+    with launching(store, "submitit_slurm", cluster.environ) as process:
+        number, lease = next(iter(drivers_at_work(store).items()))
+        assert cluster.text("scontrol", "requeue", lease["job_id"]) == ""
+        succeeded(process)
+    every_point_once(store, 6)
+    # The driver that was ended by SIGTERM has released its points.
+    ended = [run for run in store.runs() if run["driver"] == number and "outcome" not in run]
+    assert {run["status"] for run in ended} <= {"KILLED"}
+
+
+def test_jobs_of_slurm_survive_the_launching_process(cluster: Slurm, store: Store) -> None:
+    """The launching process and the jobs are on one host here, but not in one job."""
+    with launching(store, "submitit_slurm", cluster.environ) as process:
+        process.kill()
+        process.wait()
+        assert wait_for(lambda: [run["status"] for run in store.runs("sweep")] == ["FINISHED"])
+    every_point_once(store, 6)
+
+
+def test_ctrl_c_ends_jobs_of_slurm(cluster: Slurm, store: Store) -> None:
+    with launching(store, "submitit_slurm", cluster.environ) as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert {run["status"] for run in store.runs("sweep")} == {"KILLED"}
+    assert not [run for run in store.runs() if run["status"] == "RUNNING"]
+    assert wait_for(lambda: cluster.text("squeue", "-h", "-o", "%i") == "")
+
+
+def test_a_killed_task_of_ray_is_restarted(store: Store) -> None:
+    environ = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    with launching(store, "ray", environ, "+hydra.launcher.ray.init.num_cpus=2") as process:
+        owner = next(iter(drivers_at_work(store).values()))["owner"]
+        psutil.Process(owner["pid"]).parent().kill()
+        succeeded(process)
+    every_point_once(store, 6)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_another_host_takes_over_the_point_of_a_lost_one(store: Store) -> None:
+    """Namespaces make the lost driver look like a process of another host."""
+    words = sweep_of(store, "basic", "model.nodes=range(8,14)", "measure.min_seconds=3")
+    command = [sys.executable, "-m", *words]
+    separate = ["unshare", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc", *command]
+    variables = environment(store, PARADNN_SWEEP="lost")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    with (
+        started(separate, env=variables | {"PARADNN_DRIVER": "0"}, **quiet) as lost,
+        started(command, env=variables | {"PARADNN_DRIVER": "1"}, **quiet) as other,
+    ):
+        assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
+        for pid in [*children_of(lost.pid), lost.pid]:
+            with_suppressed_kill(pid)
+        killed_ms = time.time() * 1000
+        assert other.wait(PATIENCE) == 0
+    points = every_point_once(store, 6)
+    [[latest]] = store.query("SELECT max(start_time) FROM runs WHERE status = 'FINISHED'")
+    assert latest - killed_ms < 1000 * TAKEN_OVER
+    [taken] = [run for run in store.runs() if run["status"] == "KILLED"]
+    assert taken["point_id"] in {run["point_id"] for run in points if run["driver"] == "1"}
+    assert json.loads(taken["mlflow.paradnn.owner"])["boot"] != ""
+
+
+def with_suppressed_kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,204 @@
+"""Sweeps whose drivers a launcher of Hydra starts, with real launchers on this host."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paradnn.config import scheduler
+from paradnn.config.scheduler import DriverStart, job_tags, shared_sweep, start_seconds
+from paradnn.core.errors import ConfigError
+from paradnn.session.launch import DriverTask
+from paradnn.store.leases import Owner
+from tests.conftest import ROOT, TINY, Store, environment, process
+from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
+
+REST = [entry for entry in TINY if "nodes" not in entry]
+
+
+def sweep_of(store: Store, launcher: str, *overrides: str) -> list[str]:
+    return [
+        "paradnn.train",
+        "-m",
+        *REST,
+        f"hydra/launcher={launcher}",
+        "sweep.drivers=2",
+        f"hydra.sweep.dir={store.folder}/jobs",
+        f"tracking.folder={store.folder}/files",
+        *overrides,
+    ]
+
+
+def every_point_once(store: Store, count: int) -> list[dict[str, str]]:
+    """Return the points of the store's one finished sweep, each with one outcome."""
+    [parent] = store.runs("sweep")
+    assert parent["status"] == "FINISHED"
+    points = [run for run in store.runs() if "outcome" in run]
+    measured = Counter(run["point_id"] for run in points)
+    assert sorted(measured.values()) == [1] * count
+    assert {run["mlflow.parentRunId"] for run in points} == {parent["run_id"]}
+    assert {run["sweep_id"] for run in points} == {parent["sweep_id"]}
+    return points
+
+
+@pytest.mark.framework
+@pytest.mark.slow
+def test_drivers_of_joblib_share_one_sweep(store: Store) -> None:
+    done = process(sweep_of(store, "joblib", "model.nodes=8,9,10,11"), store)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 points" in done.stdout
+    assert "4 ok" in done.stdout
+    points = every_point_once(store, 4)
+    assert {run["driver"] for run in points} <= {"0", "1"}
+    assert {run["launcher"] for run in points} == {"joblib"}
+    metrics = store.values("latest_metrics", points[0]["run_id"])
+    assert {"queue_seconds", "launcher_seconds", "task_start_seconds"} <= set(metrics)
+    shown = process(["paradnn.watch", "--once", "--sweep", points[0]["sweep_id"]], store).stdout
+    assert "4 of 4 points" in shown
+
+
+@pytest.mark.framework
+@pytest.mark.slow
+def test_a_killed_driver_of_submitit_loses_no_point(store: Store) -> None:
+    """The other driver measures its points, and the launcher's error does not matter."""
+    axes = sweep_of(store, "submitit_local", "model.nodes=range(8,14)", "measure.min_seconds=0.5")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", *axes]
+    with started(command, cwd=ROOT, env=environment(store), text=True, **pipes) as launching:
+        assert wait_for(lambda: {"0", "1"} <= set(drivers_at_work(store)))
+        lease = drivers_at_work(store)["0"]
+        psutil.Process(lease["owner"]["pid"]).kill()
+        out, errors = launching.communicate(timeout=PATIENCE)
+        assert launching.returncode == 0, out + errors
+    every_point_once(store, 6)
+    assert [run["status"] for run in store.runs()].count("RUNNING") == 0
+
+
+def drivers_at_work(store: Store) -> dict[str, dict]:
+    """Return the leases of drivers that have claimed a point, by number."""
+    prefix = "mlflow.paradnn.driver."
+    rows = store.query("SELECT key, value FROM tags WHERE key LIKE ?", f"{prefix}_")
+    claims = {run["driver"] for run in store.runs()}
+    leases = {key.removeprefix(prefix): json.loads(value) for key, value in rows}
+    return {number: lease for number, lease in leases.items() if number in claims}
+
+
+@pytest.mark.framework
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="interrupted"),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
+def test_drivers_end_with_the_process_that_launched_them(
+    number: signal.Signals, store: Store
+) -> None:
+    axes = sweep_of(store, "joblib", "model.nodes=range(8,14)", "measure.min_seconds=1000")
+    command = hearing_ctrl_c([sys.executable, "-m", *axes])
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with started(command, cwd=ROOT, env=environment(store), **quiet) as launching:
+        assert wait_for(lambda: drivers_at_work(store))
+        family = [psutil.Process(pid) for pid in children_of(launching.pid)]
+        launching.send_signal(number)
+        launching.wait(PATIENCE)
+        assert wait_for(lambda: not any(one.is_running() for one in family))
+    # The last driver closes the sweep of a launching process that is gone.
+    assert [run["status"] for run in store.runs("sweep")] == ["KILLED"]
+    assert {run["status"] for run in store.runs()} == {"KILLED"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        pytest.param(
+            {"PARADNN_SWEEP": "a b"},
+            "PARADNN_SWEEP=a b: is not a valid id of a sweep; use at most 100 letters",
+            id="invalid id",
+        ),
+        pytest.param(
+            {"PARADNN_SWEEP": "a"},
+            "PARADNN_SWEEP=a: is set, but the number of the driver is unknown; set PARADNN_DRIVER",
+            id="no number",
+        ),
+        pytest.param(
+            {"PARADNN_SWEEP": "a", "PARADNN_DRIVER": "-1"},
+            "PARADNN_DRIVER=-1: is not the number of a driver; give 0, 1, 2, ...",
+            id="negative number",
+        ),
+    ],
+)
+def test_invalid_variables_of_a_shared_sweep(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as error:
+        shared_sweep()
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("variables", "tags"),
+    [
+        pytest.param({}, {}, id="no scheduler"),
+        pytest.param(
+            {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"},
+            {"job_id": "7", "node": "n1"},
+            id="job of Slurm",
+        ),
+        pytest.param(
+            {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"},
+            {"job_id": "7_1", "node": "unknown"},
+            id="array job of Slurm",
+        ),
+        pytest.param(
+            {"PARADNN_JOB_ID": "paradnn-x", "PARADNN_NODE": "worker-3"},
+            {"job_id": "paradnn-x", "node": "worker-3"},
+            id="Kubernetes",
+        ),
+    ],
+)
+def test_job_tags(
+    variables: dict[str, str], tags: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert job_tags() == tags
+
+
+def test_the_start_of_a_driver_is_split_into_queue_and_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = scheduler.process_start()
+    start = DriverStart(launched=begin - 60, started=begin - 5, called=begin - 1, pids=[])
+    monkeypatch.setenv("PARADNN_START", start.text)
+    monkeypatch.setattr(scheduler, "_has_begun_session", False)
+    metrics = start_seconds()
+    assert metrics["queue_seconds"] == pytest.approx(55)
+    assert metrics["launcher_seconds"] == pytest.approx(5, abs=0.1)
+    assert start_seconds() == {}
+
+
+def test_a_driver_task_reports_the_error_of_its_driver(tmp_path: Path) -> None:
+    task = DriverTask(
+        arguments=("-m", "batch_size=nonsense"),
+        folder=str(ROOT),
+        logs=str(tmp_path / "logs"),
+        variables={"PARADNN_SWEEP": "a"},
+        launched=0.0,
+        launcher=Owner.current(),
+        job_id="",
+        name="joblib",
+    )
+    result = task.run(3)
+    assert (result.number, result.code) == (3, 2)
+    assert result.error.startswith("batch_size=nonsense: ")
+    assert (tmp_path / "logs" / "driver-3.log").read_text().count("error: ") == 1

@@ -1,0 +1,323 @@
+"""Leases of the drivers of a sweep: heartbeats, lost hosts, restarted drivers, and the parent run.
+
+Drivers on other hosts are simulated by the boot id in their owner tag. tests/cluster kills real
+ones.
+"""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paradnn.config.identity import Identity
+from paradnn.config.point import Point
+from paradnn.config.settings import Tracking
+from paradnn.core.errors import ClaimLostError, StoreError
+from paradnn.families.fc import FullyConnected
+from paradnn.store import leases, mlflow_store
+from paradnn.store.claims import RunIndex
+from paradnn.store.journal import Journal
+from paradnn.store.leases import LAUNCH, LEASE_SECONDS, Heartbeat, Lease, Owner, planned_points
+from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.reader import open_reader
+from paradnn.store.runs import EXPIRES, Claim, ResumePolicy
+from paradnn.store.tracker import Tracker
+from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
+from tests.conftest import Store
+from tests.processes import wait_for
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")
+
+SWEEP = {"sweep_id": "shared"}
+HERE = Owner.current()
+ELSEWHERE = replace(HERE, host="lost", boot="other/boot")
+
+
+def lease_of(owner: Owner = HERE, **values: object) -> Lease:
+    return replace(Lease(owner=owner, expires=0.0, cores="0-3"), **values)
+
+
+def driver_of(store: Store, owner: Owner, number: str) -> MlflowStore:
+    """Return the store of a driver, as a process on the given host has it."""
+    driver = MlflowStore(Tracking(uri=store.uri))
+    driver._owner = json.dumps(vars(owner))
+    driver.join_sweep("sweep", "", SWEEP)
+    driver.register(number, lease_of(owner))
+    return driver
+
+
+def expire(store: Store, driver: str, seconds_ago: float) -> None:
+    """Let the heartbeat of a driver have stopped some time ago."""
+    key = f"mlflow.paradnn.driver.{driver}"
+    [[text]] = store.query("SELECT value FROM tags WHERE key = ?", key)
+    lease = json.loads(text) | {"expires": time.time() - seconds_ago + LEASE_SECONDS}
+    store.change(f"UPDATE tags SET value = '{json.dumps(lease)}' WHERE key = '{key}'")
+
+
+def can_claim(driver: MlflowStore, number: int) -> bool:
+    identity = Identity(str(number), ENVIRONMENT, 0)
+    answer = driver.begin(identity, "p", tags_of(identity), lambda _: True)
+    return isinstance(answer, Claim)
+
+
+@pytest.mark.parametrize(
+    ("silent_seconds", "is_free"),
+    [
+        pytest.param(0, False, id="heartbeat now"),
+        pytest.param(LEASE_SECONDS - 5, False, id="lease still valid"),
+        pytest.param(LEASE_SECONDS + 5, True, id="lease expired"),
+    ],
+)
+def test_points_of_a_lost_host_are_free_once_its_lease_expires(
+    silent_seconds: float, is_free: bool, store: Store
+) -> None:
+    lost = driver_of(store, ELSEWHERE, "0")
+    claims = [claimed(lost, number) for number in range(3)]
+    other = driver_of(store, HERE, "1")
+    # The claims themselves are old: only the one lease is renewed.
+    store.change(f"UPDATE tags SET value = '1' WHERE key = '{EXPIRES}'")
+    expire(store, "0", silent_seconds)
+
+    assert [can_claim(other, number) for number in range(3)] == [is_free] * 3
+    states = dict(store.query("SELECT run_uuid, status FROM runs"))
+    expected = "KILLED" if is_free else "RUNNING"
+    assert {states[claim.run_id] for claim in claims} == {expected}
+
+
+def test_a_restarted_driver_takes_its_own_points_at_once(store: Store) -> None:
+    before = driver_of(store, ELSEWHERE, "0")
+    claimed(before, 1)
+    other = driver_of(store, HERE, "1")
+    assert not can_claim(other, 1)
+
+    again = driver_of(store, HERE, "0")
+
+    assert can_claim(again, 1)
+    reason = before.renew_lease(())
+    assert reason == "another process continues as driver 0"
+
+
+def test_a_suspended_driver_does_not_record_a_point_that_was_taken_over(
+    store: Store, tmp_path: Path
+) -> None:
+    suspended = Tracker(
+        Tracking(uri=store.uri, folder=str(tmp_path / "files")),
+        driver_of(store, ELSEWHERE, "0"),
+        pytest.fail,
+    )
+    claim = claimed(suspended, 1)
+    kept = claimed(suspended, 2)
+    suspended._store._renewed -= LEASE_SECONDS + 1
+    expire(store, "0", LEASE_SECONDS + 5)
+    other = driver_of(store, HERE, "1")
+    taken = claimed(other, 1)
+
+    with pytest.raises(ClaimLostError, match="another driver has taken it over"):
+        suspended.record(claim, record_of(claim), dict)
+    suspended.record(kept, record_of(kept), dict)
+    other.record(taken, record_of(taken), dict)
+
+    ended = store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'")
+    assert sorted(ended) == sorted([(taken.run_id,), (kept.run_id,)])
+
+
+def test_expiries_do_not_count_right_after_the_store_was_away(store: Store) -> None:
+    lost = driver_of(store, ELSEWHERE, "0")
+    claimed(lost, 1)
+    other = driver_of(store, HERE, "1")
+    expire(store, "0", LEASE_SECONDS + 5)
+    other.expiries_count_from = time.monotonic() + 1000
+    assert not can_claim(other, 1)
+    other.expiries_count_from = 0.0
+    assert can_claim(other, 1)
+
+
+def test_one_heartbeat_keeps_every_claim_of_a_driver(store: Store) -> None:
+    driver = driver_of(store, ELSEWHERE, "0")
+    for number in range(3):
+        claimed(driver, number)
+    expire(store, "0", LEASE_SECONDS + 5)
+    with store_changes(store) as changed:
+        assert driver.renew_lease(()) == ""
+    assert len(changed) == 1
+    other = driver_of(store, HERE, "1")
+    assert not any(can_claim(other, number) for number in range(3))
+
+
+class store_changes:  # noqa: N801  reads as a statement
+    """Collects the tags whose values differ at the end."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed: list[tuple] = []
+
+    def _tags(self) -> set[tuple]:
+        return set(self._store.query("SELECT run_uuid, key, value FROM tags"))
+
+    def __enter__(self) -> list[tuple]:
+        self._before = self._tags()
+        return self._changed
+
+    def __exit__(self, *_: object) -> None:
+        self._changed += self._tags() - self._before
+
+
+def test_a_point_without_a_sweep_is_renewed_itself(store: Store, tmp_path: Path) -> None:
+    settings = Tracking(uri=store.uri, folder=str(tmp_path))
+    tracker = Tracker(settings, MlflowStore(settings), pytest.fail)
+    claimed(tracker, 1)
+    store.change(f"UPDATE tags SET value = '1' WHERE key = '{EXPIRES}'")
+    assert tracker.renew_lease() == ""
+    [[expires]] = store.query("SELECT value FROM tags WHERE key = ?", EXPIRES)
+    assert LEASE_SECONDS - 60 < float(expires) - time.time() <= LEASE_SECONDS + 1
+
+
+def test_an_interrupted_sweep_ends_its_drivers(store: Store) -> None:
+    launching = MlflowStore(Tracking(uri=store.uri))
+    launching.open_sweep("sweep", "", SWEEP)
+    launching.register(LAUNCH, lease_of(HERE))
+    driver = driver_of(store, ELSEWHERE, "0")
+    assert driver.renew_lease(()) == ""
+    launching.register(LAUNCH, lease_of(HERE, is_stopped=True))
+    assert driver.renew_lease(()) == "the sweep was interrupted"
+    assert launching.renew_lease(()) == ""
+
+
+def test_drivers_that_start_at_the_same_time_make_one_parent_run(store: Store) -> None:
+    def join(number: int) -> str:
+        driver = MlflowStore(Tracking(uri=store.uri))
+        run_id = driver.join_sweep("sweep", "", SWEEP)
+        driver.register(str(number), lease_of(HERE))
+        return run_id
+
+    MlflowStore(Tracking(uri=store.uri))  # makes the experiment
+    with ThreadPoolExecutor(4) as threads:
+        joined = set(threads.map(join, range(4)))
+
+    assert len(joined) == 1
+    assert {run["run_id"] for run in store.runs("sweep")} == joined
+
+
+def test_a_driver_that_starts_after_the_end_of_its_sweep_reopens_it(store: Store) -> None:
+    first = driver_of(store, HERE, "0")
+    first.close_sweep(mlflow_store.SweepRun("FINISHED", "done"))
+    driver_of(store, HERE, "1")
+    assert [run["status"] for run in store.runs("sweep")] == ["RUNNING"]
+
+
+def sweep_entry(store: Store) -> bool:
+    """Return whether the sweep in the store is abandoned."""
+    reader = open_reader(mlflow_store.address_of(store.uri))
+    [entry] = RunIndex(reader, "paradnn").running()
+    return entry.is_abandoned()
+
+
+def test_a_sweep_lives_as_long_as_one_of_its_drivers(store: Store) -> None:
+    """The launching process may be gone."""
+    driver_of(store, replace(HERE, started=1.0), LAUNCH)  # another process has this id
+    assert sweep_entry(store)
+    driver = driver_of(store, ELSEWHERE, "0")
+    assert not sweep_entry(store)
+    driver.unregister(is_complete=True)
+    assert sweep_entry(store)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Journal]:
+    """Two drivers without a store that share a folder."""
+    drivers = [Journal(tmp_path / "shared") for _ in range(2)]
+    for number, driver in enumerate(drivers):
+        driver.join_sweep("sweep", "", SWEEP, is_launched=False)
+        driver.register(str(number), lease_of(HERE))
+    return drivers
+
+
+def test_drivers_without_a_store_share_points_through_files(files: list[Journal]) -> None:
+    first, second = files
+    claim = claimed(first, 1)
+    assert second.begin(claim.identity, "p", tags_of(claim.identity), lambda _: True) is None
+    assert set(second.leases_of_sweep()) == {"0", "1"}
+    [path] = first.folder.glob("*.claim")
+    content = json.loads(path.read_text())
+    gone = content | {"owner": json.dumps(vars(ELSEWHERE)), "claim_expires": "1"}
+    path.write_text(json.dumps(gone))
+    assert first.renew_lease() == ""
+    assert float(json.loads(path.read_text())["claim_expires"]) > time.time()
+    path.write_text(json.dumps(gone))
+    assert isinstance(
+        second.begin(claim.identity, "p", tags_of(claim.identity), lambda _: True), Claim
+    )
+
+
+def test_launched_drivers_without_a_store_need_a_shared_folder(tmp_path: Path) -> None:
+    launching = Journal(tmp_path / "a")
+    launching.open_sweep("sweep", "", SWEEP)
+    launching.register(LAUNCH, lease_of(HERE))
+    Journal(tmp_path / "a").join_sweep("sweep", "", SWEEP, is_launched=True)
+    with pytest.raises(StoreError, match="the launching process has another folder"):
+        Journal(tmp_path / "b").join_sweep("sweep", "", SWEEP, is_launched=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shares"),
+    [
+        pytest.param({}, {}, True, id="same cores"),
+        pytest.param({"cores": "0-1"}, {"cores": "2,3"}, False, id="other cores"),
+        pytest.param({"cores": "0-2,7"}, {"cores": "5-8"}, True, id="one core in common"),
+        pytest.param({"devices": "0"}, {"devices": "1"}, False, id="other accelerators"),
+        pytest.param({"owner": ELSEWHERE}, {}, False, id="other hosts"),
+    ],
+)
+def test_drivers_on_the_same_cores_are_found(
+    first: dict[str, object], second: dict[str, object], shares: bool
+) -> None:
+    one = lease_of(**first)
+    assert one.shares_cores_with(lease_of(**second)) is shares
+
+
+def test_planned_points_of_a_sweep_are_counted_once_per_environment() -> None:
+    held = {
+        "0": lease_of(HERE, planned={"a": 5}),
+        "1": lease_of(HERE, planned={"a": 5}),
+        "2": lease_of(ELSEWHERE, planned={"b": 3}),
+        LAUNCH: lease_of(HERE),
+    }
+    assert planned_points(held) == 8
+    assert planned_points({LAUNCH: lease_of(HERE)}) is None
+
+
+def test_a_heartbeat_retries_and_then_ends_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
+    answers = iter(["", StoreError("away"), "", "the sweep was interrupted"])
+    reasons: list[str] = []
+
+    def renew() -> str:
+        answer = next(answers)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    Heartbeat(renew, reasons.append)
+    assert wait_for(lambda: reasons == ["the sweep was interrupted"])
+    assert not list(answers)
+
+
+@pytest.mark.parametrize(
+    ("resume", "sweep_id", "accepted"),
+    [
+        pytest.param(False, "shared", True, id="measured by another driver of this sweep"),
+        pytest.param(False, "earlier", False, id="measure everything again"),
+        pytest.param("retry", "shared", True, id="a crash of this sweep is not repeated"),
+        pytest.param("retry", "earlier", False, id="a crash of an earlier sweep is repeated"),
+    ],
+)
+def test_outcomes_of_a_shared_sweep_are_accepted(
+    resume: bool | str, sweep_id: str, accepted: bool
+) -> None:
+    policy = ResumePolicy(resume, ["crash"], "shared")
+    tags = {"outcome": "crash", "sweep_id": sweep_id}
+    assert policy.accepts(Point(FullyConnected()), tags) is accepted
