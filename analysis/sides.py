@@ -58,6 +58,8 @@ _EFFECT_TEXTS = {
 _DOMINANT = 0.5
 #: Weight of sessions from which on the sides share none.
 _APART = 0.5
+#: Log ratio up to which workers of one machine may differ (docs/validation/verdicts.md).
+_WORKER_EFFECT = 0.1
 #: Half width of an interval from which on an effect is worth a sentence.
 _WORTH_MENTIONING = 0.01
 #: Share of the variance below which an effect is not worth mentioning.
@@ -533,6 +535,7 @@ def describe_confounding(contrast: Contrast) -> Iterator[str]:
         return
     evidence = contrast.evidence
     yield from _describe_sessions(contrast, evidence)
+    yield from _describe_single_session(contrast, evidence)
     yield from _describe_order(contrast, evidence)
     for name in sorted(set(contrast.pairs["family"].dropna())):
         lost = evidence.lost.get(name)
@@ -574,6 +577,16 @@ def _describe_sessions(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
     if not schedule.times_known:
         text = "The sessions are not recorded"
     yield f"{text}: the interval allows each session a shift of {scale:.1%}, {origin}."
+
+
+def _describe_single_session(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
+    """Yield that one session cannot show a small difference between the workers of the sides."""
+    is_small = abs(float(np.log(contrast.ratios).mean())) < _WORKER_EFFECT
+    if is_small and len(np.unique(evidence.schedule.session)) == 1:
+        yield (
+            "Both sides ran in one session: workers that differ by a few percent would look the "
+            "same; repeat the sweep in another session."
+        )
 
 
 def _describe_order(contrast: Contrast, evidence: Evidence) -> Iterator[str]:
